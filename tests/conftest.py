@@ -32,7 +32,7 @@ for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # How fast an example runs says how busy the machine is, not whether the code is right. `make test` tries the
 # same examples each time, so that it fails for a change only; `make test-slow` searches for new ones.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("gate", _COMMON, derandomize=True, max_examples=25)
+settings.register_profile("gate", _COMMON, derandomize=True, max_examples=25, stateful_step_count=25)
 settings.register_profile("search", _COMMON, max_examples=200, print_blob=True)
 settings.load_profile("gate")
 

@@ -88,6 +88,7 @@ POSTGRES: Final = frozenset(
         "health/test_retention.py",
         "health/test_rows.py",
         "health/test_store.py",
+        "health/test_store_copy.py",
     }
 )
 """The tests of the store itself, which `make test` runs on PostgreSQL too."""

@@ -171,7 +171,8 @@ def _ours(alertname: str, name: str, begun: float, value: str, **labels: str) ->
     rules = [rule for group in rule_groups(HealthSettings()) for rule in group.rules]
     # Of several bands the gravest; they have the same words.
     rule = min(
-        (one for one in rules if isinstance(one, Alert) and one.name == alertname), key=lambda r: r.severity
+        (rule for rule in rules if isinstance(rule, Alert) and rule.name == alertname),
+        key=lambda r: r.severity,
     ).to_dict(Links())
 
     def normalise(text: str) -> str:

@@ -140,7 +140,7 @@ def test_missing_band_of_an_alert_is_named() -> None:
     bands = [one for one in OURS if one.name == "QueenrightRetryStorm"]
     assert len(bands) == 3
     for missing in bands:
-        [found] = compare(bands, [one for one in bands if one != missing])
+        [found] = compare(bands, [band for band in bands if band != missing])
         assert (found.kind, found.rule) == ("added", missing)
 
 
@@ -369,7 +369,7 @@ def deadman(files: dict[str, str], name: str) -> str:
     """Return where the receiver of the Watchdog in an exported file leads."""
     whole = yaml.safe_load(files[name])
     config = whole.get("alertmanager", {}).get("config", whole)
-    [receiver] = [one for one in config["receivers"] if one["name"].endswith("deadman")]
+    [receiver] = [receiver for receiver in config["receivers"] if receiver["name"].endswith("deadman")]
     [webhook] = receiver["webhook_configs"]
     return str(webhook["url"])
 
@@ -590,7 +590,9 @@ def test_snippet_has_its_own_slack_url() -> None:
 
     assert set(part) == {"route", "inhibit_rules", "receivers"}
     assert all(receiver["name"].startswith("queenright-") for receiver in part["receivers"])
-    slack = [one for receiver in part["receivers"] for one in receiver.get("slack_configs", ())]
+    slack = [
+        slack_config for receiver in part["receivers"] for slack_config in receiver.get("slack_configs", ())
+    ]
     assert slack
     assert {one["api_url_file"] for one in slack} == {
         "/etc/alertmanager/secrets/queenright-alerting/slack_api_url"

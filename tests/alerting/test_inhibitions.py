@@ -29,9 +29,9 @@ _RULES: Final[list[dict[str, list[str]]]] = yaml.safe_load(
 def matches(matchers: list[str], labels: Labels) -> bool:
     """Alertmanager's matching: a label that is not there is empty, patterns are of the whole value."""
     for matcher in matchers:
-        found = _MATCHER.fullmatch(matcher)
-        assert found is not None, matcher
-        name, operator, wanted = found.groups()
+        match = _MATCHER.fullmatch(matcher)
+        assert match is not None, matcher
+        name, operator, wanted = match.groups()
         value = labels.get(name, "")
         same = re.fullmatch(wanted, value) is not None if "~" in operator else value == wanted
         if same == operator.startswith("!"):

@@ -46,7 +46,7 @@ SYNTAX = [
 
 def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
     """Ask the real one; return which of them it does not take, counted from 0."""
-    rules = [{"record": "x", "expr": f"queenright_agents{{{one}}}"} for one in matchers]
+    rules = [{"record": "x", "expr": f"queenright_agents{{{matcher}}}"} for matcher in matchers]
     file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
     result = run("promtool", "check", "rules", file)
     return {int(number) - 1 for number in re.findall(r"rule (\d+),", result.stdout + result.stderr)}
@@ -54,9 +54,9 @@ def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
 
 @pytest.mark.parametrize(("given", "read"), VALID_MATCHERS)
 def test_valid_matchers_are_accepted(given: str, read: str | None) -> None:
-    found = read_matchers(given, "service")
-    assert read is None or found == read
-    assert read_matchers(found, "service") == found
+    matchers = read_matchers(given, "service")
+    assert read is None or matchers == read
+    assert read_matchers(matchers, "service") == matchers
 
 
 @pytest.mark.parametrize("given", SYNTAX)

@@ -129,8 +129,8 @@ def _takes(route: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 @functools.cache
 def _tree() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(CONFIG.read_text())["route"]
-    return found
+    route: dict[str, Any] = yaml.safe_load(CONFIG.read_text())["route"]
+    return route
 
 
 def leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -178,8 +178,8 @@ def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | No
 
 
 def until_when(*views: PeerView, at: float = 50.0) -> float | None:
-    found = find_active_silence(labels(), views, at)
-    return None if found is None else found.until
+    active_silence = find_active_silence(labels(), views, at)
+    return None if active_silence is None else active_silence.until
 
 
 def test_alert_is_silenced_only_if_every_peer_silences_it() -> None:

@@ -363,8 +363,8 @@ def _attacker(name: str, url: str, otlp: str) -> Iterator[_Attack]:
 
 def _memory(pid: int, name: str) -> float:
     """Return a figure of the process's memory, in MB."""
-    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1e3 if found else 0.0
+    match = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) / 1e3 if match else 0.0
 
 
 if __name__ == "__main__":

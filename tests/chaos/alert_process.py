@@ -106,7 +106,7 @@ async def live(order: dict[str, Any], settings: Settings) -> None:
         if batch is None:
             break
         ago, done = batch["ago"], batch["n"]
-        await service.ingest([_event(one) for one in batch["events"]])
+        await service.ingest([_event(event) for event in batch["events"]])
     await service.stop()
 
 

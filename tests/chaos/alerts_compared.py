@@ -157,9 +157,9 @@ def _ms(stamp: str) -> int:
 
 async def _active(kept: StoredAlerts, port: int) -> list[str]:
     client = AlertmanagerClient()
-    found = await client.alerts(PeerAddress.parse(f"http://127.0.0.1:{port}"))
+    alerts = await client.alerts(PeerAddress.parse(f"http://127.0.0.1:{port}"))
     await client.aclose()
-    there = {(alert_key(one["labels"]), _ms(one["startsAt"])) for one in found}
+    there = {(alert_key(one["labels"]), _ms(one["startsAt"])) for one in alerts}
     due = {_identity(row) for row in kept.rows if row.ends_at is None}
     return [f"at {port} {key} is active: {key in there}" for key in sorted(there ^ due)]
 

@@ -324,8 +324,11 @@ def _read(conn: Connection) -> StoredDecisions:
     return StoredDecisions(
         [event.id for _, event in read_events(conn, limit=10_000_000)],
         {ticket.ticket_id: ticket for ticket in ticket_history(conn, limit=1_000_000)},
-        [(one.ticket_id, one.alert_key, one.labels["severity"], one.ends_at is None) for one in rows],
-        {one.intervention_id: one for one in read_interventions(conn, limit=1_000_000)},
+        [(row.ticket_id, row.alert_key, row.labels["severity"], row.ends_at is None) for row in rows],
+        {
+            intervention.intervention_id: intervention
+            for intervention in read_interventions(conn, limit=1_000_000)
+        },
         newest(conn, 1_000_000),
     )
 
@@ -345,7 +348,7 @@ async def compared(url: str, heard: ActionLog) -> list[str]:
     lost("ticket", heard.tickets, set(result.tickets))
     lost("notification of ticket", heard.told, {one[0] for one in result.outbox})
     lost("intervention", set(heard.interventions), set(result.interventions))
-    lost("recovery", heard.recoveries, {one.recovery_id for one in result.recoveries})
+    lost("recovery", heard.recoveries, {recovery.recovery_id for recovery in result.recoveries})
     lost("nudge", set(heard.nudges), set(result.interventions))
     lost("termination", set(heard.ended), set(result.interventions))
     for intervention_id, outcome in heard.interventions.items():
@@ -385,9 +388,9 @@ def _twice(kept: StoredDecisions) -> list[str]:
         if ticket.status is TicketStatus.INTERVENING and ticket.ticket_id not in notified_ids
     ]
     wrong += [
-        f"intervention {one.intervention_id} never ended"
-        for one in kept.interventions.values()
-        if one.outcome is Outcome.STARTED
+        f"intervention {intervention.intervention_id} never ended"
+        for intervention in kept.interventions.values()
+        if intervention.outcome is Outcome.STARTED
     ]
     tries: dict[tuple[str, int], set[str]] = defaultdict(set)
     for one in kept.recoveries:

@@ -249,7 +249,7 @@ async def live(url: str) -> None:
             await life.load(batch["now"])
             tell("ready", os.getpid())
             first = False
-        await life.take(batch["now"], [_event(one) for one in batch["events"]])
+        await life.take(batch["now"], [_event(event) for event in batch["events"]])
         tell("done", batch["n"])
     await life.acting.close()
     await life.recovery.close()

@@ -126,7 +126,7 @@ async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) 
     later = await qr.tickets.messages(ticket.ticket_id, after=messages[0].id)
 
     assert (beat.task_id, beat.token_count) == ("report-7", 12)
-    assert [one.role for one in messages] == ["operator", "queen"]
+    assert [message.role for message in messages] == ["operator", "queen"]
     assert later == messages[1:]
     assert messages[1].id == answer.id
 
@@ -181,12 +181,12 @@ async def test_action_with_a_lost_response_is_retried_and_executed_once(running:
 
     carried = Broken(verify=certificates(running.url))
     async with AsyncQueenright(running.url, transport=carried, ids=lambda: "the-only-key") as qr:
-        done = await qr.agents.nudge("looper", "Only once, please.", by="ada")
+        nudge = await qr.agents.nudge("looper", "Only once, please.", by="ada")
         nudges = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
 
     assert keys[:2] == ["the-only-key", "the-only-key"]
-    assert [one.intervention_id for one in nudges if one.message == "Only once, please."] == [
-        done.intervention_id
+    assert [nudge.intervention_id for nudge in nudges if nudge.message == "Only once, please."] == [
+        nudge.intervention_id
     ]
 
 

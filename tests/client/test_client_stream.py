@@ -81,9 +81,11 @@ async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: P
         await asyncio.to_thread(thread.join, 60)
 
     assert awaited == plain == list(range(60))
-    assert [one.kind for one in notices][:1] == ["connected"] == [one.kind for one in notices][-1:]
-    assert {one.kind for one in plain_notices} == {"connected", "lost"}
-    assert all(isinstance(one.error, UnreachableError) for one in notices if one.kind == "lost")
+    assert (
+        [notice.kind for notice in notices][:1] == ["connected"] == [notice.kind for notice in notices][-1:]
+    )
+    assert {plain_notice.kind for plain_notice in plain_notices} == {"connected", "lost"}
+    assert all(isinstance(notice.error, UnreachableError) for notice in notices if notice.kind == "lost")
 
 
 async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
         await running.service.store.append(events(5, 6))
         await asyncio.wait_for(task, 60)
         await lost.aclose()
-        assert [one.kind for one in notices] == ["connected", "reset"]
+        assert [notice.kind for notice in notices] == ["connected", "reset"]
         assert "of-another-service" in notices[1].data["reason"]
 
         await refusals(qr, running)

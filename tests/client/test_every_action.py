@@ -148,7 +148,7 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     await waits(resumed.execution_id)
     given = await qr.agents.inject(name, "talk", "Ada", session_id=session)
     await runtime.wait(resumed.execution_id)
-    [*_, first] = [one.checkpoint_id async for one in qr.agents.checkpoints(name, session)]
+    [*_, first] = [checkpoint.checkpoint_id async for checkpoint in qr.agents.checkpoints(name, session)]
     restored = await qr.agents.restore(name, session, first)
     await waits(restored.execution_id)
     await qr.agents.remove_graph(name, graph.graph_id)
@@ -156,7 +156,9 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     assert len(stopped.executions) == 1
     assert (given.node_id, given.session_id) == ("talk", session)
     assert (resumed.status, restored.status) == ("resumed", "restored")
-    assert [one.graph_id async for one in qr.agents.graphs(name) if not one.of_service] == [slot.graph_id]
+    assert [graph.graph_id async for graph in qr.agents.graphs(name) if not graph.of_service] == [
+        slot.graph_id
+    ]
     actions = {"load", "add_graph", "trigger", "stop", "resume", "inject", "restore", "remove_graph"}
     noted = [one async for one in qr.audit.list(types=["agent_operated"], agent_id=name)]
     assert {one.data["what"] for one in noted} == actions

@@ -31,26 +31,26 @@ async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -
     how, session = await ended(qr, run.execution_id, before)
 
     detail = await qr.agents.session(name, session)
-    checkpoints = [one async for one in qr.agents.checkpoints(name, session)]
+    checkpoints = [checkpoint async for checkpoint in qr.agents.checkpoints(name, session)]
     replayed = await qr.agents.replay(name, session, checkpoints[-1].checkpoint_id)
     _, other = await ended(qr, replayed.execution_id, before)
-    nodes = [one.node_id async for one in qr.agents.nodes(name, graph)]
-    messages = [one async for one in qr.agents.messages(name, session)]
+    nodes = [node.node_id async for node in qr.agents.nodes(name, graph)]
+    messages = [message async for message in qr.agents.messages(name, session)]
 
     assert [one.agent_id for one in await qr.agents.loaded()] == ["docs_checker"]
     assert (how, detail.status) == ("execution_completed", "completed")
     assert (await qr.agents.execution(name, run.execution_id)).status == "completed"
     assert other != session
-    assert {one.session_id async for one in qr.agents.sessions(name)} == {session, other}
+    assert {session.session_id async for session in qr.agents.sessions(name)} == {session, other}
     assert (await qr.agents.stats(name)).totals.executions >= 1
-    assert [one.entry_point_id async for one in qr.agents.entry_points(name)]
+    assert [entry_point.entry_point_id async for entry_point in qr.agents.entry_points(name)]
     assert (await qr.agents.goal_progress(name)).progress is not None
     assert (await qr.agents.node(name, graph, nodes[0])).node_id == nodes[0]
     assert (await qr.agents.criteria(name, graph, "write_report")).visits >= 1
     assert [row async for row in qr.agents.logs(name)]
     assert [row async for row in qr.agents.node_logs(name, graph, "write_report", session_id=session)]
     assert messages
-    assert [one.graph_id async for one in qr.agents.graphs(name) if not one.of_service] == [graph]
+    assert [graph.graph_id async for graph in qr.agents.graphs(name) if not graph.of_service] == [graph]
     assert await qr.agents.active_graph(name) == graph
     assert await qr.agents.set_active_graph(name, graph) == graph
     assert (await qr.agents.get(name)).loaded == slot

@@ -71,7 +71,7 @@ class _Pruning:
 
     def _is_kept(self, item: Mapping[str, Any], scope: str) -> bool:
         self.seen += 1
-        attributes = {one["key"]: one["value"] for one in item.get("attributes", ())}
+        attributes = {attribute["key"]: attribute["value"] for attribute in item.get("attributes", ())}
         if "spanId" in item and "name" in item:
             name = f"span {item['name']}"
             is_about_run = scope != _UNUSED_SPANS and any(key in attributes for key in _NAMED_IN)

@@ -9,7 +9,7 @@ import pytest
 from queenright.health.findings import FindingKind
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
@@ -51,7 +51,11 @@ def until_end(fixture: Fixture) -> list[Record]:
 
 
 def has_ticket(monitor: HealthMonitor) -> bool:
-    return any(one.kind is FindingKind.STALL and one.ticket for w in monitor.workers() for one in w.findings)
+    return any(
+        finding.kind is FindingKind.STALL and finding.ticket
+        for w in monitor.workers()
+        for finding in w.findings
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -64,7 +68,7 @@ def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: 
     assert not vitals.ended
 
     monitor.sweep(now + SILENT + DAY)
-    assert (vitals.status, has_ticket(monitor)) == (SessionStatus.UNKNOWN, False)
+    assert (vitals.status, has_ticket(monitor)) == (WorkerStatus.UNKNOWN, False)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -80,7 +84,7 @@ def test_killed_program_ends_as_unknown_once_its_process_is_gone(pair: str) -> N
 
             monitor.sweep(now + (120 if is_gone else SILENT + HOUR))
 
-            assert (vitals.status, has_ticket(monitor)) == (SessionStatus.UNKNOWN, False)
+            assert (vitals.status, has_ticket(monitor)) == (WorkerStatus.UNKNOWN, False)
 
 
 @pytest.mark.parametrize("pair", WATCHED)
@@ -106,7 +110,7 @@ def test_session_waiting_for_its_user_ends_after_a_day_and_resumes_on_return() -
     assert not vitals.ended
     assert not any(worker.findings for worker in monitor.workers())
     monitor.sweep(now + DAY + 60)
-    assert vitals.status is SessionStatus.UNKNOWN
+    assert vitals.status is WorkerStatus.UNKNOWN
 
     key = (vitals.agent_id, vitals.session_id)
     at = now + DAY + 120

@@ -50,7 +50,7 @@ async def replay(folder: Path, client: str, scenario: str) -> Watched:
         async def look() -> None:
             agents: list[dict[str, Any]] = (await http.get(f"{running.url}/api/agents")).json()["agents"]
             watched.rows = {row["session_id"]: row for row in agents}
-            watched.findings |= {one["kind"]: 0.0 for row in agents for one in row["findings"]}
+            watched.findings |= {finding["kind"]: 0.0 for row in agents for finding in row["findings"]}
             watched.waited = 0.0 if any(row["waiting"] for row in agents) else None
 
         for record in fixture.moved(time.time() - fixture.ended_at - CLOCK_OFFSET):
@@ -114,6 +114,6 @@ async def test_consecutive_failed_runs_of_a_provider_open_a_ticket(client: str, 
 
         kinds = {"runs_failed", "provider_failure", "stall"}
         await until(
-            lambda: any(one.kind in kinds for one in running.service.tickets.open_tickets()),
+            lambda: any(ticket.kind in kinds for ticket in running.service.tickets.open_tickets()),
             "a ticket of the provider's failure is open",
         )

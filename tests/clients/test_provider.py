@@ -77,11 +77,11 @@ async def test_sub_agent_follows_a_script_of_its_own() -> None:
     async with serve(Provider(script).routes) as url, httpx.AsyncClient(base_url=url) as http:
         delegated = await http.post("/v1/messages", json=messages_request(0))
         called = await http.post("/v1/messages", json=task)
-        done = await http.post("/v1/messages", json=messages_request(1))
+        response = await http.post("/v1/messages", json=messages_request(1))
 
     assert '"name": "Agent"' in delegated.text
     assert "wc -l notes.txt" in called.text
-    assert "Done." in done.text
+    assert "Done." in response.text
 
 
 async def test_provider_error_is_not_attributed_to_the_client() -> None:

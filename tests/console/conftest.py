@@ -90,9 +90,9 @@ async def watched() -> AsyncIterator[Watched]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(chromium: Browser, watched: Watched) -> AsyncIterator[Page]:
     context = await chromium.new_context(viewport={"width": 1280, "height": 900})
-    found = await context.new_page()
-    watched.watch(found)
-    yield found
+    new_page = await context.new_page()
+    watched.watch(new_page)
+    yield new_page
     await context.close()
 
 

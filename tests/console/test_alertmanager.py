@@ -39,9 +39,9 @@ class Alertmanager:
         """Return the states of the ticket's alerts."""
         alerts = await self._get("alerts")
         return [
-            one["status"]["state"]
-            for one in alerts
-            if one["labels"].get(ALERT_LABEL_TICKET_ID) == self._ticket_id
+            alert["status"]["state"]
+            for alert in alerts
+            if alert["labels"].get(ALERT_LABEL_TICKET_ID) == self._ticket_id
         ]
 
     async def silences(self) -> list[tuple[str, str]]:

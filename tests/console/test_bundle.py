@@ -54,13 +54,13 @@ def test_first_load_and_lazy_routes_are_within_their_budgets(manifest: Manifest)
 
 def test_nothing_is_loaded_from_another_host() -> None:
     """B115: no file that is built names another host, except in names that are never requested."""
-    found = {
+    urls = {
         url
         for path in console.BUILT.rglob("*.*")
         for url in re.findall(r"(?:https?:)?//[\w.-]+\.\w+/[^\s\"'`)]*", path.read_text("utf-8"))
         if url.startswith("http") and not url.startswith(NAMES)
     }
-    assert found == set()
+    assert urls == set()
 
 
 def test_every_file_that_a_page_loads_is_there(manifest: Manifest) -> None:

@@ -299,10 +299,15 @@ async def test_incident_has_its_own_page_from_the_first_one(
 
     await is_shown(page)
     await expect(page).to_have_url(f"{running.url}/console/incidents/{incident['incident_id']}")
-    await expect(page.get_by_role("main").get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    panels = page.locator("section.panel")
+    tickets = panels.filter(has=page.get_by_role("heading", name="Tickets"))
+    await expect(tickets.get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
+    timeline = panels.filter(has=page.get_by_role("heading", name="Timeline"))
+    for agent in ("a", "b", "c"):
+        await expect(timeline.get_by_text(f"queen → operator: {agent} ").first).to_be_visible()
     await page.get_by_role("button", name="Acknowledge all").click()
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
-    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
     await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
     await page.goto(f"{running.url}/console/incidents/nothing")
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
@@ -317,7 +322,7 @@ async def test_incident_is_acknowledged_where_it_is_listed(running: Running, pag
 
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
-    assert all(one.acknowledged_at for one in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
@@ -338,10 +343,10 @@ async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
     await page.evaluate(axe)
     found: dict[str, Any] = await page.evaluate("part => axe.run(part)", part)
     return [
-        f"{page.url} {page.viewport_size}, {part}: {one['id']}: {node['html'][:120]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
+        f"{page.url} {page.viewport_size}, {part}: {violation['id']}: {node['html'][:120]}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
     ]
 
 

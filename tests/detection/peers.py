@@ -63,7 +63,7 @@ def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdi
     """Return what our detectors say of a run that is ready to be replayed."""
     verdicts = Verdicts()
     for step, _, findings, _ in replay(events, settings):
-        listed = [one for one in findings if one.kind not in NO_ALARM and not one.shadow]
+        listed = [finding for finding in findings if finding.kind not in NO_ALARM and not finding.shadow]
         if listed:
             _note(verdicts.alarms, step)
             if any(finding.severity.rank >= Severity.HIGH.rank for finding in listed):

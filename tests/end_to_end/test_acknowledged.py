@@ -62,7 +62,7 @@ async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
     await running.service.ingest(list(looping(running.service.clock(), agent=agent)))
     for channel in ("slack", "pagerduty"):
         await until(lambda channel=channel: messages(running, channel, agent), f"{agent} in {channel}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    [ticket] = [one for one in running.service.tickets.open_tickets() if one.agent_id == agent]
+    [ticket] = [ticket for ticket in running.service.tickets.open_tickets() if ticket.agent_id == agent]
     [page] = messages(running, "pagerduty", agent)
     return ticket, page.body["dedup_key"]
 

@@ -40,7 +40,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 
 def tickets(running: Running) -> dict[str, EscalationTicket]:
-    return {one.session_id: one for one in running.service.tickets.open_tickets()}
+    return {ticket.session_id: ticket for ticket in running.service.tickets.open_tickets()}
 
 
 def pages(running: Running) -> list[RecordedMessage]:
@@ -83,4 +83,4 @@ async def test_agent_killed_and_restarted_pages_twice(
 
     counted = "3 sessions, one after the other."
     await until(lambda: any(counted in title for title in shown()), f"{counted} in {shown()}")
-    assert [one.status for one in pages(running)] == ["firing", "firing"]
+    assert [page.status for page in pages(running)] == ["firing", "firing"]

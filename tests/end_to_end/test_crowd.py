@@ -42,7 +42,8 @@ async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
 
         await until(
             lambda: (
-                Counter(one.status.value for one in service.tickets.open_tickets())["intervening"] == CROWD
+                Counter(ticket.status.value for ticket in service.tickets.open_tickets())["intervening"]
+                == CROWD
             ),
             "all have a ticket that was passed on",
             seconds=180,
@@ -54,11 +55,11 @@ async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
             seconds=180,
         )
         tickets = (await http.get(f"{running.url}/api/tickets?limit=100")).json()["tickets"]
-        agents = {one.agent_id for one in service.tickets.open_tickets()}
+        agents = {ticket.agent_id for ticket in service.tickets.open_tickets()}
         channels = Counter(one.channel for one in recorder.received if one.status == "firing")
 
     assert len(agents) == CROWD
     assert set(channels) == {"slack", "pagerduty"}
     assert max(channels.values()) <= HANDFUL, channels
-    severities = {one["severity"] for one in tickets}
+    severities = {ticket["severity"] for ticket in tickets}
     assert severities <= {"high", "critical"}

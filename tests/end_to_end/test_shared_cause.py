@@ -97,7 +97,7 @@ def counted(running: Running) -> Counter[tuple[str, str]]:
 
 
 def decided(running: Running) -> int:
-    return sum(one.notified_at is not None for one in running.service.tickets.open_tickets())
+    return sum(ticket.notified_at is not None for ticket in running.service.tickets.open_tickets())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
     # Alertmanager updates a page of which some alerts have resolved: one message more, no other page.
     pages = [one for one in received(running) if one.channel == "pagerduty"]
     assert "40 agents" in pages[0].title
-    assert len({one.body["dedup_key"] for one in pages}) == 1
+    assert len({page.body["dedup_key"] for page in pages}) == 1
     for channel in ("slack", "pagerduty"):
         statuses = [one.status for one in received(running) if one.channel == channel]
         assert statuses[-1] == "resolved", statuses
@@ -146,8 +146,8 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
     assert {one.status for one in received(running, about="looper")} == {"firing"}
 
     assert (incident["cause"], incident["workers"], incident["open_tickets"]) == (cause, 40, 40)
-    assert set(incident["ticket_ids"]) == {one["ticket_id"] for one in tickets}
-    assert {one["agent_id"] for one in tickets} == set(WORKERS)
+    assert set(incident["ticket_ids"]) == {ticket["ticket_id"] for ticket in tickets}
+    assert {ticket["agent_id"] for ticket in tickets} == set(WORKERS)
     assert (incident["closed_at"], over["incident_id"]) == (None, incident["incident_id"])
     assert over["closed_at"] is not None
     if kind is MODEL:

@@ -20,7 +20,6 @@ from opentelemetry.trace import set_span_in_context
 from prometheus_client import CollectorRegistry
 
 from queenright.grafana.files import dashboards_folder
-from queenright.grafana.queries import queries
 from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
@@ -28,6 +27,7 @@ from queenright.server.up import Running, UpOptions, up
 from tests.clients.fixtures import FOLDER, load_fixture
 from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
+from tools.dashboards.queries import queries
 
 AGENT = "night_shift"
 EMPTY_PANELS = {"Time since last checkpoint", "Waiting"}
@@ -152,11 +152,14 @@ async def until_panels_answer(query: Query, agent: str, *, allowed: set[str]) ->
     dashboard = json.loads((dashboards_folder() / "agent.json").read_text())
     variables = {"agent": agent, "job": ".*", "instance": ".*"}
     panel_queries = [
-        one for one in queries(dashboard, variables=variables) if "queenright_worker_" in one.expr
+        query for query in queries(dashboard, variables=variables) if "queenright_worker_" in query.expr
     ]
-    assert {one.panel for one in panel_queries} - allowed
+    assert {panel_query.panel for panel_query in panel_queries} - allowed
     deadline = time.monotonic() + 60
-    while empty := {one.panel for one in panel_queries if not await query(one.expr)} - allowed:
+    while (
+        empty := {panel_query.panel for panel_query in panel_queries if not await query(panel_query.expr)}
+        - allowed
+    ):
         assert time.monotonic() < deadline, f"panels without data: {empty}"
         await asyncio.sleep(0.1)
 

@@ -36,7 +36,7 @@ def load_fixture(path: Path) -> Fixture:
         ended_at=head["ended_at"],
         ended_by=head["ended_by"],
         exit_codes=tuple(head["exit_codes"]),
-        records=tuple(Record(one["at"], one["path"], one["body"]) for one in records),
+        records=tuple(Record(record["at"], record["path"], record["body"]) for record in records),
     )
 
 

@@ -23,7 +23,7 @@ import httpx
 
 from queenright.health.findings import FindingKind
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
@@ -151,8 +151,8 @@ class _Measuring:
         [first, *_] = healthy[0]
         clean = [*(len(one) == 1 for one in healthy), len(two) == 2]
         clean += [not worker.findings for one in (*healthy, two) for worker in one]
-        ends = [w.vitals.status is SessionStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
-        ends += [worker.vitals.status is SessionStatus.FAILED for worker in failed]
+        ends = [w.vitals.status is WorkerStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
+        ends += [worker.vitals.status is WorkerStatus.FAILED for worker in failed]
         counted = (4, self._pair.tool_calls, 4080)
         right = [all(_counts(worker) == counted for worker in one) for one in (*healthy, two)]
         hidden = [path.stem.endswith("-hidden") for path in (*paths, self._path("two_at_once"))]
@@ -248,8 +248,8 @@ class _Measuring:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TICKET_SECONDS):
                 while not any(  # noqa: ASYNC110  # there is no event for it
-                    one.kind in kinds and (one.agent_id, one.session_id) in keys
-                    for one in self._service.tickets.open_tickets()
+                    ticket.kind in kinds and (ticket.agent_id, ticket.session_id) in keys
+                    for ticket in self._service.tickets.open_tickets()
                 ):
                     await asyncio.sleep(0.02)
                 return True

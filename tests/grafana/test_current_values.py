@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from queenright.grafana.queries import queries
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, Panel, load, panels
 from tests.programs import run
+from tools.dashboards.queries import queries
 
 OF_NOW = ("stat", "bargauge", "table")
 SCRAPED = {"job": "queenright", "instance": "127.0.0.1:8420"}

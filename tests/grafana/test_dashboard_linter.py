@@ -10,8 +10,8 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from queenright.grafana.queries import PanelQuery, annotation_queries, queries
 from tests.grafana.shown import NAMES, load, panels
+from tools.dashboards.queries import PanelQuery, annotation_queries, queries
 
 Dashboard = dict[str, Any]
 

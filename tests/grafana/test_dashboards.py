@@ -11,7 +11,6 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from queenright.grafana.queries import annotation_queries, queries
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import HealthState, Severity
 from queenright.health.interventions.intervention import Outcome
@@ -23,6 +22,7 @@ from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, loa
 from tools.dashboards.__main__ import main
 from tools.dashboards.boards import dashboards
 from tools.dashboards.links import UIDS
+from tools.dashboards.queries import annotation_queries, queries
 from tools.dashboards.states import (
     BREAKER_STATES,
     CHECKS,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from queenright.grafana.queries import PanelQuery, UnknownVariableError, annotation_queries, queries
+from tools.dashboards.queries import PanelQuery, UnknownVariableError, annotation_queries, queries
 
 
 def board(*exprs: str, instant: bool = False) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from queenright.health.deadlines import Sign, over_from
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.monitor import MAX_PROCESSES, HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 SETTINGS = HealthSettings()
@@ -56,7 +56,7 @@ class Process:
             emitted = self.monitor.advance(self.now)
             self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in emitted)
 
-    def status(self, session: str) -> SessionStatus:
+    def status(self, session: str) -> WorkerStatus:
         found = self.monitor.get("porter", session)
         assert found is not None
         return found.vitals.status
@@ -64,7 +64,7 @@ class Process:
     def stalls(self, session: str) -> bool:
         found = self.monitor.get("porter", session)
         assert found is not None
-        return any(one.kind is FindingKind.STALL and one.ticket for one in found.findings)
+        return any(finding.kind is FindingKind.STALL and finding.ticket for finding in found.findings)
 
 
 def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
@@ -78,7 +78,7 @@ def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
 
     found = process.monitor.get("porter", "a")
     assert found is not None
-    assert found.vitals.status is SessionStatus.UNKNOWN
+    assert found.vitals.status is WorkerStatus.UNKNOWN
     assert found.vitals.ended_at == pytest.approx(last + SILENT_SECONDS, abs=BEAT)
     assert not process.ever_stalled
 
@@ -93,7 +93,7 @@ def test_hanging_call_in_a_reporting_process_stays_a_finding() -> None:
     process.pass_time(2 * SETTINGS.tickets.dead_worker_seconds, beats=BEAT)
 
     assert process.stalls("a")
-    assert process.status("a") is SessionStatus.ACTIVE
+    assert process.status("a") is WorkerStatus.ACTIVE
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -110,7 +110,7 @@ def test_run_without_reports_stalls_first_and_ends_when_its_process_stays_silent
     if is_open:
         process.pass_time(SETTINGS.tickets.dead_worker_seconds - SETTINGS.tickets.abandoned_run_seconds)
 
-    assert process.status("a") is SessionStatus.UNKNOWN
+    assert process.status("a") is WorkerStatus.UNKNOWN
     assert not process.stalls("a")
 
 
@@ -122,7 +122,7 @@ def test_silent_run_of_a_live_process_stays_stalled() -> None:
     assert process.stalls("a")
     process.pass_time(SETTINGS.tickets.abandoned_run_seconds + 60)
 
-    assert process.status("a") is SessionStatus.UNKNOWN
+    assert process.status("a") is WorkerStatus.UNKNOWN
 
 
 def test_next_run_of_a_process_ends_the_previous_one() -> None:
@@ -133,9 +133,9 @@ def test_next_run_of_a_process_ends_the_previous_one() -> None:
     process.work("b")
     process.pass_time(STALL)
 
-    assert process.status("a") is SessionStatus.UNKNOWN
+    assert process.status("a") is WorkerStatus.UNKNOWN
     process.pass_time(60)
-    assert process.status("b") is SessionStatus.ACTIVE
+    assert process.status("b") is WorkerStatus.ACTIVE
     assert process.stalls("b")
 
 
@@ -173,7 +173,7 @@ def test_abandoned_run_is_watched_again_when_it_resumes() -> None:
     process.pass_time(600)
     process.work("a")
 
-    assert process.status("a") is SessionStatus.ACTIVE
+    assert process.status("a") is WorkerStatus.ACTIVE
     found = process.monitor.get("porter", "a")
     assert found is not None
     assert found.state is HealthState.HEALTHY
@@ -187,7 +187,7 @@ def test_late_end_sets_the_outcome() -> None:
     process.pass_time(600)
     process.tell("a", EventType.EXECUTION_COMPLETED)
 
-    assert process.status("a") is SessionStatus.COMPLETED
+    assert process.status("a") is WorkerStatus.COMPLETED
 
 
 def test_clock_jump_is_not_silence() -> None:
@@ -200,7 +200,7 @@ def test_clock_jump_is_not_silence() -> None:
     process.monitor.handle_clock_jump(process.now)
     process.pass_time(120, beats=BEAT)
 
-    assert process.status("a") is SessionStatus.ACTIVE
+    assert process.status("a") is WorkerStatus.ACTIVE
 
 
 def test_remembered_processes_are_bounded() -> None:

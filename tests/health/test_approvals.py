@@ -98,15 +98,19 @@ async def fleet(store: Store) -> Asking:
 async def test_approved_termination_names_its_approver(fleet: Asking) -> None:
     request = await fleet.ask("It loops.")
 
-    done = await fleet.approvals.approve(request.approval_id, by="ada", reason="looked at it")
+    approval = await fleet.approvals.approve(request.approval_id, by="ada", reason="looked at it")
 
-    assert (done.status, done.outcome, done.is_open) == (ApprovalStatus.APPROVED, Outcome.DONE, False)
+    assert (approval.status, approval.outcome, approval.is_open) == (
+        ApprovalStatus.APPROVED,
+        Outcome.DONE,
+        False,
+    )
     [ended] = fleet.of(EventType.AGENT_TERMINATED)
     assert ended.data["by"] == "ada"
-    assert ended.data["intervention_id"] == done.intervention_id
+    assert ended.data["intervention_id"] == approval.intervention_id
     assert all(part in ended.data["reason"] for part in ("It loops.", "ada", "looked at it"))
     assert len(fleet.hands.stopped) == 1
-    assert await fleet.approvals.find(request.approval_id) == done
+    assert await fleet.approvals.find(request.approval_id) == approval
     assert fleet.approvals.pending() == []
 
 
@@ -207,9 +211,9 @@ async def test_person_who_ordered_a_termination_in_chat_may_approve_it(fleet: As
     with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
         await fleet.approvals.approve(request.approval_id, by="queen")
 
-    done = await fleet.approvals.approve(request.approval_id, by="ada")
+    approval = await fleet.approvals.approve(request.approval_id, by="ada")
 
-    assert (done.asked_by, done.ordered_by, done.decided_by) == ("queen", "ada", "ada")
+    assert (approval.asked_by, approval.ordered_by, approval.decided_by) == ("queen", "ada", "ada")
     assert "ada" in call_to_action(request)
     assert "It loops." in call_to_action(request)
     [requested] = fleet.of(EventType.TERMINATION_REQUESTED)
@@ -348,13 +352,13 @@ async def test_advance_does_not_begin_an_approval_in_progress(fleet: Asking) -> 
         looks.append(asyncio.ensure_future(fleet.approvals.advance(fleet.time.now)))
 
     fleet.approvals._publish = look_at_once
-    done = await fleet.approvals.approve(request.approval_id, by="ada")
+    approval = await fleet.approvals.approve(request.approval_id, by="ada")
     await asyncio.gather(*looks)
     await fleet.approvals.wait_until_idle()
 
     assert len(fleet.hands.stopped) == 1
-    assert (await fleet.latest()) == done
-    assert done.outcome is Outcome.DONE
+    assert (await fleet.latest()) == approval
+    assert approval.outcome is Outcome.DONE
 
 
 async def test_healthy_worker_gets_no_request(store: Store) -> None:
@@ -390,9 +394,9 @@ async def test_failed_termination_is_published_and_may_be_requested_again(fleet:
     fleet.hands.confirms = False
     request = await fleet.ask()
 
-    done = await fleet.approvals.approve(request.approval_id, by="ada")
+    approval = await fleet.approvals.approve(request.approval_id, by="ada")
 
-    assert (done.status, done.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
+    assert (approval.status, approval.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
     assert (await fleet.ask()).is_pending
 
 
@@ -595,11 +599,11 @@ def test_every_termination_has_one_approval(
         for number, step in enumerate(steps):
             with contextlib.suppress(ApprovalClosedError, ApprovalNotFoundError, ActionRefusedError):
                 await _take(fleet, step, number)
-            found = await fleet.approvals.history(limit=100)
-            allowed = [one for one in found if one.intervention_id]
+            history = await fleet.approvals.history(limit=100)
+            allowed = [one for one in history if one.intervention_id]
             assert len(fleet.hands.stopped) <= len(allowed)
             assert {one.incarnation_id for one in allowed} >= {t.incarnation_id for t in fleet.hands.stopped}
-            assert sum(one.is_open for one in found) <= 1
+            assert sum(one.is_open for one in history) <= 1
         await fleet.approvals.close()
         await fleet.service.close()
         await store.close()
@@ -654,12 +658,12 @@ async def test_each_database_keeps_at_most_one_open_request_per_session(
 
     with pytest.raises(StoreError):
         await store.transact(another)
-    done = await fleet.approvals.approve(request.approval_id, by="ada")
+    approval = await fleet.approvals.approve(request.approval_id, by="ada")
     fleet.time.now += 1
     await store.transact(another)
 
     assert [one.approval_id for one in await fleet.approvals.history(limit=10, only_open=True)] == ["another"]
-    assert await fleet.approvals.find(request.approval_id) == done
+    assert await fleet.approvals.find(request.approval_id) == approval
     first = await fleet.approvals.history(limit=1)
     rest = await fleet.approvals.history(limit=10, before=(first[0].created_at, first[0].approval_id))
     assert len({one.approval_id for one in [*first, *rest]}) == 2

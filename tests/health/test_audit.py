@@ -267,9 +267,9 @@ def test_terminations_with_unknown_signer_are_listed(
 def test_a_great_many_faults_are_counted(conn: Connection, keys: PublicKeys) -> None:
     append_events(conn, [termination() for _ in range(50)])
 
-    found = verify_audit(conn, keys).signatures
+    signatures = verify_audit(conn, keys).signatures
 
-    assert (len(found.faults), found.fault_count) == (20, 50)
+    assert (len(signatures.faults), signatures.fault_count) == (20, 50)
 
 
 async def test_signatures_are_checked_in_the_archive_too(

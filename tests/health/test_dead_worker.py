@@ -15,7 +15,7 @@ from queenright.health.settings import HealthSettings, TicketSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, TicketStatusError
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 DAY = 86_400.0
@@ -102,7 +102,7 @@ async def test_ticket_of_a_dead_worker_is_resolved_by_a_person(
 
     assert (resolved.status, resolved.closed_reason) == (TicketStatus.RESOLVED, "ada: killed on purpose")
     assert service.told[-1].status is TicketStatus.RESOLVED, "the page ends"
-    assert service.worker.vitals.status is SessionStatus.UNKNOWN
+    assert service.worker.vitals.status is WorkerStatus.UNKNOWN
     assert service.worker.findings == ()
     assert not service.worker.state.in_trouble
 
@@ -119,7 +119,7 @@ async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(servi
     assert closed is not None
     assert closed.status == TicketStatus.WORKER_GONE
     assert (service.worker.vitals.status, service.worker.vitals.ended_at) == (
-        SessionStatus.UNKNOWN,
+        WorkerStatus.UNKNOWN,
         dead_since + DAY,
     )
 
@@ -230,4 +230,4 @@ async def test_settled_death_holds_over_a_restart(service: Service) -> None:
 
     worker = monitor.get("bee", "s1")
     assert worker is not None
-    assert (worker.vitals.status, worker.findings) == (SessionStatus.UNKNOWN, ())
+    assert (worker.vitals.status, worker.findings) == (WorkerStatus.UNKNOWN, ())

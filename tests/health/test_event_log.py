@@ -53,8 +53,8 @@ def write(url: str, events: list[AgentEvent]) -> None:
 
     async def run() -> None:
         store = Store.open(url)
-        for one in events:
-            await store.append([one])
+        for event in events:
+            await store.append([event])
         await store.close()
 
     asyncio.run(run())

@@ -105,7 +105,7 @@ def test_sessions_of_one_agent_are_an_incident_unless_they_are_its_failed_runs()
     runs = [
         ticket(n, 10, agent_id="bee", session_id=f"s{n}", kind=FindingKind.PROVIDER_FAILURE) for n in range(6)
     ]
-    failed = [one.model_copy(update={"kind": FindingKind.RUNS_FAILED}) for one in runs]
+    failed = [run.model_copy(update={"kind": FindingKind.RUNS_FAILED}) for run in runs]
 
     assert [one.workers for one in incidents_of(runs)] == [6]
     assert incidents_of(failed) == []

@@ -27,7 +27,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 
@@ -357,9 +357,9 @@ async def test_worker_that_ends_during_its_termination_is_terminated(acting: Act
     acting.hands.last_words = lambda: acting.publish(acting.event(EventType.EXECUTION_COMPLETED))
     await acting.start()
 
-    done = await acting.service.terminate("bee", "enough", by="op")
+    termination = await acting.service.terminate("bee", "enough", by="op")
 
-    assert done.outcome is Outcome.DONE
+    assert termination.outcome is Outcome.DONE
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ async def test_termination_is_one_change_of_state(
     assert changes[-1] == ("stuck", "terminated")
     assert ("stuck", "healthy") not in changes
     assert ("stuck", "failing") not in changes
-    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+    assert acting.worker().vitals.status is WorkerStatus.TERMINATED
 
 
 @pytest.mark.parametrize(
@@ -419,15 +419,15 @@ async def test_abandoned_recovery_stays_with_a_person(
     await acting.service.terminate("bee", "enough", by="ann")
     await acting.settle()
     await tickets.observe(acting.worker())
-    assert acting.worker().vitals.status is SessionStatus.TERMINATED
-    assert [one.ticket_id for one in tickets.open_tickets()] == [ticket.ticket_id]
+    assert acting.worker().vitals.status is WorkerStatus.TERMINATED
+    assert [ticket.ticket_id for ticket in tickets.open_tickets()] == [ticket.ticket_id]
 
     # A worker that was told to stop leaves its block in good order, some time later.
     await acting.pass_time(8)
     await acting.tell(last_word, **data)
     await tickets.observe(acting.worker())
-    assert acting.worker().vitals.status is SessionStatus.TERMINATED
-    assert [one.ticket_id for one in tickets.open_tickets()] == [ticket.ticket_id]
+    assert acting.worker().vitals.status is WorkerStatus.TERMINATED
+    assert [ticket.ticket_id for ticket in tickets.open_tickets()] == [ticket.ticket_id]
 
     await tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
     assert tickets.open_tickets() == []
@@ -440,7 +440,7 @@ async def test_worker_that_completes_after_a_refused_termination_is_completed(
     acting.hands.reached = False
     await acting.service.terminate("bee", "enough", by="ann")
     await acting.tell(EventType.EXECUTION_COMPLETED)
-    assert acting.worker().vitals.status is SessionStatus.COMPLETED
+    assert acting.worker().vitals.status is WorkerStatus.COMPLETED
     assert acting.state() is HealthState.HEALTHY
 
 
@@ -647,9 +647,9 @@ async def test_disabled_ladder_takes_no_action(store: Store) -> None:
     await acting.pass_time(3600)
     assert acting.done() == []
 
-    done = await acting.service.nudge("bee", "say where you are", by="op")
+    nudge = await acting.service.nudge("bee", "say where you are", by="op")
 
-    assert done.outcome is Outcome.DONE
+    assert nudge.outcome is Outcome.DONE
     assert acting.hands.nudged[0][1] == "say where you are"
 
 
@@ -716,7 +716,7 @@ async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
     assert acting.done()[-2:] == ["terminate done", "recover done"]
     [events] = acting.of(EventType.AGENT_TERMINATED)
     records = await acting.service.ledger.interventions(limit=50)
-    assert [one.intervention_id for one in records if one.kind == "terminate"] == [
+    assert [record.intervention_id for record in records if record.kind == "terminate"] == [
         events.data["intervention_id"]
     ]
 
@@ -790,10 +790,10 @@ async def test_failed_operator_termination_keeps_the_ladder(
     await acting.pass_time(STALL + 3 * NUDGE)
     [question] = acting.questions
 
-    done = await acting.service.terminate("bee", "enough", by="ada")
+    termination = await acting.service.terminate("bee", "enough", by="ada")
     await acting.pass_time(ESCALATION - 1)
 
-    assert done.outcome is Outcome.UNCONFIRMED
+    assert termination.outcome is Outcome.UNCONFIRMED
     assert question.escalation_id in acting.service.ledger.pending
     assert len(acting.hands.nudged) == 3
 
@@ -1016,10 +1016,10 @@ async def test_result_of_a_fetched_nudge_is_recorded(
 ) -> None:
     acting.hands.delivers = Delivery.QUEUED
     await acting.start()
-    done = await acting.service.nudge("bee", "where are you?", by="ada")
-    assert done.outcome is Outcome.QUEUED
+    nudge = await acting.service.nudge("bee", "where are you?", by="ada")
+    assert nudge.outcome is Outcome.QUEUED
     instruction = Instruction(
-        instruction_id=done.intervention_id,
+        instruction_id=nudge.intervention_id,
         agent_id="bee",
         session_id="bee-1",
         incarnation_id="i1",
@@ -1189,11 +1189,11 @@ async def test_release_restarts_every_wait(acting: Acting) -> None:
 async def test_an_operator_ends_a_worker_for_good(acting: Acting) -> None:
     """B70: what was closed on purpose is not restarted."""
     await acting.start()
-    done = await acting.service.terminate("bee", "not needed any more", by="ada")
+    termination = await acting.service.terminate("bee", "not needed any more", by="ada")
     await acting.pass_time(3000)
 
-    assert done.outcome is Outcome.DONE
-    assert done.checkpoint_id == "0000000001-c"
+    assert termination.outcome is Outcome.DONE
+    assert termination.checkpoint_id == "0000000001-c"
     [ended] = acting.of(EventType.AGENT_TERMINATED)
     assert ended.data["by"] == "ada"
     assert acting.recovery.asked == []
@@ -1283,8 +1283,8 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
 ) -> None:
     """An ``on_terminate`` that returned is no proof; a person has to end the process."""
     await acting.start()
-    done = await acting.service.terminate("bee", "enough", by="ada")
-    assert (done.outcome, acting.state()) == (Outcome.DONE, HealthState.TERMINATED)
+    termination = await acting.service.terminate("bee", "enough", by="ada")
+    assert (termination.outcome, acting.state()) == (Outcome.DONE, HealthState.TERMINATED)
     await acting.pass_time(300)
     if restarted:
         # It is heard while nobody acts on it.
@@ -1296,7 +1296,7 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
 
     assert acting.state() is not HealthState.TERMINATED
     assert acting.done() == ["terminate done", "terminate unconfirmed"]
-    one = await acting.service.ledger.find_intervention(done.intervention_id)
+    one = await acting.service.ledger.find_intervention(termination.intervention_id)
     assert one is not None
     assert one.outcome is Outcome.UNCONFIRMED
     assert "it is still working" in one.detail

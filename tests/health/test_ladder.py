@@ -13,14 +13,14 @@ from queenright.health.findings import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, Step, next_step
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 
 SETTINGS = HealthSettings()
 OVER = {
-    SessionStatus.COMPLETED,
-    SessionStatus.CANCELLED,
-    SessionStatus.FAILED,
-    SessionStatus.TERMINATED,
+    WorkerStatus.COMPLETED,
+    WorkerStatus.CANCELLED,
+    WorkerStatus.FAILED,
+    WorkerStatus.TERMINATED,
 }
 FINAL = {ActionKind.TERMINATE, ActionKind.RECOVER}
 
@@ -32,7 +32,7 @@ times = st.floats(0, 10_000, allow_nan=False)
 
 @st.composite
 def ladder_inputs(draw: st.DrawFn) -> LadderInputs:
-    status = draw(st.sampled_from(SessionStatus))
+    status = draw(st.sampled_from(WorkerStatus))
     return LadderInputs(
         target=draw(targets),
         status=status,
@@ -92,7 +92,7 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
     following = step(ladder, inputs)
     assert following.action in (None, ActionKind.RECOVER)
     result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
-    if inputs.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not result:
+    if inputs.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED) and not result:
         assert following == Step(ladder=None)
 
 
@@ -168,7 +168,7 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
     """002 §11: the graduated sequence, in the order of the requirement."""
     inputs = LadderInputs(
         target=Target(agent_id="bee", session_id="s", incarnation_id="i1"),
-        status=SessionStatus.ACTIVE,
+        status=WorkerStatus.ACTIVE,
         ended=False,
         unknown=False,
         waiting=False,
@@ -207,6 +207,6 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
 @given(ladders, ladder_inputs())
 def test_settled_dead_worker_is_never_recovered(ladder: Ladder, inputs: LadderInputs) -> None:
     """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
-    settled = replace(inputs, status=SessionStatus.UNKNOWN, ended=True)
+    settled = replace(inputs, status=WorkerStatus.UNKNOWN, ended=True)
 
     assert step(ladder, settled) == Step(ladder=None)

@@ -170,8 +170,8 @@ def test_no_checkpoint_is_expected_during_a_usually_slow_tool(mode: str, stale: 
     for _ in range(2):
         builds(script, 1_200.0, times=1)
 
-    found = script.finding(FindingKind.CHECKPOINT_STALE)
-    assert (found is not None) is stale
+    finding = script.finding(FindingKind.CHECKPOINT_STALE)
+    assert (finding is not None) is stale
 
 
 @pytest.mark.parametrize("usual_seconds", [5.0, 40.0])

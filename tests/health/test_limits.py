@@ -49,12 +49,12 @@ def test_worst_resources_are_named_and_a_new_incarnation_has_none() -> None:
     script = worker()
     for number, used in enumerate([950, 1200, 10]):
         report(script, used, f"disk {number}")
-    found = script.finding(LIMIT)
+    finding = script.finding(LIMIT)
     script.event(EventType.EXECUTION_COMPLETED)
     script.event(EventType.EXECUTION_STARTED)
 
-    assert found is not None
-    assert found.evidence == "disk 1 120% used (1200 of 1000), disk 0 95% used (950 of 1000)"
+    assert finding is not None
+    assert finding.evidence == "disk 1 120% used (1200 of 1000), disk 0 95% used (950 of 1000)"
     assert script.health.vitals.resources == ()
 
 
@@ -79,13 +79,13 @@ def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> Non
     answer(script, 1400)
     before = script.finding(EXHAUSTED)
     answer(script, 1900)
-    found = script.finding(EXHAUSTED)
+    finding = script.finding(EXHAUSTED)
     answer(script, 2000, truncated=False)
 
     assert before is None
-    assert found is not None
-    assert (found.severity, found.ticket) == (Severity.MEDIUM, True)
-    assert all(part in found.evidence for part in ("3 answers", "1,000", "1,900"))
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert all(part in finding.evidence for part in ("3 answers", "1,000", "1,900"))
     assert script.finding(EXHAUSTED) is None
 
 
@@ -107,8 +107,8 @@ def test_answers_cut_off_with_a_long_input_get_worse(growth: int) -> None:
 
     for n in range(20):
         answer(script, 199_000 + n * growth)
-        found = script.finding(EXHAUSTED)
-        severities.append(found.severity if found else None)
+        finding = script.finding(EXHAUSTED)
+        severities.append(finding.severity if finding else None)
 
     levels = [None, None, Severity.MEDIUM, Severity.MEDIUM, Severity.HIGH]
     assert severities[:5] == levels
@@ -122,15 +122,15 @@ def test_answers_cut_off_with_a_short_input_never_page() -> None:
     for n in range(30):
         answer(script, 300 + n)
 
-    found = script.finding(EXHAUSTED)
-    assert found is not None
-    assert found.severity is Severity.MEDIUM
+    finding = script.finding(EXHAUSTED)
+    assert finding is not None
+    assert finding.severity is Severity.MEDIUM
 
 
 def test_open_process_breaker_is_shown_until_it_closes_or_the_process_ends() -> None:
     script = worker()
     script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "open"})
-    found = script.finding(FindingKind.CIRCUIT_BREAKER_OPEN)
+    finding = script.finding(FindingKind.CIRCUIT_BREAKER_OPEN)
     state = script.state
     script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "closed"})
     closed = script.finding(FindingKind.CIRCUIT_BREAKER_OPEN)
@@ -138,8 +138,8 @@ def test_open_process_breaker_is_shown_until_it_closes_or_the_process_ends() -> 
     script.event(EventType.EXECUTION_COMPLETED)
     script.event(EventType.EXECUTION_STARTED)
 
-    assert found is not None
-    assert found.evidence == "circuit breaker open: process maps"
+    assert finding is not None
+    assert finding.evidence == "circuit breaker open: process maps"
     assert state is HealthState.FAILING
     assert closed is None
     assert script.finding(FindingKind.CIRCUIT_BREAKER_OPEN) is None

@@ -8,7 +8,7 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import ENDED_SESSION_SECONDS, MAX_ENDED_SESSIONS, HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 
@@ -476,7 +476,7 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
     terminated.step("CONTINUE")
 
     assert failed.state is HealthState.HEALTHY
-    assert failed.health.vitals.status is SessionStatus.FAILED
+    assert failed.health.vitals.status is WorkerStatus.FAILED
     assert failed.health.fleet_state is None
     assert terminated.state is HealthState.TERMINATED
 
@@ -503,7 +503,7 @@ def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag:
         else:
             script.call()
 
-    assert script.health.vitals.status is SessionStatus.ACTIVE
+    assert script.health.vitals.status is WorkerStatus.ACTIVE
 
 
 def test_late_first_start_does_not_revive_a_terminated_session() -> None:
@@ -517,7 +517,7 @@ def test_late_first_start_does_not_revive_a_terminated_session() -> None:
     script.lag = 0.0
     script.call()
 
-    assert script.health.vitals.status is SessionStatus.TERMINATED
+    assert script.health.vitals.status is WorkerStatus.TERMINATED
 
 
 @pytest.mark.parametrize("kind", [EventType.STEP_COMPLETED, EventType.LLM_CALL_STARTED])
@@ -536,7 +536,7 @@ def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: 
     script.event(kind, {"duration": 1.0}, after=111)
 
     assert script.state is HealthState.STUCK
-    assert script.health.vitals.status is SessionStatus.ACTIVE
+    assert script.health.vitals.status is WorkerStatus.ACTIVE
     assert FindingKind.DOOM_LOOP in {finding.kind for finding in script.health.findings}
 
 
@@ -564,7 +564,7 @@ def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) ->
     script.event(EventType.EXECUTION_COMPLETED)
 
     assert script.state is HealthState.TERMINATED
-    assert script.health.vitals.status is SessionStatus.TERMINATED
+    assert script.health.vitals.status is WorkerStatus.TERMINATED
 
 
 @pytest.mark.parametrize("recalled", [False, True])
@@ -577,7 +577,7 @@ def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled
         event = replace(script.heard[-1], type=kind, time=at, data={})
         script.monitor.replay(event, at) if recalled else script.monitor.apply(event, at)
 
-    assert script.health.vitals.status is SessionStatus.TERMINATED
+    assert script.health.vitals.status is WorkerStatus.TERMINATED
 
 
 def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
@@ -623,15 +623,15 @@ def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
     away_for(script, 420)
     script.silence(700)
 
-    findings = {one.kind: one for one in script.health.findings if one.ticket}
+    findings = {finding.kind: finding for finding in script.health.findings if finding.ticket}
     assert set(findings) == {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING}
-    assert {one.severity for one in findings.values()} == {Severity.MEDIUM}
+    assert {finding.severity for finding in findings.values()} == {Severity.MEDIUM}
     for one in findings.values():
         assert "no events since Queenright was away from " in one.evidence
     settings = script.monitor.settings
     assert next_step(None, LadderInputs.of(script.health, settings), settings).action is None
     script.silence(settings.tickets.dead_worker_seconds)
-    assert script.health.vitals.status is SessionStatus.UNKNOWN
+    assert script.health.vitals.status is WorkerStatus.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -662,11 +662,11 @@ def test_worker_silent_since_a_service_outage_is_not_stuck(kind: FindingKind, ca
         script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
     script.silence(7200)
 
-    found = script.finding(kind)
-    assert found is not None
-    assert found.ticket is (case != "unheard")
+    finding = script.finding(kind)
+    assert finding is not None
+    assert finding.ticket is (case != "unheard")
     assert (script.state is HealthState.STUCK) is (case != "unheard")
-    assert ("no events since Queenright was away" in found.evidence) is (case != "heard")
+    assert ("no events since Queenright was away" in finding.evidence) is (case != "heard")
 
 
 @pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])
@@ -722,7 +722,7 @@ def test_session_that_ended_begins_again_after_the_clock_is_set_back() -> None:
     script.event(EventType.EXECUTION_STARTED, {"start_records": True})
     ended.silence(ENDED_SESSION_SECONDS)
 
-    assert script.health.vitals.status is SessionStatus.ACTIVE
+    assert script.health.vitals.status is WorkerStatus.ACTIVE
     assert over.get("agent") is None
 
 

@@ -50,8 +50,8 @@ class PermissionDesk:
         return refused.value.reason
 
     async def outcomes(self) -> list[tuple[str, str, str]]:
-        found = await self.acting.service.ledger.interventions(limit=20)
-        return [(one.kind.value, one.outcome.value, one.by) for one in found]
+        interventions = await self.acting.service.ledger.interventions(limit=20)
+        return [(one.kind.value, one.outcome.value, one.by) for one in interventions]
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ async def test_answer_reaches_the_request_and_is_recorded(desk: PermissionDesk, 
     """B93: who answered, and what, is an intervention."""
     waiting = await desk.ask()
 
-    done = await desk.permissions.answer(desk.newest, decision, by="ada", reason="it is old")
+    answer = await desk.permissions.answer(desk.newest, decision, by="ada", reason="it is old")
 
     assert await waiting == PermissionAnswer(decision=decision, by="ada", reason="it is old")
-    assert (done.kind.value, done.outcome, done.by) == ("answer", Outcome.DONE, "ada")
-    assert (done.message, done.reason) == (f"{decision}: Bash: rm -rf build", "it is old")
+    assert (answer.kind.value, answer.outcome, answer.by) == ("answer", Outcome.DONE, "ada")
+    assert (answer.message, answer.reason) == (f"{decision}: Bash: rm -rf build", "it is old")
     assert await desk.outcomes() == [("answer", "done", "ada")]
     assert desk.permissions.open_requests() == []
 
@@ -173,9 +173,9 @@ async def test_dry_run_records_the_answer_and_sends_none(store: Store) -> None:
     result = PermissionDesk(acting)
     waiting = await result.ask()
 
-    done = await result.permissions.answer(result.newest, "allow", by="ada")
+    answer = await result.permissions.answer(result.newest, "allow", by="ada")
 
-    assert done.outcome is Outcome.DRY_RUN
+    assert answer.outcome is Outcome.DRY_RUN
     await acting.time.advance(30)
     assert await waiting is None
     await acting.service.close()
@@ -201,7 +201,7 @@ async def test_requests_are_bounded(desk: PermissionDesk, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "MAX_OPEN", 2)
     monkeypatch.setattr(module, "MAX_CLOSED", 1)
     waiting = [await desk.ask(), await desk.ask()]
-    ids = [one.request_id for one in desk.permissions.open_requests()]
+    ids = [request.request_id for request in desk.permissions.open_requests()]
 
     assert await desk.permissions.wait(BEE, tool="Bash", question="a third") is None
     await desk.acting.time.advance(30)

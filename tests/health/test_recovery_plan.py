@@ -28,7 +28,7 @@ from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import LoopSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.vital_facts import OpenBreakers
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 
 LIMITS = Limits()
@@ -164,8 +164,8 @@ def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
     assert chosen is not None or len(skipped) == len(chain)
 
 
-@pytest.mark.parametrize("status", [SessionStatus.COMPLETED, SessionStatus.CANCELLED])
-def test_ended_task_is_not_recovered(status: SessionStatus) -> None:
+@pytest.mark.parametrize("status", [WorkerStatus.COMPLETED, WorkerStatus.CANCELLED])
+def test_ended_task_is_not_recovered(status: WorkerStatus) -> None:
     """B70"""
     why = recovery_obstacle(attempt(), worker("i1", status=status, ended_at=NOW))
 
@@ -177,7 +177,7 @@ def test_continuing_or_progressing_task_is_not_recovered() -> None:
     """B70"""
     assert "i7" in (recovery_obstacle(attempt(), worker("i7")) or "")
     assert "progress" in (recovery_obstacle(attempt(), worker("i1", last_progress=NOW)) or "")
-    assert recovery_obstacle(attempt(), worker("i1", status=SessionStatus.FAILED, ended_at=NOW)) is None
+    assert recovery_obstacle(attempt(), worker("i1", status=WorkerStatus.FAILED, ended_at=NOW)) is None
     assert recovery_obstacle(attempt(), None) is None
 
 
@@ -189,10 +189,10 @@ def test_continuing_or_progressing_task_is_not_recovered() -> None:
         (worker(state=HealthState.FAILING), NOW, "failed"),
         (worker(state=HealthState.FAILING, since=NOW - 50), NOW, "goes_on"),
         (worker(state=HealthState.FAILING, since=NOW - 50), NOW + 900, "failed"),
-        (worker(status=SessionStatus.FAILED, ended_at=NOW), NOW, "failed"),
-        (worker(status=SessionStatus.TERMINATED, ended_at=NOW), NOW, "failed"),
-        (worker(status=SessionStatus.COMPLETED, ended_at=NOW), NOW, "succeeded"),
-        (worker(status=SessionStatus.CANCELLED, ended_at=NOW), NOW, "dropped"),
+        (worker(status=WorkerStatus.FAILED, ended_at=NOW), NOW, "failed"),
+        (worker(status=WorkerStatus.TERMINATED, ended_at=NOW), NOW, "failed"),
+        (worker(status=WorkerStatus.COMPLETED, ended_at=NOW), NOW, "succeeded"),
+        (worker(status=WorkerStatus.CANCELLED, ended_at=NOW), NOW, "dropped"),
         (worker(last_progress=NOW), NOW, "goes_on"),
         (worker(last_progress=NOW), NOW + 900, "succeeded"),
         (worker(last_progress=NOW - 50), NOW + 900, "succeeded"),
@@ -201,8 +201,8 @@ def test_continuing_or_progressing_task_is_not_recovered() -> None:
         (worker("", last_activity=NOW), NOW + 900, "succeeded"),
         (worker("", last_activity=NOW - 50), NOW + 900, "failed"),
         (worker("", last_heartbeat=NOW), NOW + 900, "succeeded"),
-        (worker("i1", status=SessionStatus.TERMINATED, ended_at=NOW), NOW, "goes_on"),
-        (worker("i1", status=SessionStatus.TERMINATED, ended_at=NOW), NOW + 900, "failed"),
+        (worker("i1", status=WorkerStatus.TERMINATED, ended_at=NOW), NOW, "goes_on"),
+        (worker("i1", status=WorkerStatus.TERMINATED, ended_at=NOW), NOW + 900, "failed"),
         (None, NOW, "goes_on"),
         (None, NOW + 900, "failed"),
     ],

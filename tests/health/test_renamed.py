@@ -7,7 +7,7 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import WorkerScript
 
@@ -90,7 +90,7 @@ def test_ended_run_stays_ended_when_renamed() -> None:
 
     assert rename(script) == []
 
-    assert script.health.vitals.status is SessionStatus.COMPLETED
+    assert script.health.vitals.status is WorkerStatus.COMPLETED
     script.silence(4_000)
     assert script.monitor.get("scout", "c-1") is None
 
@@ -139,7 +139,7 @@ def test_late_work_counts_and_reopens_nothing(later: float) -> None:
     vitals = script.health.vitals
     assert (vitals.steps_total, vitals.tokens, vitals.tool_calls_total, vitals.error_count) == (2, 12, 1, 1)
     assert vitals.ended_at == ended
-    assert vitals.status is SessionStatus.COMPLETED
+    assert vitals.status is WorkerStatus.COMPLETED
 
 
 @pytest.mark.parametrize("expected", ["in order", "end first"])
@@ -174,7 +174,7 @@ def test_last_reported_end_wins() -> None:
 
     script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
 
-    assert (script.health.vitals.status, script.health.vitals.ended_at) == (SessionStatus.FAILED, ended)
+    assert (script.health.vitals.status, script.health.vitals.ended_at) == (WorkerStatus.FAILED, ended)
     assert script.monitor.failed_runs("agent").count == 1
 
 

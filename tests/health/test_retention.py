@@ -109,7 +109,12 @@ def test_one_transaction_prunes_at_most_one_batch(conn: Connection) -> None:
 
     batches = [prune(conn, NOW, SETTINGS, 100) for _ in range(4)]
 
-    assert [(one.rows, one.done) for one in batches] == [(100, False), (100, False), (50, True), (0, True)]
+    assert [(batch.rows, batch.done) for batch in batches] == [
+        (100, False),
+        (100, False),
+        (50, True),
+        (0, True),
+    ]
     assert verify(conn).ok
 
 

@@ -42,8 +42,8 @@ def nudge(number: int, created_at: float, agent: str = "bee") -> Intervention:
 
 async def put(store: Store, *records: Intervention) -> None:
     def write(conn: Connection) -> None:
-        for one in records:
-            write_intervention(conn, one)
+        for record in records:
+            write_intervention(conn, record)
 
     await store.transact(write)
 

@@ -16,7 +16,7 @@ from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import Delivery, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus as WorkerStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType

@@ -171,8 +171,8 @@ def test_recorded_run_shows_shadow_findings() -> None:
         for n in range(12)
     ]
     run = {"run_id": "1", "steps": steps}
-    found = evaluate_run(run, LOOP_IN_SHADOW)["findings"]
+    findings = evaluate_run(run, LOOP_IN_SHADOW)["findings"]
     acting = evaluate_run(run, HealthSettings())["findings"]
 
-    assert {row["kind"] for row in found if row.get("shadow")} == {"doom_loop", "zero_progress"}
-    assert [{k: v for k, v in row.items() if k != "shadow"} for row in found] == acting
+    assert {row["kind"] for row in findings if row.get("shadow")} == {"doom_loop", "zero_progress"}
+    assert [{k: v for k, v in row.items() if k != "shadow"} for row in findings] == acting

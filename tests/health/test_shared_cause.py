@@ -13,7 +13,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -341,11 +341,11 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: Tick
 
     tickets = await failing_workers(desk, 3)
 
-    assert {one.storm_id for one in tickets} == {"tool:search"}
+    assert {ticket.storm_id for ticket in tickets} == {"tool:search"}
     [incident] = incidents_of(tickets, now=desk.now, window=600)
     assert (incident.cause, incident.workers) == ("tool:search", 3)
     await desk.restart()
-    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"tool:search"}
+    assert {ticket.storm_id for ticket in desk.tickets.open_tickets()} == {"tool:search"}
 
 
 async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(desk: TicketDesk) -> None:
@@ -367,7 +367,7 @@ async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fle
         compared.clear()
         await desk.raise_(script.health)
 
-    assert {one.storm_id for one in desk.tickets.open_tickets()} == {"", "tool:search"}
+    assert {ticket.storm_id for ticket in desk.tickets.open_tickets()} == {"", "tool:search"}
     assert set(compared) == {"bee-0", "bee-1", "bee-2"}
 
 
@@ -387,7 +387,7 @@ async def ended_in_incident(desk: TicketDesk) -> None:
     for n in range(2):
         await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
         gone = service.worker(agent=f"bee-{n}")
-        gone.vitals.status, gone.vitals.ended_at = SessionStatus.FAILED, desk.now
+        gone.vitals.status, gone.vitals.ended_at = WorkerStatus.FAILED, desk.now
         await desk.tickets.observe(gone)
         await desk.tickets.settle(desk.now)
 
@@ -408,9 +408,9 @@ async def test_incident_that_closes_by_the_clock_is_reported_once(
     for after in sorted({*restarts, *(() if 900.0 in restarts else (599.0, 600.0)), 1000.0}):
         desk.now = began + after
         if after in restarts:
-            before = {one.ticket_id for one in desk.tickets.recent_tickets()}
+            before = {recent_ticket.ticket_id for recent_ticket in desk.tickets.recent_tickets()}
             await desk.restart()
-            assert {one.ticket_id for one in desk.tickets.recent_tickets()} == before
+            assert {recent_ticket.ticket_id for recent_ticket in desk.tickets.recent_tickets()} == before
         await desk.tickets.settle(desk.now)
         assert closings(desk) == ([] if after < 600 else [("provider:anthropic", began + 600)])
 

@@ -9,7 +9,7 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript
 
@@ -173,7 +173,7 @@ def test_unknown_lost_worker_becomes_known() -> None:
     script = WorkerScript()
     script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": "no checkpoint is left"})
 
-    assert script.health.vitals.status is SessionStatus.FAILED
+    assert script.health.vitals.status is WorkerStatus.FAILED
     assert script.kinds() == {LOST}
 
 

@@ -43,9 +43,9 @@ def test_run_is_warned_near_its_limit_and_over_it_at_the_limit(
     script = WorkerScript(settings=limited(run_usd=1)).start()
     spend(script, spent)
 
-    found = script.finding(SPENDING)
-    assert (found.severity if found else None) == severity
-    assert script.state is (HealthState.HEALTHY if found is None else HealthState.DEGRADED)
+    finding = script.finding(SPENDING)
+    assert (finding.severity if finding else None) == severity
+    assert script.state is (HealthState.HEALTHY if finding is None else HealthState.DEGRADED)
 
 
 def test_evidence_has_spending_and_unpriced_tokens() -> None:
@@ -54,9 +54,9 @@ def test_evidence_has_spending_and_unpriced_tokens() -> None:
     spend(script, 0.9)
     spend(script, None)
 
-    found = script.finding(SPENDING)
-    assert found is not None
-    assert all(part in found.evidence for part in ("$0.90 of $1.00", "100 tokens"))
+    finding = script.finding(SPENDING)
+    assert finding is not None
+    assert all(part in finding.evidence for part in ("$0.90 of $1.00", "100 tokens"))
 
 
 def test_no_limit_means_no_finding() -> None:
@@ -108,7 +108,7 @@ def test_replay_restores_daily_spending() -> None:
     again.sweep(script.now)
 
     [worker] = again.workers()
-    assert [(one.kind, one.severity) for one in worker.findings] == [(SPENDING, Severity.HIGH)]
+    assert [(finding.kind, finding.severity) for finding in worker.findings] == [(SPENDING, Severity.HIGH)]
 
 
 def test_an_amendment_that_prices_a_call_counts() -> None:

@@ -18,7 +18,7 @@ from queenright.health.health_state import (
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import OpenBreakers
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 
@@ -115,7 +115,7 @@ def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
 
 vital_signs = st.fixed_dictionaries(
     {
-        "status": st.sampled_from(SessionStatus),
+        "status": st.sampled_from(WorkerStatus),
         "over": st.booleans(),
         "consecutive_failures": st.integers(0, 6),
         "llm_errors": st.integers(0, 6),
@@ -150,7 +150,7 @@ def test_every_combination_of_inputs_is_exactly_one_state(
     most = SETTINGS.health_check.consecutive_failures
     over = vitals.ended_at is not None
     speaks = {
-        HealthState.TERMINATED: vitals.status is SessionStatus.TERMINATED,
+        HealthState.TERMINATED: vitals.status is WorkerStatus.TERMINATED,
         HealthState.FAILING: (over and vitals.failed_runs > most)
         or bool(vitals.recovery_failed)
         or (not over and (max(vitals.consecutive_failures, vitals.llm_errors) > most))

@@ -29,7 +29,7 @@ from queenright.health.tickets import (
     TicketStatus,
     TicketStatusError,
 )
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -364,13 +364,13 @@ async def test_a_relapse_after_the_hold_is_a_new_ticket(desk: TicketDesk) -> Non
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (SessionStatus.COMPLETED, "the run completed"),
-        (SessionStatus.FAILED, "the worker ended"),
-        (SessionStatus.UNKNOWN, "the worker sent nothing more"),
+        (WorkerStatus.COMPLETED, "the run completed"),
+        (WorkerStatus.FAILED, "the worker ended"),
+        (WorkerStatus.UNKNOWN, "the worker sent nothing more"),
     ],
 )
 async def test_closed_ticket_says_how_the_run_ended(
-    desk: TicketDesk, status: SessionStatus, reason: str
+    desk: TicketDesk, status: WorkerStatus, reason: str
 ) -> None:
     ticket = (await desk.raise_()).ticket
     over = worker()

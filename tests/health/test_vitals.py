@@ -9,7 +9,7 @@ from queenright.health.resource_limits import CutAnswers, Resource
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output, Refusal
 from queenright.health.vital_state import VitalState
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
@@ -265,15 +265,15 @@ def test_different_session_has_its_own_trend() -> None:
 @pytest.mark.parametrize(
     ("type_", "data", "status"),
     [
-        (EventType.STEP_COMPLETED, {}, SessionStatus.ACTIVE),
-        (EventType.EXECUTION_PAUSED, {}, SessionStatus.PAUSED),
-        (EventType.EXECUTION_COMPLETED, {}, SessionStatus.COMPLETED),
-        (EventType.EXECUTION_FAILED, {"error_type": "OSError"}, SessionStatus.FAILED),
-        (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}, SessionStatus.CANCELLED),
-        (EventType.AGENT_TERMINATED, {}, SessionStatus.TERMINATED),
+        (EventType.STEP_COMPLETED, {}, WorkerStatus.ACTIVE),
+        (EventType.EXECUTION_PAUSED, {}, WorkerStatus.PAUSED),
+        (EventType.EXECUTION_COMPLETED, {}, WorkerStatus.COMPLETED),
+        (EventType.EXECUTION_FAILED, {"error_type": "OSError"}, WorkerStatus.FAILED),
+        (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}, WorkerStatus.CANCELLED),
+        (EventType.AGENT_TERMINATED, {}, WorkerStatus.TERMINATED),
     ],
 )
-def test_every_status_is_distinct(type_: EventType, data: dict[str, object], status: SessionStatus) -> None:
+def test_every_status_is_distinct(type_: EventType, data: dict[str, object], status: WorkerStatus) -> None:
     """B4: active, paused, completed, failed and cancelled are each handled."""
     script = worker()
     script.event(type_, data)
@@ -283,7 +283,7 @@ def test_every_status_is_distinct(type_: EventType, data: dict[str, object], sta
 
 def test_an_unknown_status_is_unknown() -> None:
     """B4: an unknown status is ``unknown``."""
-    assert SessionStatus("zombie") is SessionStatus.UNKNOWN
+    assert WorkerStatus("zombie") is WorkerStatus.UNKNOWN
 
 
 def test_a_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:

@@ -50,7 +50,9 @@ class Mailbox:
                     if outer.answer_status == 204:
                         outer.answers.append({"instruction_id": instruction_id, **decoded})
                         outer.instructions = [
-                            one for one in outer.instructions if one.get("instruction_id") != instruction_id
+                            instruction
+                            for instruction in outer.instructions
+                            if instruction.get("instruction_id") != instruction_id
                         ]
                     outer.changed.notify_all()
                 self.reply(outer.answer_status, b"")

@@ -265,6 +265,6 @@ def test_auto_instrumentation_without_a_provider_logs_nothing(script: Script) ->
 
 
 def test_entry_point_is_declared() -> None:
-    [found] = entry_points(group="opentelemetry_instrumentor", name="queenright")
+    [entry_point] = entry_points(group="opentelemetry_instrumentor", name="queenright")
 
-    assert found.load() is span_watch.SpanWatchInstrumentor
+    assert entry_point.load() is span_watch.SpanWatchInstrumentor

@@ -211,7 +211,9 @@ def test_worker_series_remain_while_another_run_lives(
 def folded(registry: CollectorRegistry) -> dict[str, float]:
     """Return how many label values were folded, by metric."""
     [family] = [found for found in registry.collect() if found.name == "queenright_series_limited"]
-    return {one.labels["metric"]: one.value for one in family.samples if one.name.endswith("_total")}
+    return {
+        sample.labels["metric"]: sample.value for sample in family.samples if sample.name.endswith("_total")
+    }
 
 
 def test_folded_label_values_are_counted_once(measured: MeasuredWorker) -> None:

@@ -114,7 +114,7 @@ async def test_question_and_answer_are_stored(fleet: JudgedFleet) -> None:
 
     assert ticket.cause in answer.text
     messages = await fleet.judging.chat.history(ticket.ticket_id)
-    assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
+    assert [(message.role, message.by) for message in messages] == [("operator", "ada"), ("queen", "queen")]
     assert messages[1].question_id == messages[0].id
     assert messages[1] == answer
 
@@ -287,7 +287,7 @@ async def test_waiting_questions_are_limited_under_concurrency(fleet: JudgedFlee
     tasks = [asyncio.create_task(say(fleet, ticket, f"question {n}")) for n in range(20)]
     await fleet.settle()
 
-    refused = [one for one in tasks if one.done()]
+    refused = [task for task in tasks if task.done()]
     assert [type(one.exception()) for one in refused] == [ChatRefusedError] * 12
     assert len(fleet.of(EventType.OPERATOR_ASKED)) == 8
     await fleet.stop()
@@ -310,7 +310,7 @@ async def test_waiting_questions_are_limited_across_tickets(fleet: JudgedFleet) 
     tasks = [asyncio.create_task(say(fleet, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
     await fleet.settle()
 
-    refused = [str(one.exception()) for one in tasks if one.done()]
+    refused = [str(task.exception()) for task in tasks if task.done()]
     assert len(refused) == 8
     assert all(f"{MAX_WAITING} questions wait" in one for one in refused)
     await fleet.stop()
@@ -383,7 +383,7 @@ async def test_interrupted_question_is_answered_once_after_the_restart(fleet: Ju
     await fleet.settle()
 
     messages = await fleet.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
+    assert [message.text for message in messages] == ["what is wrong?", "It repeats itself."]
     assert len(model.shown) == 1
     assert [question_in(message)["message"] for message in model.shown] == ["what is wrong?"]
 
@@ -518,7 +518,7 @@ async def test_questions_that_waited_are_answered_in_their_order_after_the_next_
     await fleet.settle()
 
     messages = await fleet.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in messages] == ["first", "second", "One.", "Two."]
+    assert [message.text for message in messages] == ["first", "second", "One.", "Two."]
 
 
 async def test_stored_answer_is_not_requested_again(fleet: JudgedFleet) -> None:
@@ -543,7 +543,7 @@ async def test_stored_answer_is_not_requested_again(fleet: JudgedFleet) -> None:
     await fleet.settle()
 
     messages = await fleet.judging.chat.history(ticket.ticket_id)
-    assert [one.text for one in messages] == ["what is wrong?", "It repeats itself."]
+    assert [message.text for message in messages] == ["what is wrong?", "It repeats itself."]
 
 
 async def test_old_question_is_not_answered(fleet: JudgedFleet) -> None:
@@ -818,7 +818,7 @@ async def test_worker_without_a_ticket_is_asked_about(fleet: JudgedFleet) -> Non
     assert answer.text.startswith("Now")
     assert "healthy" in answer.text
     messages = await chat.history_about_worker(AGENT, SESSION)
-    assert [(one.role, one.by) for one in messages] == [("operator", "ada"), ("queen", "queen")]
+    assert [(message.role, message.by) for message in messages] == [("operator", "ada"), ("queen", "queen")]
     with pytest.raises(AgentNotFoundError, match="no worker"):
         await chat.ask_about_worker(AGENT, "another", "Is it running?")
     with pytest.raises(AgentNotFoundError, match="no worker"):
@@ -866,4 +866,4 @@ async def test_interrupted_question_about_a_worker_is_answered_after_the_restart
     await fleet.settle()
 
     messages = await fleet.judging.chat.history_about_worker(AGENT, SESSION)
-    assert [one.text for one in messages] == ["How is it?", "It is well."]
+    assert [message.text for message in messages] == ["How is it?", "It is well."]

@@ -433,7 +433,7 @@ async def test_obedient_queen_can_at_most_dismiss_its_own_ticket_below_high(tria
 
 async def test_planted_secrets_are_present_to_leak(trial: Trial) -> None:
     """The model does decode the key that nobody can recognise, and says it; its own words are masked."""
-    [attempt] = [one for one in attempts("instruction") if one.id == "secrets"]
+    [attempt] = [attempt for attempt in attempts("instruction") if attempt.id == "secrets"]
     await trial.begin([attempt])
     await trial.fail(attempt, 21)
 

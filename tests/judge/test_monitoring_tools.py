@@ -214,9 +214,9 @@ async def test_unknown_status_of_another_version_has_no_stall(watch: Watch) -> N
     file.write_text(file.read_text("utf-8").replace('"active"', '"hibernating"'), "utf-8")
     watch.time.now += 60 * MINUTE
 
-    found = await watch.summary()
+    summary = await watch.summary()
 
-    assert (found["status"], found["stall_minutes"], found["findings"]) == ("unknown", None, [])
+    assert (summary["status"], summary["stall_minutes"], summary["findings"]) == ("unknown", None, [])
 
 
 async def test_different_session_has_its_own_trend(watch: Watch) -> None:
@@ -244,10 +244,10 @@ async def test_resumed_session_is_active_again(watch: Watch) -> None:
     watch.change("one", status=SessionStatus.ACTIVE, incarnation_id="life-2")
     watch.steps("one", "RETRY", life="life-2")
 
-    found = await watch.summary()
+    summary = await watch.summary()
 
-    assert (over["status"], found["status"]) == ("failed", "active")
-    assert (found["incarnation_id"], found["total_steps"], found["steps_since_last_accept"]) == (
+    assert (over["status"], summary["status"]) == ("failed", "active")
+    assert (summary["incarnation_id"], summary["total_steps"], summary["steps_since_last_accept"]) == (
         "life-2",
         2,
         1,
@@ -290,9 +290,9 @@ async def test_second_check_reads_only_new_entries(watch: Watch) -> None:
     log.write_bytes(content[:head] + b"x" * (len(content) - head - 1) + b"\n")
     watch.steps("one", "RETRY")
 
-    found = await watch.summary()
+    summary = await watch.summary()
 
-    assert (found["total_steps"], found["steps_since_last_accept"]) == (51, 51)
+    assert (summary["total_steps"], summary["steps_since_last_accept"]) == (51, 51)
 
 
 async def test_no_stall_ticket_in_the_start_grace_and_one_after_it(watch: Watch) -> None:
@@ -318,10 +318,10 @@ async def test_worker_hanging_before_its_first_step_is_found(watch: Watch) -> No
     watch.begin("one")
     watch.time.now += 16 * MINUTE
 
-    found = await watch.summary()
+    summary = await watch.summary()
 
-    assert (found["total_steps"], found["stall_minutes"]) == (0, 16.0)
-    assert [f["kind"] for f in found["findings"]] == ["stall"]
+    assert (summary["total_steps"], summary["stall_minutes"]) == (0, 16.0)
+    assert [f["kind"] for f in summary["findings"]] == ["stall"]
 
 
 async def test_looking_moves_no_clock(watch: Watch) -> None:
@@ -330,9 +330,9 @@ async def test_looking_moves_no_clock(watch: Watch) -> None:
     watch.steps("one", "ACCEPT")
     for _ in range(11):
         watch.time.now += MINUTE
-        found = await watch.summary()
+        summary = await watch.summary()
 
-    assert found["stall_minutes"] == 11.0
+    assert summary["stall_minutes"] == 11.0
 
 
 async def test_runtime_node_waiting_for_its_user_is_reported_as_waiting(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ class Garden(Acting):
 
     def ticket(self, agent: str = "bee") -> EscalationTicket:
         worker = self.worker(agent)
-        found = rules.reasons(worker)
+        reasons = rules.reasons(worker)
         texts = {"cause": "c", "judge_reasoning": "j", "suggested_action": "s", "evidence_snippet": "e"}
         facts = rules.worker_facts(worker, self.time.now)
-        return rules.new_ticket("t1", facts, found[0], found, found[0].severity, texts, self.time.now)
+        return rules.new_ticket("t1", facts, reasons[0], reasons, reasons[0].severity, texts, self.time.now)
 
 
 @pytest.fixture

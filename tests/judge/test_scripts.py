@@ -16,9 +16,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
 
 def script_of(name: str) -> str:
     """The text of a file as the page shows it."""
-    found = re.search(rf"`{name}`.*?\n```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/models.md shows no {name}"
-    return found[1]
+    match = re.search(rf"`{name}`.*?\n```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"docs/models.md shows no {name}"
+    return match[1]
 
 
 async def test_documented_scripts_judge_and_triage(fleet: JudgedFleet, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def test_a_worker_is_an_agent_on_a_target() -> None:
 
     sightings, _ = await found(here=HERE + other + elsewhere)
 
-    assert [(one.target, one.bad_steps) for one in sightings] == [
+    assert [(sighting.target, sighting.bad_steps) for sighting in sightings] == [
         ("workers/host:9464", 7),
         ("workers/other:9464", 0),
         ("eu/workers/host:9464", 0),
@@ -102,7 +102,10 @@ async def test_down_target_has_its_last_value_and_up_target_its_current_one() ->
 
     sightings, _ = await found(here=HERE, gone=gone, up=[row("up", 0)])
 
-    assert [(one.agent, one.down) for one in sightings] == [("researcher", False), ("dead", True)]
+    assert [(sighting.agent, sighting.down) for sighting in sightings] == [
+        ("researcher", False),
+        ("dead", True),
+    ]
     assert sightings[0].last_activity == NOW - 10
 
 
@@ -129,7 +132,7 @@ async def test_a_namesakes_target_is_not_its_own(
 
     sightings, _ = await found(gone=gone, up=[row("up", value, "", **of) for of, value in ups])
 
-    assert [one.down for one in sightings] == [True] * down
+    assert [sighting.down for sighting in sightings] == [True] * down
 
 
 async def test_a_process_start_of_a_namesake_is_not_its_own() -> None:

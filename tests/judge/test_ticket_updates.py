@@ -46,7 +46,9 @@ async def test_rise_after_a_notification_requests_another(fleet: JudgedFleet) ->
     ticket = await fleet.ticket()
     assert ticket.severity is Severity.CRITICAL
     assert requested(fleet) == [(one, one) for one in ("medium", "high", "critical")]
-    assert [one.severity for one in fleet.changes if one.notified_severity is not one.severity] == []
+    assert [
+        change.severity for change in fleet.changes if change.notified_severity is not change.severity
+    ] == []
 
 
 async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
@@ -60,7 +62,7 @@ async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
     await fleet.bad_steps(11)
     fleet.cause = "tool:search"
     await fleet.bad_steps(11, "other")
-    joined = {one.agent_id: one.storm_id for one in fleet.tickets.open_tickets()}
+    joined = {ticket.agent_id: ticket.storm_id for ticket in fleet.tickets.open_tickets()}
     before = requested(fleet)
     changes = len(fleet.changes)
 
@@ -71,7 +73,7 @@ async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
     assert joined == {AGENT: "tool:search", "other": "tool:search"}
     assert before == [("medium", "medium")] * 2
     assert requested(fleet) == [*before, ("high", "high")]
-    assert {one.severity for one in fleet.changes[changes:]} == {Severity.HIGH}
+    assert {change.severity for change in fleet.changes[changes:]} == {Severity.HIGH}
 
 
 async def stalled(fleet: JudgedFleet) -> None:
@@ -94,7 +96,7 @@ def talking(said: list[str]) -> TalkingModel:
     def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
             return call("set_output", health_verdict="unhealthy")
-        [*_, question] = [one for one in messages if one.role == "user"]
+        [*_, question] = [message for message in messages if message.role == "user"]
         draft = ticket_policy.draft_ticket(unquote("worker", question.content) or {})
         assert draft is not None
         said.append(draft.cause)

@@ -59,5 +59,5 @@ class Question:
 def questions() -> list[Question]:
     """Return the questions of the document, in its order."""
     answers = json.loads(_ANSWERS.read_text("utf-8"))
-    found = _QUESTION.finditer(DOCUMENT.read_text("utf-8"))
-    return [Question(q["title"], q["query"], answers[q["title"]]) for q in found]
+    match = _QUESTION.finditer(DOCUMENT.read_text("utf-8"))
+    return [Question(q["title"], q["query"], answers[q["title"]]) for q in match]

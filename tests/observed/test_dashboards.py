@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from queenright.grafana.queries import PanelQuery, annotation_queries, queries
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
 from tools.dashboards.promql import share_of
+from tools.dashboards.queries import PanelQuery, annotation_queries, queries
 from tools.dashboards.states import STATES, state_rank
 from tools.story.recording import Story
 

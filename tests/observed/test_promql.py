@@ -22,7 +22,7 @@ def test_a_question_has_the_answer_that_the_document_promises(story: Story, ques
 def test_every_documented_question_is_asked() -> None:
     headings = re.findall(r"^### (.+)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
 
-    assert headings == [one.title for one in questions()]
+    assert headings == [question.title for question in questions()]
     assert len(headings) == len(set(headings)) >= 32
 
 
@@ -36,7 +36,7 @@ def test_missing_answer_is_detected() -> None:
 
 
 def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
-    text = " ".join(one.query for one in questions())
+    text = " ".join(question.query for question in questions())
     families = (
         "worker",
         "agent",
@@ -89,7 +89,7 @@ def test_numbers_of_settings_equal_the_settings() -> None:
 
 def test_documented_objectives_equal_the_alerts() -> None:
     health = Settings().health_monitoring
-    text = {one.title: one for one in questions()}
+    text = {question.title: question for question in questions()}
     readings = DOCUMENT.read_text("utf-8")
     budget = health.rules.bad_steps.error_budget
 

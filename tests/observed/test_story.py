@@ -30,7 +30,7 @@ def test_prometheus_has_every_metric(story: Story) -> None:
 
 @pytest.mark.parametrize("metric", HISTOGRAMS, ids=str)
 def test_duration_exemplar_has_a_trace(story: Story, metric: names.MetricName) -> None:
-    found = [one for series in story.exemplars(f"{metric}_bucket") for one in series["exemplars"]]
+    found = [exemplar for series in story.exemplars(f"{metric}_bucket") for exemplar in series["exemplars"]]
 
     assert found
     assert all(len(one["labels"]["trace_id"]) == 32 for one in found)

@@ -41,7 +41,9 @@ class Buildah:
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """Return the command line of a command of buildah."""
         stores = ("--root", self.folder / "images", "--runroot", self.folder / "containers")
-        return [str(word) for word in (self.program, *stores, name, *arguments)]
+        # Else it mounts the folder of the images on itself, and whoever removes the folder fails at that.
+        options = ("--storage-driver", "overlay", "--storage-opt", "overlay.skip_mount_home=true")
+        return [str(word) for word in (self.program, *stores, *options, name, *arguments)]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -114,8 +116,6 @@ def buildah_with_base(folder: Path) -> Iterator[Buildah]:
     finally:
         buildah.run("rm", "--all")
         buildah.run("rmi", "--all", "--force")
-        # The store mounts this folder on itself and keeps it: nothing could remove the folder.
-        subprocess.run(["umount", "--quiet", folder / "images" / "overlay"], check=False)
 
 
 def pip_secrets(folder: Path) -> Sequence[str]:

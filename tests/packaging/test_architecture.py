@@ -21,8 +21,8 @@ PLACES = sorted(set(re.findall(r"(queenright(?:\.\w+)+):(\w+(?:\.\w+)*)", PAGE))
 
 def block(language: str) -> str:
     """The one block of the page in a language."""
-    [found] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
+    [match] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(match)
 
 
 def contract(name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_every_package_is_in_the_picture_or_the_table() -> None:
 def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> None:
     name, imports = row
     folder = next(ROOT.glob(f"*/queenright/{name}"))
-    found = {
+    packages = {
         package
         for file in folder.rglob("*.py")
         for package in re.findall(
@@ -60,7 +60,7 @@ def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> Non
         )
     }
 
-    assert found - {name} == set(re.findall(r"`(\w+)`", imports))
+    assert packages - {name} == set(re.findall(r"`(\w+)`", imports))
 
 
 @pytest.mark.parametrize(("module", "name"), PLACES)

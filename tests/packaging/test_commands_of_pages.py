@@ -49,7 +49,7 @@ FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"nudge .*": (1, "^Not done: the worker does not fetch instructions"),
     r"terminate .*": (1, "^Not done: the worker does not fetch instructions"),
     r"approvals approve .*": (1, "^worker-.*: not done: the worker does not fetch instructions"),
-    r"dashboards check \S+": (1, "is not a folder$"),
+    r"dashboards check /\S+": (1, "is not a folder$"),
     r"connect .*": (1, "without a terminal, pass --yes to write this"),
     r"telemetry( --json)?": (1, ""),
     r"permissions (allow|deny) .*": (

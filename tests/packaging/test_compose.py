@@ -50,7 +50,7 @@ def prepared(folder: Path) -> str:
 def receivers(folder: Path) -> dict[str, set[str]]:
     """Return the configurations of each receiver that Alertmanager is given."""
     loaded = yaml.safe_load((folder / "alertmanager.yml").read_text())
-    return {one["name"]: set(one) - {"name"} for one in loaded["receivers"]}
+    return {receiver["name"]: set(receiver) - {"name"} for receiver in loaded["receivers"]}
 
 
 def program(name: str) -> Path:
@@ -124,10 +124,10 @@ def test_every_port_is_on_loopback(compose: dict[str, Any]) -> None:
 
 
 def test_every_mounted_file_exists(compose: dict[str, Any]) -> None:
-    found = [source for service in compose["services"].values() for source, _ in mounts(service)]
+    sources = [source for service in compose["services"].values() for source, _ in mounts(service)]
 
-    assert found
-    assert [source for source in found if not source.exists()] == []
+    assert sources
+    assert [source for source in sources if not source.exists()] == []
 
 
 def test_every_service_has_a_health_check(compose: dict[str, Any]) -> None:
@@ -261,7 +261,9 @@ def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> N
 
 def test_deadman_check_points_outside_the_stack(tmp_path: Path) -> None:
     config = (ROOT / "alerting" / "alertmanager" / "alertmanager.yml").read_text()
-    deadman = next(one for one in yaml.safe_load(config)["receivers"] if one["name"] == "deadman")
+    deadman = next(
+        receiver for receiver in yaml.safe_load(config)["receivers"] if receiver["name"] == "deadman"
+    )
 
     assert "queenright:8420" not in str(deadman)
 

@@ -68,8 +68,8 @@ def calls(page: Path) -> list[str]:
 
 def environment(line: str) -> dict[str, str]:
     """What a line sets for the command behind it."""
-    found = shlex.split(line, comments=True)
-    return dict(word.split("=", 1) for word in found[: found.index("queenright")])
+    words = shlex.split(line, comments=True)
+    return dict(word.split("=", 1) for word in words[: words.index("queenright")])
 
 
 def understood(line: str) -> None:

@@ -152,7 +152,7 @@ def test_wheel_contains_the_licence_and_no_tests(wheel: Path) -> None:
 
 
 def test_namespace_has_no_init_file(wheel: Path) -> None:
-    found = [path for path in ROOT.glob("*/queenright/__init__.py") if ".venv" not in path.parts]
+    paths = [path for path in ROOT.glob("*/queenright/__init__.py") if ".venv" not in path.parts]
 
-    assert found == []
+    assert paths == []
     assert "queenright/__init__.py" not in ZipFile(wheel).namelist()

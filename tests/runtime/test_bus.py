@@ -607,9 +607,9 @@ async def test_history_comes_from_the_log() -> None:
     bus = EventBus(log=log)
     await bus.publish(event(TICKET))
 
-    found = await bus.history(types=[TICKET], filter_graph="g", session_id="s", after="id", limit=5)
+    history = await bus.history(types=[TICKET], filter_graph="g", session_id="s", after="id", limit=5)
 
-    assert found == log.rows
+    assert history == log.rows
     assert log.asked == [
         {
             "types": [TICKET],

@@ -24,10 +24,10 @@ def documented() -> dict[EventType, tuple[set[str], set[str]]]:
         if not line.startswith("| `"):
             continue
         types, keys = line.strip("| ").split(" | ", 1)
-        found = re.findall(r"`(\w+)`(\??)", re.sub(r"\([^)]*\)", "", keys))
-        always = {key for key, optional in found if not optional}
+        matches = re.findall(r"`(\w+)`(\??)", re.sub(r"\([^)]*\)", "", keys))
+        always = {key for key, optional in matches if not optional}
         for name in re.findall(r"`(\w+)`", types):
-            rows[EventType(name)] = (always, {key for key, _ in found})
+            rows[EventType(name)] = (always, {key for key, _ in matches})
     return rows
 
 

@@ -157,7 +157,7 @@ def test_goal_progress_is_between_0_and_1(
     assert set(found.criteria) == {one.id for one in spec.success_criteria}
     assert (found.fraction == 1) >= found.achieved
     assert GoalProgress.model_validate_json(found.model_dump_json()) == found
-    kinds = {one.id: one.kind for one in spec.constraints}
+    kinds = {constraint.id: constraint.kind for constraint in spec.constraints}
     assert [kinds[name] for name in found.violated] == sorted(kinds[name] for name in found.violated)
     if finished:
         assert found.fraction >= measure_progress(spec, memory, finished=False).fraction

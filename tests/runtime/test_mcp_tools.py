@@ -103,20 +103,20 @@ async def test_a_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Pa
 async def test_tool_name_is_sanitized_and_still_works(
     tmp_path: Path,
 ) -> None:
-    async with closing(stdio_transport(tmp_path)) as tools:
+    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
         assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
 
 
 async def test_server_annotations_determine_tool_effects(tmp_path: Path) -> None:
     """They are better than a guess from the name; without them the name counts."""
-    async with closing(stdio_transport(tmp_path)) as tools:
+    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
         effects = {name: tool.effect for name in tools.names if (tool := tools.get(name))}
 
     assert (effects["apply_query"], effects["get_rid_of"], effects["add"]) == ("reads", "changes", "")
 
 
 async def test_tool_error_is_returned_to_the_model(tmp_path: Path) -> None:
-    async with closing(stdio_transport(tmp_path)) as tools:
+    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
         refused = await call(tools, "refuse", why="it is late")
         wrong = await call(tools, "add", a="many", b=1)
 
@@ -264,7 +264,7 @@ async def test_restarted_http_server_is_reconnected(tmp_path: Path) -> None:
 
 async def test_colliding_tool_names_get_server_prefix(tmp_path: Path) -> None:
     async with http_transport() as (port, _):
-        servers = [stdio_transport(tmp_path, "one"), http_server(port, tmp_path, "two")]
+        servers = [http_server(port, tmp_path, name) for name in ("one", "two")]
         try:
             names = [tool.name for tool in await list_mcp_tools(servers)]
             alone = [tool.name for tool in await list_mcp_tools(servers[:1], known_names=["add"])]

@@ -44,8 +44,8 @@ async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], st
     session = runtime.session_store().open(ended.session_id)
     (session.artifacts).mkdir(exist_ok=True)
     (session.artifacts / "made.txt").write_text("by one", encoding="utf-8")
-    found = CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).list_checkpoints()
-    return runtime, calls, session.id, [one.checkpoint_id for one in found]
+    checkpoints = CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).list_checkpoints()
+    return runtime, calls, session.id, [one.checkpoint_id for one in checkpoints]
 
 
 async def test_replay_continues_from_checkpoint_without_changing_the_original(

@@ -78,7 +78,7 @@ async def pass_minutes(service: Service, clock: Clock, minutes: int) -> None:
 
 
 def in_hand(service: Service) -> set[str]:
-    return {one.acknowledged_by for one in service.tickets.open_tickets()}
+    return {ticket.acknowledged_by for ticket in service.tickets.open_tickets()}
 
 
 async def test_incident_acknowledged_in_pagerduty_is_in_hand_with_all_its_tickets(

@@ -186,7 +186,7 @@ async def test_a_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
     await http.post(f"/api/tickets/{ticket}/resolve", json={"by": "ada", "reason": "mended by hand"})
     later = (await http.get("/api/status")).json()
 
-    assert (now["counts"]["failing"], [one["agent_id"] for one in now["agents"]]) == (1, ["looper"])
+    assert (now["counts"]["failing"], [agent["agent_id"] for agent in now["agents"]]) == (1, ["looper"])
     assert "looper" in listed
     assert "done" not in listed
     assert (later["counts"]["failing"], later["agents"]) == (0, [])

@@ -32,8 +32,8 @@ DYING = Path(__file__).with_name("dying_chat.py")
 
 async def queenright(running: Running, *arguments: str, typed: str = "") -> tuple[int, str, str]:
     words = ("chat", *arguments, "--url", running.url)
-    done = await asyncio.to_thread(warm.queenright, *words, typed=typed)
-    return done.returncode, done.stdout, done.stderr
+    completed = await asyncio.to_thread(warm.queenright, *words, typed=typed)
+    return completed.returncode, completed.stdout, completed.stderr
 
 
 async def test_a_question_has_its_answer_and_both_stay(running: Running, http: httpx.AsyncClient) -> None:
@@ -158,8 +158,8 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
                 break
             await asyncio.sleep(0.02)
         return [
-            {"role": one.role, "text": one.text, "question_id": one.question_id, "id": one.id}
-            for one in messages
+            {"role": message.role, "text": message.text, "question_id": message.question_id, "id": message.id}
+            for message in messages
         ]
     finally:
         await service.stop()

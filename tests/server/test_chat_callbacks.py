@@ -100,7 +100,7 @@ def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **m
 
 def by_secrets(body: bytes, *secrets: str) -> dict[str, str]:
     """Return PagerDuty's header."""
-    digests = (hmac.new(one.encode(), body, hashlib.sha256).hexdigest() for one in secrets)
+    digests = (hmac.new(secret.encode(), body, hashlib.sha256).hexdigest() for secret in secrets)
     return {"X-PagerDuty-Signature": ",".join(f"v1={digest}" for digest in digests)}
 
 
@@ -112,8 +112,13 @@ async def pagerduty(http: httpx.AsyncClient, body: bytes, *secrets: str) -> http
 async def tell(http: httpx.AsyncClient, *tickets: str, status: str = "firing", **more: Any) -> httpx.Response:
     """Post what Alertmanager posts when it has told a receiver."""
     alerts = [
-        {"status": status, "labels": {"agent": "looper"}, "annotations": {"ticket_id": one}, "startsAt": "x"}
-        for one in tickets
+        {
+            "status": status,
+            "labels": {"agent": "looper"},
+            "annotations": {"ticket_id": ticket},
+            "startsAt": "x",
+        }
+        for ticket in tickets
     ]
     body = {"version": "4", "groupKey": GROUP, "receiver": "slack-and-pagerduty", "status": status}
     return await http.post("/api/alertmanager/notifications", json=body | {"alerts": alerts} | more)
@@ -176,7 +181,9 @@ async def test_answer_to_a_block_is_posted_only_to_slack(
     [(_, body), _] = slack.posted
     assert json.loads(body)["text"] == "a &lt;b&gt; &amp; c"
     assert "Slack" in caplog.text
-    assert "sk-secret" not in "".join(one.getMessage() for one in caplog.records if "slack" in one.name)
+    assert "sk-secret" not in "".join(
+        record.getMessage() for record in caplog.records if "slack" in record.name
+    )
 
 
 async def test_failed_click_is_explained_to_the_person(running: Running, http: httpx.AsyncClient) -> None:
@@ -488,8 +495,8 @@ async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line
     path = f"/api/tickets/{ticket_id}"
 
     for via in ("api", "cli"):
-        done = await http.post(f"{path}/acknowledge", json={"by": "ada", "via": via, "note": "on it"})
-        assert (done.json()["acknowledged_via"], done.json()["acknowledged_note"]) == (via, "on it")
+        response = await http.post(f"{path}/acknowledge", json={"by": "ada", "via": via, "note": "on it"})
+        assert (response.json()["acknowledged_via"], response.json()["acknowledged_note"]) == (via, "on it")
         assert running.service.tickets.next_deadline() is None
         undone = await http.post(f"{path}/unacknowledge", json={"by": "ada", "via": via})
         assert (undone.json()["status"], undone.json()["acknowledged_via"]) == ("intervening", None)

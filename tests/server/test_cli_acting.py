@@ -44,8 +44,8 @@ class CommandResult:
 
 
 async def queenright(running: Running, *arguments: str) -> CommandResult:
-    done = await asyncio.to_thread(warm.queenright, *arguments, "--url", running.url)
-    return CommandResult(done.returncode, done.stdout, done.stderr)
+    completed = await asyncio.to_thread(warm.queenright, *arguments, "--url", running.url)
+    return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
 
 async def looper(running: Running, *, asks: bool = True) -> None:

@@ -160,6 +160,19 @@ def test_help_imports_no_command() -> None:
     assert set(done.stdout.splitlines()[-1].split()) == ours
 
 
+def test_config_check_imports_no_server_and_no_client() -> None:
+    code = (
+        "import sys; sys.argv = ['queenright', 'config', 'check']\n"
+        "from queenright.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('uvicorn', 'httpx', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [

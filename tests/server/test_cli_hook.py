@@ -144,10 +144,10 @@ async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
         await asyncio.sleep(LIMIT)
         assert not waiting.done(), "it waits for longer than for other answers"
         [request] = running.service.permissions.open_requests()
-        done = await http.post(
+        response = await http.post(
             f"/api/permissions/{request.request_id}/answer", json={"decision": "allow", "by": "ada"}
         )
-        assert done.status_code == 202, done.text
+        assert response.status_code == 202, response.text
         out, _ = await waiting
 
     assert json.loads(out)["hookSpecificOutput"]["decision"] == {"behavior": "allow"}
@@ -203,10 +203,10 @@ def test_hook_command_imports_only_the_standard_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    found = done.stdout.split()
-    assert [name for name in found if name.startswith("queenright.")] == [
+    words = done.stdout.split()
+    assert [name for name in words if name.startswith("queenright.")] == [
         "queenright.cli",
         "queenright.cli.hook",
     ]
-    assert {name.partition(".")[0] for name in found} <= sys.stdlib_module_names | {"queenright"}
-    assert not {"json", "urllib", "http", "ssl", "asyncio", "pathlib", "threading"} & set(found)
+    assert {name.partition(".")[0] for name in words} <= sys.stdlib_module_names | {"queenright"}
+    assert not {"json", "urllib", "http", "ssl", "asyncio", "pathlib", "threading"} & set(words)

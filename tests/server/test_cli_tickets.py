@@ -34,14 +34,18 @@ def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
 
     assert ticket_row(silenced, NOW).endswith(f"{silenced.ticket_id}  silenced")
     assert silenced.session_id[-13:] in ticket_row(silenced, NOW)
-    [line] = [one for one in lines if one.startswith("  silenced ")]
+    [line] = [line for line in lines if line.startswith("  silenced ")]
     assert "for 60 min more, until " in line
     assert line.endswith(", by ada: being fixed (silence b3c5)")
 
 
 def test_ticket_with_its_own_alert_has_no_silence_or_incident() -> None:
     assert ticket_row(ticket(), NOW).endswith(ticket().ticket_id)
-    assert not [one for one in ticket_lines(ticket(), NOW) if "silenced" in one or "incident" in one]
+    assert not [
+        ticket_line
+        for ticket_line in ticket_lines(ticket(), NOW)
+        if "silenced" in ticket_line or "incident" in ticket_line
+    ]
 
 
 async def test_list_names_its_columns(running: Running) -> None:
@@ -57,7 +61,7 @@ def test_ticket_in_another_alert_names_it() -> None:
     """B123."""
     lines = ticket_lines(ticket(incident_id="018f-first"), NOW)
 
-    assert any("018f-first" in one for one in lines)
+    assert any("018f-first" in line for line in lines)
 
 
 def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
@@ -92,7 +96,11 @@ def test_notified_receivers_are_in_the_order_of_time() -> None:
         for status, seconds in (("resolved", 60), ("firing", 1))
     ]
 
-    [line] = [one for one in ticket_lines(ticket(notified=notified), NOW) if one.startswith("  notified ")]
+    [line] = [
+        ticket_line
+        for ticket_line in ticket_lines(ticket(notified=notified), NOW)
+        if ticket_line.startswith("  notified ")
+    ]
 
     assert line.index("slack (firing, ") < line.index("slack (resolved, ")
 

@@ -76,15 +76,19 @@ async def test_answer_to_one_request_leaves_the_other_open(tmp_path: Path) -> No
     start, prompt, *_ = calls("healthy")
     commands = ("make docs", "rm -rf build")
     async with serving(answering(tmp_path)) as running, client_of(running) as telemetry:
-        for call in (start, prompt, *(call_of("PreToolUse", one, one) for one in commands)):
+        for call in (start, prompt, *(call_of("PreToolUse", command, command) for command in commands)):
             await telemetry.post(HOOK, json=call)
         questions = [
-            asyncio.create_task(telemetry.post(HOOK, json=call_of("PermissionRequest", one)))
-            for one in commands
+            asyncio.create_task(telemetry.post(HOOK, json=call_of("PermissionRequest", command)))
+            for command in commands
         ]
         pending_requests = running.service.permissions.open_requests
         await until(lambda: len(pending_requests()) == 2, "both are asked")
-        [first] = [one for one in pending_requests() if one.question == "Bash: make docs"]
+        [first] = [
+            pending_request
+            for pending_request in pending_requests()
+            if pending_request.question == "Bash: make docs"
+        ]
 
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             path = f"/api/permissions/{first.request_id}/answer"
@@ -93,6 +97,6 @@ async def test_answer_to_one_request_leaves_the_other_open(tmp_path: Path) -> No
 
         assert answer.status_code == 202
         assert given["hookSpecificOutput"]["decision"]["behavior"] == "allow"
-        assert [one.question for one in pending_requests()] == ["Bash: rm -rf build"]
+        assert [pending_request.question for pending_request in pending_requests()] == ["Bash: rm -rf build"]
         assert waiting_of(running) == "user_input"
         questions[1].cancel()

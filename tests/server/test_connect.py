@@ -423,15 +423,15 @@ async def test_connect_asks_the_service_for_its_telemetry_address(
     port = running.service.settings.otlp.model_copy(update={"port": 4318} | otlp)
     running.service.settings = running.service.settings.model_copy(update={"otlp": port})
 
-    done = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
+    completed = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
 
-    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in done.output
+    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in completed.output
 
 
 async def test_connect_writes_the_port_that_a_service_took(home: Path, running: Running) -> None:
-    done = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
+    completed = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
 
-    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{running.otlp_url}"' in done.output
+    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{running.otlp_url}"' in completed.output
 
 
 def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Path) -> None:

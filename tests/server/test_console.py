@@ -93,7 +93,7 @@ REDIRECTS = {
 async def test_address_leads_to_its_page_of_the_console(idle_http: httpx.AsyncClient) -> None:
     answers = {address: await idle_http.get(address) for address in REDIRECTS}
 
-    assert {one.status_code for one in answers.values()} == {307}
+    assert {answer.status_code for answer in answers.values()} == {307}
     assert {address: one.headers["location"] for address, one in answers.items()} == REDIRECTS
 
 

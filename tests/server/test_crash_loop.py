@@ -115,8 +115,8 @@ async def run(service: Service, clock: Clock, number: int, *kinds: EventType, ag
     session = f"{agent}-{number}"
     await service.ingest(
         [
-            AgentEvent(type=one, time=clock.now, agent_id=agent, session_id=session, incarnation_id="one")
-            for one in kinds
+            AgentEvent(type=kind, time=clock.now, agent_id=agent, session_id=session, incarnation_id="one")
+            for kind in kinds
         ]
     )
 
@@ -199,13 +199,13 @@ async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, cl
     for number in range(8):
         await live(service, clock, number)
         clock.now += MINUTE
-    joined = [one for one in service.tickets.open_tickets() if one.incident_id]
+    joined = [ticket for ticket in service.tickets.open_tickets() if ticket.incident_id]
     assert len(joined) == 6, "the first two page"
     for _ in range(5 * 60):
         clock.now += MINUTE
         await service.tickets.settle(clock.now)
 
-    assert {one.reminders for one in service.tickets.open_tickets()} == {3}
+    assert {ticket.reminders for ticket in service.tickets.open_tickets()} == {3}
     titles = await alerts(service)
     assert [turn for turn, _ in titles] == ["", "", "1", "1", "2", "2", "3", "3"]
     assert all(part in titles[-1][1] for part in ("3 h", "7 sessions"))
@@ -342,7 +342,7 @@ async def test_crash_loop_with_default_settings_pages_three_times(
 
 def fails_run_after_run(service: Service) -> bool:
     """Return whether one ticket is left, as the agent's runs fail."""
-    kinds = [one.active_kinds for one in service.tickets.open_tickets()]
+    kinds = [ticket.active_kinds for ticket in service.tickets.open_tickets()]
     return kinds == [(FindingKind.RUNS_FAILED,)]
 
 
@@ -351,7 +351,7 @@ async def failed_runs(service: Service) -> EscalationTicket:
 
     def find() -> EscalationTicket | None:
         kind = FindingKind.RUNS_FAILED
-        return next((one for one in service.tickets.open_tickets() if one.kind is kind), None)
+        return next((ticket for ticket in service.tickets.open_tickets() if ticket.kind is kind), None)
 
     await until(lambda: (found := find()) and found.notified_at, "the ticket of the failed runs")
     found = find()
@@ -373,7 +373,7 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_thei
     assert ended is not None
     assert (ended.kind, ended.status) == (FindingKind.DOOM_LOOP, TicketStatus.WORKER_GONE)
     assert (ticket.severity, ticket.active_kinds) == (Severity.HIGH, (FindingKind.RUNS_FAILED,))
-    assert [one.ticket_id for one in service.tickets.open_tickets()] == [ticket.ticket_id]
+    assert [ticket.ticket_id for ticket in service.tickets.open_tickets()] == [ticket.ticket_id]
 
     clock.now += MINUTE
     await run(service, clock, 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
@@ -497,7 +497,7 @@ async def test_loop_of_the_session_of_failed_runs_is_reported_on_their_ticket(
 
 
 def is_clear(service: Service) -> bool:
-    return all(one.condition_cleared_at is not None for one in service.tickets.open_tickets())
+    return all(ticket.condition_cleared_at is not None for ticket in service.tickets.open_tickets())
 
 
 async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
@@ -582,12 +582,12 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
     worker = demo.monitor.get("courier", "courier-4")
     assert worker is not None
     assert worker.vitals.ended
-    assert [one.ticket_id for one in demo.tickets.open_tickets()] == [ticket.ticket_id]
+    assert [ticket.ticket_id for ticket in demo.tickets.open_tickets()] == [ticket.ticket_id]
 
 
 def has_notified(service: Service, session_id: str) -> bool:
     tickets = service.tickets.open_tickets()
-    return any(one.notified_at and one.session_id == session_id for one in tickets)
+    return any(ticket.notified_at and ticket.session_id == session_id for ticket in tickets)
 
 
 @pytest.mark.parametrize(("others", "pages"), [(0, 2), (4, 3)])

@@ -10,7 +10,7 @@ import pytest
 
 from queenright.health.settings import HeartbeatSettings, StallSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -80,7 +80,7 @@ async def test_ticket_of_a_killed_worker_is_settled(
     assert "ada: " in closed.closed_reason
     worker = running.service.monitor.get("bee", "s1")
     assert worker is not None
-    assert worker.vitals.status is SessionStatus.UNKNOWN
+    assert worker.vitals.status is WorkerStatus.UNKNOWN
     assert running.service.tickets.open_tickets() == []
 
 
@@ -100,7 +100,9 @@ async def test_abandoned_work_is_resolved_and_not_dismissed(running: Running, is
         await service.ingest([AgentEvent(type=kind, time=service.clock(), data=data, **who)])
     await service.bus.drain()
     if is_told:
-        await until(lambda: any(one.notified_at for one in service.tickets.open_tickets()), "people are told")
+        await until(
+            lambda: any(ticket.notified_at for ticket in service.tickets.open_tickets()), "people are told"
+        )
         [ticket] = service.tickets.open_tickets()
     else:
         worker = service.monitor.get("bee")

@@ -22,7 +22,7 @@ from queenright.demo.fleet import Fleet, NudgeInbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.server.service import Service
@@ -166,9 +166,9 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
-    await until(lambda: all(one.vitals.ended for one in running.service.workers()), "all have ended")
+    await until(lambda: all(worker.vitals.ended for worker in running.service.workers()), "all have ended")
 
-    assert {worker.vitals.status for worker in running.service.workers()} == {SessionStatus.CANCELLED}
+    assert {worker.vitals.status for worker in running.service.workers()} == {WorkerStatus.CANCELLED}
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:

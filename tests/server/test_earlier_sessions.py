@@ -5,7 +5,7 @@ from typing import Any
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vital_facts import SessionStatus
+from queenright.health.vital_facts import WorkerStatus
 from queenright.health.vitals import VitalSigns
 from queenright.server.notifications.earlier_sessions import (
     RECENT_SECONDS,
@@ -25,7 +25,7 @@ def session_record(
     vitals = VitalSigns("bee", session, began, SETTINGS.loops, SETTINGS)
     vitals.last_heartbeat = beat
     if ended:
-        vitals.end(SessionStatus.FAILED, began + 1)
+        vitals.end(WorkerStatus.FAILED, began + 1)
     return vitals
 
 

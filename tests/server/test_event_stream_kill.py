@@ -67,7 +67,7 @@ async def test_stream_across_a_kill_has_the_whole_log_once_in_order(tmp_path: Pa
             await tell(url, range(3000, 3020))
 
             def is_listed() -> bool:
-                return any(one.data["agent_id"] == "bee-3019" for one in again.events)
+                return any(event.data["agent_id"] == "bee-3019" for event in again.events)
 
             await again.until(is_listed, "what came after the restart is told")
             had = follower.ids + again.ids

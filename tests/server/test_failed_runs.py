@@ -46,7 +46,7 @@ def job(clock: Clock, session: str, end: EventType, *, agent: str = "nightly") -
 
 def is_told(service: Service) -> bool:
     tickets = service.tickets.open_tickets()
-    return bool(tickets) and all(one.status is TicketStatus.INTERVENING for one in tickets)
+    return bool(tickets) and all(ticket.status is TicketStatus.INTERVENING for ticket in tickets)
 
 
 async def night(
@@ -101,7 +101,7 @@ async def test_settled_failed_runs_restart_the_count_after_a_restart(
     async with ServiceRun(settings, clock) as service:
         await service.tickets.resolve(tickets[0].ticket_id, "the disk was exchanged", by="ada")
         await service.bus.drain()
-        assert not any(one.fleet_state for one in service.monitor.workers())
+        assert not any(worker.fleet_state for worker in service.monitor.workers())
     clock.now += DAY
     for number in range(5, 8):
         assert await night(settings, clock, f"run-{number}") == []
@@ -116,7 +116,7 @@ async def test_row_of_failed_runs_is_shown_as_failing_after_a_restart(
         await night(settings, clock, f"run-{number}")
     clock.now += 3 * DAY
     async with ServiceRun(settings, clock) as service:
-        [failing] = [one for one in service.monitor.workers() if one.fleet_state is not None]
+        [failing] = [worker for worker in service.monitor.workers() if worker.fleet_state is not None]
         assert (failing.vitals.session_id, failing.state.value) == ("run-3", "failing")
 
 
@@ -137,7 +137,7 @@ async def test_telemetry_only_agent_failing_four_times_is_notified_once(
         events = await service.store.history(types={EventType.QUEEN_INTERVENTION_REQUESTED})
         open_tickets = service.tickets.open_tickets()
 
-    assert [one.ticket_id for one in open_tickets] == [ticket.ticket_id]
+    assert [ticket.ticket_id for ticket in open_tickets] == [ticket.ticket_id]
     assert len(events) == 1
 
 

@@ -39,8 +39,8 @@ async def pull(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dic
     params: dict[str, str | float] = {**WORKER, "wait": wait, **who}
     answer = await http.get("/api/agents/looper/instructions", params=params)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["instructions"]
-    return found
+    instructions: list[dict[str, Any]] = answer.json()["instructions"]
+    return instructions
 
 
 async def answered(http: httpx.AsyncClient, instruction_id: str, outcome: str = "done", **more: Any) -> int:
@@ -82,9 +82,9 @@ async def test_history_lists_state_changes_and_interventions(
     await pull(http)
     await http.post("/api/agents/looper/nudge")
 
-    found = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
+    history = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
 
-    kinds = [entry["type"] for entry in found]
+    kinds = [entry["type"] for entry in history]
     assert "health_state_changed" in kinds
     assert "nudge_sent" in kinds
 
@@ -95,11 +95,13 @@ async def test_history_lists_failed_interventions(running: Running, http: httpx.
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "bob"})
     refused = await http.post("/api/agents/looper/terminate", json={"reason": "it loops", "by": "bob"})
 
-    found = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
+    history = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
 
     assert (unreached.json()["outcome"], refused.status_code) == ("unreachable", 409)
-    interventions = [one["data"] for one in found if one["type"] == "intervention_recorded"]
-    assert [(one["kind"], one["outcome"], one["by"]) for one in interventions][-2:] == [
+    interventions = [one["data"] for one in history if one["type"] == "intervention_recorded"]
+    assert [
+        (intervention["kind"], intervention["outcome"], intervention["by"]) for intervention in interventions
+    ][-2:] == [
         ("nudge", "unreachable", "ada"),
         ("terminate", "refused", "bob"),
     ]
@@ -342,7 +344,7 @@ async def test_actions_that_are_offered_are_not_refused(
     can_stop = "terminate" in possible
     assert set(health["actions"]) == possible
     assert ("terminate" in ticket["actions"]) == can_stop
-    assert all(("terminate" in one["options"]) == can_stop for one in items if one["kind"] == "ticket")
+    assert all(("terminate" in item["options"]) == can_stop for item in items if item["kind"] == "ticket")
     assert wrong == []
 
 
@@ -460,7 +462,10 @@ async def test_breaker_of_a_workers_process_is_listed_with_its_session(
     await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
 
     name = f"process:looper:{WORKER['session_id']}:external_api::maps"
-    assert [row["name"] for one in pages for row in one["breakers"]] == [name, "tool_execution:looper:search"]
+    assert [row["name"] for page in pages for row in page["breakers"]] == [
+        name,
+        "tool_execution:looper:search",
+    ]
     assert (only["name"], only["state"], only["session_id"]) == (name, "open", WORKER["session_id"])
     assert only["name"] in [b["name"] for b in health["circuit_breakers"]]
     assert (reset.status_code, "when a probe there succeeds" in reset.text) == (409, True)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, serve_app, url_of
@@ -83,7 +83,7 @@ async def test_empty_folder_is_not_part_of_the_name(
 ) -> None:
     await ask(telemetry, {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": folder})
 
-    assert [one["agent_id"] for one in (await http.get("/api/agents")).json()["agents"]] == [
+    assert [agent["agent_id"] for agent in (await http.get("/api/agents")).json()["agents"]] == [
         "claude-code/ada@laptop"
     ]
 
@@ -108,7 +108,7 @@ async def test_session_goes_on_under_its_name_after_a_restart(tmp_path: Path) ->
 
     vitals = worker.vitals
     assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 4080)
-    assert vitals.status is SessionStatus.COMPLETED
+    assert vitals.status is WorkerStatus.COMPLETED
 
 
 async def test_nudge_reaches_the_model_at_the_next_tool_of_its_session_and_once(

@@ -67,7 +67,7 @@ async def test_check_with_missing_fields_is_listed(
     answer = await http.get("/api/judge/checks")
 
     assert answer.status_code == 200
-    body = [one for one in answer.json()["checks"] if one["checked_at"].startswith("1970")]
+    body = [check for check in answer.json()["checks"] if check["checked_at"].startswith("1970")]
     assert len(body) == 2
     nothing = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
     for one in body:

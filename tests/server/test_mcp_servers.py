@@ -83,7 +83,7 @@ async def test_unstartable_server_is_shown_until_it_connects(
     assert all(part in finding["evidence"] for part in ("(stdio, user)", "ENOENT"))
     assert finding["evidence"] in agent["reason"]
     health = (await http.get(f"/api/agents/{AGENT}/health")).json()
-    [signal] = [one for one in health["signals"] if one["name"] == "tool_calls"]
+    [signal] = [signal for signal in health["signals"] if signal["name"] == "tool_calls"]
     assert (signal["verdict"], signal["evidence"]) == ("warning", finding["evidence"])
     metrics = (await http.get("/metrics")).text
     assert any(
@@ -151,7 +151,9 @@ async def test_finding_is_there_after_a_restart(tmp_path: Path) -> None:
             httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
         ):
             await send(telemetry, *records)
-            found.append([(one["kind"], one["evidence"]) for one in (await row(http))["findings"]])
+            found.append(
+                [(finding["kind"], finding["evidence"]) for finding in (await row(http))["findings"]]
+            )
 
     assert found[0] == found[1] != []
 
@@ -168,4 +170,4 @@ async def test_clients_without_server_reports_are_healthy(client: str, tmp_path:
         agents = (await http.get("/api/agents")).json()["agents"]
 
     assert agents
-    assert {one["kind"] for agent in agents for one in agent["findings"]} == set()
+    assert {finding["kind"] for agent in agents for finding in agent["findings"]} == set()

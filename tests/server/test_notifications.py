@@ -72,15 +72,15 @@ async def test_api_lists_every_notification_with_its_deliveries(
 
     assert answer["outbox"]["active"] == 1
     assert answer["next"] is None
-    [found] = answer["notifications"]
+    [notification] = answer["notifications"]
     [ticket] = running.service.tickets.open_tickets()
-    assert (found["ticket_id"], found["agent_id"], found["cause"]) == (
+    assert (notification["ticket_id"], notification["agent_id"], notification["cause"]) == (
         ticket.ticket_id,
         "looper",
         "doom_loop",
     )
-    assert found["status"] == "firing"
-    [answered] = found["peers"]
+    assert notification["status"] == "firing"
+    [answered] = notification["peers"]
     assert (answered["peer"], answered["attempts"], answered["last_error"]) == (peer.url, 1, None)
     assert answered["outcome"].startswith("accepted ")
 
@@ -92,12 +92,12 @@ async def test_unavailable_peer_is_named_with_the_reason(
     await loop(running)
     await until(lambda: shown(running) and shown(running)[0]["peers"][0]["last_error"], "a failed attempt")
 
-    [found] = (await http.get("/api/notifications")).json()["notifications"]
+    [notification] = (await http.get("/api/notifications")).json()["notifications"]
 
-    [answered] = found["peers"]
+    [answered] = notification["peers"]
     assert (answered["peer"], answered["outcome"]) == (peer.url, "pending: 503 not now")
     assert answered["delivered_at"] is None
-    assert "hunter2secret" not in json.dumps(found)
+    assert "hunter2secret" not in json.dumps(notification)
 
 
 async def test_refusal_of_a_peer_is_shown_with_its_reason(running: Running, peer: Peer) -> None:

@@ -57,7 +57,7 @@ def test_odd_events_of_agents_fail_no_subscriber(tmp_path: Path, caplog: pytest.
         @given(SENT)
         def check(sent: list[tuple[EventType, dict[str, Any]]]) -> None:
             runner.run(send(service, f"session-{next(numbers)}", sent))
-            assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+            assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
         try:
             runner.run(send(service, "empty", [(kind, {}) for kind in sorted(WORKER_EVENTS)]))
@@ -73,7 +73,7 @@ async def test_recoveries_without_an_id_fail_no_subscriber(
     try:
         kinds = [EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED]
         await send(service, "session", [(kind, {}) for kind in kinds])
-        assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+        assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     finally:
         await service.stop()
 

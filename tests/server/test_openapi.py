@@ -120,10 +120,10 @@ async def test_every_operation_has_a_name_description_model_example_and_errors(
             "words for its answer": answer.get("description"),
             "a model of its answer, with an example": "application/json" not in content
             or (("$ref" in str(model) or model.get("type") == "object") and _exemplified(document, model)),
-            "an example of its body": all(_exemplified(document, one["schema"]) for one in bodies),
+            "an example of its body": all(_exemplified(document, body["schema"]) for body in bodies),
             "its refusals": {"400", "403", "413", "429"} <= operation["responses"].keys(),
             "words for its parameters": all(
-                one.get("description") for one in operation.get("parameters", ())
+                parameter.get("description") for parameter in operation.get("parameters", ())
             ),
         }
         faults += [f"{name} has not {what}" for what, there in required.items() if not there]
@@ -158,8 +158,8 @@ async def test_every_operation_has_an_id_of_its_own_and_links_lead_to_some(docum
     for name, operation in operations(document):
         for link in success(operation)[1].get("links", {}).values():
             aim = named[link["operationId"]]
-            known = {one["name"] for one in aim["parameters"]}
-            needed = {one["name"] for one in aim["parameters"] if one["in"] == "path"}
+            known = {parameter["name"] for parameter in aim["parameters"]}
+            needed = {parameter["name"] for parameter in aim["parameters"] if parameter["in"] == "path"}
             assert needed <= link["parameters"].keys() <= known, f"{name} → {link['operationId']}"
             led.add(link["operationId"])
     assert {"get_agent_health", "get_ticket", "acknowledge_ticket", "reset_breaker", "get_recovery"} <= led
@@ -232,8 +232,8 @@ async def test_unknown_enum_value_is_read_unchanged() -> None:
     assert api.AgentRow.model_validate(row | {"state": "asleep"}).state == "asleep"
     health = example_of(api.AgentHealth)
     newer = [finding | {"kind": "daydreaming"} for finding in health["findings"]]
-    found = api.AgentHealth.model_validate(health | {"findings": newer}).findings
-    assert [finding.kind for finding in found] == ["daydreaming"] * len(newer) != []
+    findings = api.AgentHealth.model_validate(health | {"findings": newer}).findings
+    assert [finding.kind for finding in findings] == ["daydreaming"] * len(newer) != []
     # Text it is all the same, and of the service itself such a word is a fault.
     with pytest.raises(ValidationError, match="state"):
         api.AgentRow.model_validate(row | {"state": 7})

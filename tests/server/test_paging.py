@@ -91,7 +91,9 @@ async def test_every_agent_is_listed_once_while_others_start(
         assert seen == sorted(set(seen))
 
     healths = {one["agent_id"]: one for one in found}
-    assert [one["name"] for one in healths["d"]["circuit_breakers"]] == ["tool_execution:d:search"]
+    assert [circuit_breaker["name"] for circuit_breaker in healths["d"]["circuit_breakers"]] == [
+        "tool_execution:d:search"
+    ]
     assert healths["d"]["metrics"]["tool_call_count"] == 1
     assert healths["d"]["signals"]
     single = (await http.get("/api/agents/d/health")).json()
@@ -192,6 +194,6 @@ async def test_the_command_line_reads_every_page(running: Running) -> None:
         running.service.breakers.get("tool_execution", "bee", f"t{number}")
 
     with Queenright(running.url) as service:
-        found = await asyncio.to_thread(lambda: list(service.breakers.list()))
+        completed = await asyncio.to_thread(lambda: list(service.breakers.list()))
 
-    assert len({one.name for one in found}) == 1003
+    assert len({one.name for one in completed}) == 1003

@@ -85,13 +85,13 @@ async def test_answer_reaches_the_client_and_ends_the_wait(
         assert waiting_of(running) == "user_input"
         assert (request["tool"], request["question"]) == ("Bash", "Bash: rm -rf build")
 
-        done = await http.post(
+        response = await http.post(
             f"/api/permissions/{request['request_id']}/answer",
             json={"decision": decision, "by": "ada", "reason": "it is old"},
         )
 
-        assert done.status_code == 202, done.text
-        assert done.json()["delivered"] is True
+        assert response.status_code == 202, response.text
+        assert response.json()["delivered"] is True
         given = (await waiting).json()["hookSpecificOutput"]
     assert given["hookEventName"] == "PermissionRequest"
     assert given["decision"]["behavior"] == decision

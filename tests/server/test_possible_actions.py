@@ -63,8 +63,8 @@ async def enter_states(running: Running, http: httpx.AsyncClient) -> None:
 
 
 async def offered(http: httpx.AsyncClient, agent: str) -> list[str]:
-    found: list[str] = (await http.get(f"/api/agents/{agent}/health")).json()["actions"]
-    return found
+    actions: list[str] = (await http.get(f"/api/agents/{agent}/health")).json()["actions"]
+    return actions
 
 
 async def accepted(http: httpx.AsyncClient, agent: str, action: str) -> bool:

@@ -12,7 +12,7 @@ from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 
@@ -80,10 +80,10 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
         if worker is None:
             continue  # it is over, and forgotten
         assert worker.vitals.ended
-        assert worker.vitals.status in (SessionStatus.TERMINATED, SessionStatus.FAILED)
+        assert worker.vitals.status in (WorkerStatus.TERMINATED, WorkerStatus.FAILED)
         assert worker.vitals.incarnation_id == "first"
         action = next_step(None, LadderInputs.of(worker, SETTINGS), SETTINGS).action
-        assert action is None or worker.vitals.status is SessionStatus.FAILED
+        assert action is None or worker.vitals.status is WorkerStatus.FAILED
 
 
 async def test_heard_incarnation_is_alive_a_day_later(store: Store) -> None:
@@ -106,6 +106,6 @@ async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) ->
 
     worker = rebuilt(store, since=600, now=1000).get("bee", "s")
     assert worker is not None
-    assert worker.vitals.status is SessionStatus.TERMINATED
+    assert worker.vitals.status is WorkerStatus.TERMINATED
     assert worker.vitals.incarnation_id == "first"
     assert worker.vitals.has_failed_recovery

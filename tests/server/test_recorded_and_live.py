@@ -97,7 +97,11 @@ async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
         await ask(telemetry, {"hook_event_name": "PostToolUseFailure", **body, "error": call.error})
     [worker] = running.service.monitor.of_agent(AGENT)
 
-    live = {(one.kind.value, one.severity.value) for one in worker.findings if one.severity.value != "low"}
+    live = {
+        (finding.kind.value, finding.severity.value)
+        for finding in worker.findings
+        if finding.severity.value != "low"
+    }
     recorded = evaluate_run({"dataset": "d", "run_id": "r", "steps": steps}, HealthSettings())["findings"]
     last = {one["kind"]: one["severity"] for one in recorded if one["severity"] != "low"}
     assert live == set(last.items())

@@ -194,8 +194,8 @@ async def handed_over(service: Service, agent: str) -> EscalationTicket:
 
     def is_delivered() -> bool:
         return any(
-            one.agent == agent and any(peer.delivered_at for peer in one.peers)
-            for one in notifications(service)
+            notification.agent == agent and any(peer.delivered_at for peer in notification.peers)
+            for notification in notifications(service)
         )
 
     await until(is_delivered, f"the ticket about {agent} is handed over")
@@ -219,7 +219,7 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
     await service.ingest(same)
     theirs = await handed_over(service, "theirs")
 
-    notified_agents = [one.agent for one in notifications(service)]
+    notified_agents = [notification.agent for notification in notifications(service)]
     assert sorted(notified_agents) == ["ours", "theirs"]
     assert len(await service.tickets.history()) == 2
     assert (ours.kind, ours.severity) == (theirs.kind, theirs.severity) == ("doom_loop", "high")

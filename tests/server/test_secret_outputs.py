@@ -263,7 +263,9 @@ async def test_secret_in_any_input_is_in_no_output(
     ways_out["the agent's metrics"] = agents_page.decode()
     ways_out["the event stream"] = events
     # The client of the test writes the addresses that it asks for.
-    others = [one.getMessage() for one in caplog.records if not one.name.startswith(("httpx", "httpcore"))]
+    others = [
+        record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))
+    ]
     ways_out["the log"] = "\n".join(others)
     ways_out |= kept_in(tmp_path)
     found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
@@ -329,7 +331,7 @@ async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.L
                 pruned = await store.transact(lambda conn: prune(conn, later, health.retention))
                 archive = await store.read(lambda conn: str(conn.execute(select(AUDIT_ARCHIVE)).all()))
 
-    log = "\n".join(one.getMessage() for one in caplog.records)
+    log = "\n".join(record.getMessage() for record in caplog.records)
     ways_out = {"alerts": json.dumps(peer.posts), "archive": archive, "log": log} | kept_in(tmp_path)
     found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
     assert not found

@@ -116,7 +116,7 @@ async def test_ticket_is_acknowledged_by_who_saw_the_worker_as_it_is(
     """B112: the list of what needs a person names the process that runs now."""
     ticket_id = await ticket_on(running)
     await restart(running)
-    [item] = [one for one in (await http.get("/api/attention")).json()["items"] if one["kind"] == "ticket"]
+    [item] = [item for item in (await http.get("/api/attention")).json()["items"] if item["kind"] == "ticket"]
 
     seen = {name: item[name] for name in SEEN}
     answer = await post(http, f"tickets/{ticket_id}/acknowledge", **seen)
@@ -140,8 +140,8 @@ async def test_approval_for_another_incarnation_is_refused(
 
     require_refusal(refused, "was restarted in the meantime")
     assert running.service.approvals.pending() == [approval]
-    done = await post(http, f"approvals/{approval.approval_id}/{answer}", **SEEN)
-    assert done.status_code == 202, done.text
+    response = await post(http, f"approvals/{approval.approval_id}/{answer}", **SEEN)
+    assert response.status_code == 202, response.text
 
 
 async def test_decision_for_another_session_is_refused(running: Running, http: httpx.AsyncClient) -> None:

@@ -57,8 +57,8 @@ async def test_replay_finds_what_was_found_live(running: Running, http: httpx.As
     assert live
     assert _rows(one for one in found["fired"] if not one["shadow"]) == live
     assert found["truncated"] is False
-    ids = {one["step_id"] for one in (await http.get("/api/agents/looper/steps")).json()["items"]}
-    assert {one["step_id"] for one in found["moments"]} <= ids
+    ids = {item["step_id"] for item in (await http.get("/api/agents/looper/steps")).json()["items"]}
+    assert {moment["step_id"] for moment in found["moments"]} <= ids
     assert {one["step_id"] for one in found["fired"]} <= ids
 
 
@@ -85,7 +85,7 @@ async def test_higher_threshold_fires_later_or_never(running: Running, http: htt
 
     assert loops(as_it_is)[0] < loops(later)[0]
     assert loops(never) == []
-    assert {one["name"]: one["value"] for one in later["settings"]}[REPEATS] == 10
+    assert {setting["name"]: setting["value"] for setting in later["settings"]}[REPEATS] == 10
     assert running.service.monitor.settings.loops.repeats == 4
 
 
@@ -173,12 +173,12 @@ async def test_exported_recording_is_evaluated_as_it_happened(
     answer = await http.get("/api/agents/looper/recording")
     file = tmp_path / "run.jsonl"
     file.write_text(answer.text, encoding="utf-8")
-    done = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
+    completed = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
 
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert "sk-live" not in answer.text
-    found = [one for one in json.loads(done.stdout)["findings"] if not one.get("shadow")]
+    found = [finding for finding in json.loads(completed.stdout)["findings"] if not finding.get("shadow")]
     live = await opened(running)
     assert live
     assert _rows(found) == {one for one in live if one[0] != "error_rate"}

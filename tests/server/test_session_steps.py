@@ -73,7 +73,7 @@ async def test_start_and_end_are_one_step_with_a_duration(running: Running, http
     found = await steps(http)
 
     items = found["items"]
-    assert [(one["kind"], one["name"], one["phase"]) for one in items] == [
+    assert [(item["kind"], item["name"], item["phase"]) for item in items] == [
         ("started", "test", "instant"),
         ("turn", "m", "done"),
         ("tool", "grep", "done"),
@@ -99,7 +99,7 @@ async def test_equal_calls_have_one_signature(running: Running, http: httpx.Asyn
         ]
     )
 
-    first, second, other, unknown = [one["signature"] for one in (await steps(http))["items"][1:]]
+    first, second, other, unknown = [item["signature"] for item in (await steps(http))["items"][1:]]
 
     assert first == second != other
     assert unknown == ""
@@ -114,12 +114,12 @@ async def test_open_work_has_the_clock_of_its_detector(running: Running, http: h
     found = await steps(http)
 
     [open_] = found["open"]
-    [item] = [one for one in found["items"] if one["kind"] == "tool"]
+    [item] = [item for item in found["items"] if item["kind"] == "tool"]
     assert (open_["step_id"], open_["phase"], open_["name"]) == (item["step_id"], "open", "bash")
     assert open_["limit_seconds"] == pytest.approx(120)
     assert open_["fires_at"] == pytest.approx(now + 125)
     assert open_["reason"] == "timeout declared by the tool"
-    assert "stall" in [one["detector"] for one in found["clocks"]]
+    assert "stall" in [clock["detector"] for clock in found["clocks"]]
     worker = running.service.monitor.get("coder")
     assert worker is not None
     health = running.service.settings.health_monitoring
@@ -187,19 +187,19 @@ async def test_pages_hold_every_step_once(limit: int, running: Running, http: ht
     events.insert(1, event(EventType.TOOL_CALL_STARTED, now, tool="slow", call_id="slow"))
     events.append(event(EventType.TOOL_CALL_COMPLETED, now + 20, tool="slow", call_id="slow"))
     await running.service.ingest(events)
-    whole = [one["step_id"] for one in (await steps(http))["items"]]
+    whole = [item["step_id"] for item in (await steps(http))["items"]]
 
     page = await steps(http, limit=limit)
-    backwards = [one["step_id"] for one in page["items"]]
+    backwards = [item["step_id"] for item in page["items"]]
     while page["more"]:
         page = await steps(http, limit=limit, before=page["first"])
         assert len(page["items"]) <= limit
-        backwards = [one["step_id"] for one in page["items"]] + backwards
+        backwards = [item["step_id"] for item in page["items"]] + backwards
     forwards = [whole[0]]
     page = {"more": True, "last": whole[0]}
     while page["more"]:
         page = await steps(http, limit=limit, after=page["last"])
-        forwards += [one["step_id"] for one in page["items"]]
+        forwards += [item["step_id"] for item in page["items"]]
 
     assert len(whole) == len(set(whole)) == 14
     assert backwards == whole
@@ -222,7 +222,7 @@ async def test_late_end_of_an_earlier_step_does_not_end_a_newer_one(
 
     found = await steps(http)
 
-    turns = [(one["name"], one["phase"]) for one in found["items"] if one["kind"] == "turn"]
+    turns = [(item["name"], item["phase"]) for item in found["items"] if item["kind"] == "turn"]
     assert turns == [("step 2", "open"), ("step 1", "done")]
     assert [(one["name"], one["limit_seconds"]) for one in found["open"]] == [("build", 1200)]
 
@@ -235,9 +235,9 @@ async def test_findings_tickets_and_interventions_are_in_the_same_line(
 
     found = await steps(http, "looper")
 
-    kinds = {one["kind"] for one in found["items"]}
+    kinds = {item["kind"] for item in found["items"]}
     assert {"finding", "state", "intervention", "tool", "turn"} <= kinds
-    [loop] = [one for one in found["items"] if one["name"] == "doom_loop"][:1]
+    [loop] = [item for item in found["items"] if item["name"] == "doom_loop"][:1]
     assert loop["severity"]
     assert "search was called" in loop["text"]
 

@@ -75,7 +75,7 @@ async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(setting
             [incident] = (await http.get("/api/incidents")).json()["incidents"]
             items = (await http.get("/api/attention")).json()["items"]
             assert (incident["closed_at"], incident["open_tickets"]) == (None, 0)
-            seen.append([(one["kind"], one["item_id"], one["workers"]) for one in items])
+            seen.append([(item["kind"], item["item_id"], item["workers"]) for item in items])
             assert seen[-1] == [("incident", incident["incident_id"], 3)]
 
     assert seen[0] == seen[1]
@@ -173,7 +173,7 @@ async def test_a_closed_ticket_gives_no_advice(running: Running, http: httpx.Asy
     """B102: neither as such nor at the end of what the queen said."""
     service = running.service
     await failing(running, "a", "b")
-    await until(lambda: all(one.analysis for one in service.tickets.open_tickets()), "they are triaged")
+    await until(lambda: all(ticket.analysis for ticket in service.tickets.open_tickets()), "they are triaged")
     opened = (await http.get("/api/tickets")).json()["tickets"]
     for agent in ("a", "b"):
         await service.ingest(calls(service.clock(), agent, times=1)[1:])

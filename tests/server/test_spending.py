@@ -68,8 +68,8 @@ def limits(tmp_path: Path, **spending: Any) -> Settings:
 async def done(running: Running) -> list[dict[str, Any]]:
     await running.service.pipeline.brake.wait_until_idle()
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-        found = (await http.get("/api/interventions")).json()["interventions"]
-    return [one for one in found if one["by"] == "spending limit"]
+        interventions = (await http.get("/api/interventions")).json()["interventions"]
+    return [one for one in interventions if one["by"] == "spending limit"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ async def test_worker_is_told_of_its_limit_once_reachable(tmp_path: Path) -> Non
 
     assert [one["outcome"] for one in unreached] == ["unreachable"]
     assert too_soon == unreached
-    assert [one["kind"] for one in instructions] == ["nudge"]
+    assert [instruction["kind"] for instruction in instructions] == ["nudge"]
     assert "$1.40 of $1.00" in instructions[0]["message"]
     assert [one["outcome"] for one in once] == ["queued", "unreachable"]
 

@@ -140,7 +140,9 @@ async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: 
     ]
 
     assert not any(answer.get("partialSuccess") for answer in answers)
-    remedies = {one.dialect: [m.remedy for m in one.missing] for one in (await shown(running)).sources}
+    remedies = {
+        source.dialect: [m.remedy for m in source.missing] for source in (await shown(running)).sources
+    }
     assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
     assert "queenright connect claude-code" in remedies["claude-code"][0]
     assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
@@ -335,12 +337,12 @@ async def test_command_fails_while_a_sender_is_not_understood(running: Running) 
     await send(running, traces(span(1, "GET <b>"), service="<script>"))
     lost = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
     await send(running, traces(chat(2), service="<script>"))
-    found = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+    completed = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
 
-    assert (empty.returncode, lost.returncode, found.returncode) == (1, 1, 0)
+    assert (empty.returncode, lost.returncode, completed.returncode) == (1, 1, 0)
     assert "Nothing has arrived" in empty.stdout
     assert "0 of 1 record used" in lost.stdout
-    assert "1 of 2 records used" in found.stdout
+    assert "1 of 2 records used" in completed.stdout
 
 
 @pytest.mark.parametrize(

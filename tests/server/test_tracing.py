@@ -45,9 +45,9 @@ async def span_named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
-    found = span.get_span_context()
-    assert isinstance(found, SpanContext)
-    return found
+    span_context = span.get_span_context()
+    assert isinstance(span_context, SpanContext)
+    return span_context
 
 
 async def test_one_trace_links_page_and_step(service: Service, exporter: InMemorySpanExporter) -> None:

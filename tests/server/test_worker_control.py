@@ -74,9 +74,9 @@ async def test_terminated_agent_reports_its_checkpoint(running: Running, http: h
         return "cp-7"
 
     async with working(running, on_terminate=stop):
-        done = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
+        response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
 
-    assert (done.json()["terminated"], done.json()["checkpoint_id"]) == (True, "cp-7")
+    assert (response.json()["terminated"], response.json()["checkpoint_id"]) == (True, "cp-7")
     assert len(reasons) == 1
 
 
@@ -104,8 +104,8 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
         tickets = running.service.tickets
         loop(worker, 20)
         await until(lambda: bool(tickets.open_tickets()), "the loop has a ticket")
-        done = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
-        assert done.json()["terminated"] is True
+        response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
+        assert response.json()["terminated"] is True
         await until(lambda: not tickets.open_tickets(), "the ticket closes")
 
         def is_watched_again() -> bool:
@@ -155,10 +155,10 @@ async def test_agent_polling_manually_is_terminated_when_its_run_ends(
 
 async def test_missing_callback_is_answered_as_unsupported(running: Running, http: httpx.AsyncClient) -> None:
     async with working(running, on_nudge=lambda nudge: None):
-        done = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
+        response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
 
-    assert done.json()["terminated"] is False
-    assert "on_terminate" in done.text
+    assert response.json()["terminated"] is False
+    assert "on_terminate" in response.text
 
 
 @pytest.mark.parametrize("has_functions", [True, False])

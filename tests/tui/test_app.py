@@ -114,13 +114,13 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
         talk = app.screen
         assert isinstance(talk, TalkScreen)
         await until(
-            lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.entries],
+            lambda: "Which folder shall I check?" in [entry.text for entry in talk.conversation.entries],
             "a question",
         )
         app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
 
-        assert [one.title for one in app.app_state.notices] == ["log_digest failed"]
+        assert [notice.title for notice in app.app_state.notices] == ["log_digest failed"]
         assert talk.conversation.entries[-1].text == "Which folder shall I check?"
 
 
@@ -136,7 +136,7 @@ async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
         await until(app._run_events.empty, "it is looked at")
         app.handle_event(Event.model_validate({**asks, "id": "two"}))
         await until(
-            lambda: "docs_checker asks" in [one.title for one in app.app_state.notices], "the question"
+            lambda: "docs_checker asks" in [notice.title for notice in app.app_state.notices], "the question"
         )
 
 
@@ -196,7 +196,9 @@ async def test_unexpected_error_is_a_notice_and_a_log_line(
         await pilot.press("question_mark")
         await until(seldom(lambda: "integer division" in text_of(app)), "the notice")
         assert app.is_running
-    assert [one.levelname for one in caplog.records if one.name == "queenright.tui.app"] == ["ERROR"] * 2
+    assert [record.levelname for record in caplog.records if record.name == "queenright.tui.app"] == [
+        "ERROR"
+    ] * 2
 
 
 async def written(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
@@ -304,6 +306,20 @@ async def test_typed_text_is_no_key_binding() -> None:
         assert app.screen.query_one("#input").value == "/qnt?"  # type: ignore[attr-defined]
         await pilot.press("escape")
         assert app.screen.query_one("#input").has_class("hidden")
+
+
+async def test_queen_is_asked_about_a_worker_without_a_ticket() -> None:
+    canned = Canned([])
+    async with terminal(canned) as (app, pilot):
+        await until(lambda: app.app_state.fleet.tickets, "the tickets")
+        app.app_state.fleet.set_tickets([])
+        app.push_screen(WorkerScreen(app.app_state, "price_watch", "price_watch-1"))
+        await until(lambda: isinstance(app.screen, WorkerScreen), "the worker")
+        await pilot.press("ctrl+q")
+
+        queen = app.screen
+        assert isinstance(queen, QueenScreen)
+        assert (queen.agent_id, queen.session_id, queen.ticket()) == ("price_watch", "price_watch-1", None)
 
 
 async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:

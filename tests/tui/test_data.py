@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.api.agents import AgentRow, HistoryRow
+from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
@@ -34,7 +34,7 @@ from queenright.tui.formatting import clip, short_duration, short_number, sparkl
 from queenright.tui.models import ChatEntry, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
-from queenright.tui.session_timeline import SessionTimeline, describe_open
+from queenright.tui.session_timeline import SessionTimeline, describe_open, describe_shadow
 from queenright.tui.transcript import build_transcript
 from queenright.tui.worker_filter import WorkerFilter
 from queenright.tui.worker_history import WorkerHistory, count_bad_steps
@@ -92,19 +92,19 @@ def test_ended_session_is_failing_until_its_ticket_closes() -> None:
 
 
 def test_worst_worker_is_first_and_ended_ones_last() -> None:
-    found = [one.state for one in fleet().workers]
+    states = [worker.state for worker in fleet().workers]
 
-    assert found[:3] == ["failing", "stuck", "degraded"]
+    assert states[:3] == ["failing", "stuck", "degraded"]
     assert fleet().workers[-1].ended
 
 
 def test_most_severe_open_ticket_is_first() -> None:
-    assert [one.severity for one in fleet().tickets] == ["critical", "high", "medium"]
-    assert [one.severity for one in fleet().open_tickets] == ["critical", "high"]
+    assert [ticket.severity for ticket in fleet().tickets] == ["critical", "high", "medium"]
+    assert [ticket.severity for ticket in fleet().open_tickets] == ["critical", "high"]
 
 
 def test_open_breaker_is_before_closed_ones() -> None:
-    assert [one.state for one in fleet().breakers] == ["open", "half_open", "closed"]
+    assert [breaker.state for breaker in fleet().breakers] == ["open", "half_open", "closed"]
 
 
 def test_duplicate_event_counts_once() -> None:
@@ -126,9 +126,9 @@ def test_state_change_moves_a_worker_before_the_next_request() -> None:
         Event.model_validate(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"}))
     )
 
-    found = known.worker("deep_research_agent")
-    assert found is not None
-    assert found.state == "healthy"
+    worker = known.worker("deep_research_agent")
+    assert worker is not None
+    assert worker.state == "healthy"
     assert known.stale == {"attention", "workers"}
     assert known.counts["stuck"] == 0
     assert "terminated" not in known.counts
@@ -151,7 +151,7 @@ def test_activity_is_counted_in_spans_up_to_now() -> None:
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
     lines = [feed_line(Event.model_validate(one)) for one in HAPPENED]
 
-    assert len([one for one in lines if one]) == 6
+    assert len([line for line in lines if line]) == 6
     assert feed_line(moment("llm_text_delta", data={"text": "hm"})) is None
 
 
@@ -215,6 +215,14 @@ def test_open_work_has_a_clock(ago: float, text: str) -> None:
     assert describe_open(Step.model_validate(OPEN_STEPS[0]), NOW + ago) == text
 
 
+def test_shadow_finding_says_since_when_it_holds() -> None:
+    finding = Finding.model_validate(
+        row(Finding, kind="grinding", since=NOW - 120, evidence="82 tool calls", shadow=True)
+    )
+
+    assert describe_shadow(finding, NOW) == "shadow, grinding for 2 min: 82 tool calls"
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "answers"),
     [
@@ -255,7 +263,7 @@ def test_workers_are_filtered_by_health_activity_and_text(line: str, agents: lis
 
     known.filter = WorkerFilter.parse(line)
 
-    assert [one.agent_id for one in known.filtered_workers] == agents
+    assert [filtered_worker.agent_id for filtered_worker in known.filtered_workers] == agents
 
 
 # -- a talk -----------------------------------------------------------------------------------------
@@ -276,7 +284,7 @@ def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
     talk.add_user_message("docs", "ada", NOW)
     talk.handle_event(delta("Thanks."))
 
-    assert [one.text for one in talk.entries] == ["Which folder?", "docs", "Thanks."]
+    assert [entry.text for entry in talk.entries] == ["Which folder?", "docs", "Thanks."]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +318,7 @@ def test_other_graph_events_are_silent_and_switching_is_shown() -> None:
     talk.switch_graph("other", NOW)
     talk.handle_event(delta("Now I speak.", graph="other"))
 
-    assert [one.text for one in talk.entries] == ["── graph other ──", "Now I speak."]
+    assert [entry.text for entry in talk.entries] == ["── graph other ──", "Now I speak."]
 
 
 def test_chat_history_includes_the_pending_question() -> None:
@@ -324,7 +332,7 @@ def test_chat_history_includes_the_pending_question() -> None:
         "ada",
     )
 
-    assert [(one.by, one.text) for one in known.entries] == [
+    assert [(entry.by, entry.text) for entry in known.entries] == [
         ("", 'run started with {"topic": "links that lead nowhere"}'),
         ("ask", "All pages, or those that changed this week?"),
         ("ada", "All of them."),
@@ -350,7 +358,7 @@ def test_repeated_chat_events_are_shown_once() -> None:
     )
     talk.handle_event(result)
 
-    assert [one.text for one in talk.entries] == ["Which folder?", "talk waits"]
+    assert [entry.text for entry in talk.entries] == ["Which folder?", "talk waits"]
 
 
 def test_chat_after_a_reconnect_equals_the_services_and_continues() -> None:
@@ -368,7 +376,7 @@ def test_chat_after_a_reconnect_equals_the_services_and_continues() -> None:
     )
     talk.handle_event(delta("Thanks."))
 
-    assert [one.text for one in talk.entries] == [
+    assert [entry.text for entry in talk.entries] == [
         "the talk before",
         "── graph main ──",
         "Which folder?",
@@ -385,7 +393,7 @@ def test_unlogged_streaming_text_continues_after_a_reconnect() -> None:
     talk.load_transcript(Transcript(entries=(chat_entry("Hello."),), until=NOW - 1), 1)
     talk.handle_event(delta("folder?"))
 
-    assert [one.text for one in talk.entries] == ["Hello.", "Which folder?"]
+    assert [entry.text for entry in talk.entries] == ["Hello.", "Which folder?"]
 
 
 async def test_trigger_of_a_run_is_looked_up_once() -> None:
@@ -434,7 +442,7 @@ def test_ticket_has_one_notice_and_other_events_none() -> None:
     add_notice_for(intervention("a", "high"), notices)
     add_notice_for(intervention("a", "critical"), notices)
 
-    assert [one.kind for one in notices] == ["critical"]
+    assert [notice.kind for notice in notices] == ["critical"]
     assert add_notice_for(moment("ticket_resolved"), notices) is None
 
 

@@ -40,7 +40,7 @@ async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]
         guide(found.roots / "porter", "porter")
         await found.service.ingest(list(looping(found.service.clock())))
         tickets = found.service.tickets
-        await until(lambda: any(one.analysis for one in tickets.open_tickets()), "a triaged ticket")
+        await until(lambda: any(ticket.analysis for ticket in tickets.open_tickets()), "a triaged ticket")
         yield found
 
 
@@ -67,7 +67,7 @@ async def shows(app: QueenrightApp, text: str) -> None:
 
 
 def worst_ticket_of(home: House) -> EscalationTicket:
-    [found] = [one for one in home.service.tickets.open_tickets() if one.agent_id == "looper"]
+    [found] = [ticket for ticket in home.service.tickets.open_tickets() if ticket.agent_id == "looper"]
     return found
 
 
@@ -136,7 +136,11 @@ async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
         await pilot.press(*"look elsewhere", "enter")
         await shows(app, "nudge looper:")
 
-    done = [one for one in await home.service.health.interventions(10, "looper") if one.by == "nudger"]
+    done = [
+        intervention
+        for intervention in await home.service.health.interventions(10, "looper")
+        if intervention.by == "nudger"
+    ]
     assert [one.message for one in done] == ["look elsewhere"]
 
 
@@ -149,13 +153,17 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
             assert isinstance(app.screen, PromptDialog)
             await pilot.press(*"it loops", "enter")
             await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
-            done = await home.service.health.interventions(10, "looper")
-            assert not [one for one in done if one.by == "stopper"]
+            interventions = await home.service.health.interventions(10, "looper")
+            assert not [one for one in interventions if one.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
         await shows(app, "terminate looper:")
 
-    [done_] = [one for one in await home.service.health.interventions(10, "looper") if one.by == "stopper"]
+    [done_] = [
+        intervention
+        for intervention in await home.service.health.interventions(10, "looper")
+        if intervention.by == "stopper"
+    ]
     assert (done_.kind.value, done_.reason) == ("terminate", "it loops")
 
 

@@ -159,11 +159,11 @@ class _Load:
         log: list[str] = []
         while True:
             store = Store.open(f"sqlite:///{self._folder / 'queenright.db'}", read_only=True)
-            found = [event.id for _, event in store.read_now(lambda conn: read_events(conn, limit=10**7))]
+            ids = [event.id for _, event in store.read_now(lambda conn: read_events(conn, limit=10**7))]
             store.close_now()
-            if found == log:
+            if ids == log:
                 return log
-            log = found
+            log = ids
             time.sleep(2)
 
 
@@ -194,7 +194,7 @@ def _of_streams(streams: list[Followed], log: list[str]) -> Row:
         expected = log[place[one.after] :]
         digest = hashlib.sha256("".join(expected).encode()).hexdigest()
         whole += (one.events, one.digest) == (len(expected), digest)
-    events = max((one.events for one in streams), default=0)
+    events = max((stream.events for stream in streams), default=0)
     measured = f"{whole} of {len(streams)} had all of some {events:,} events once and in order"
     return Row(f"{STREAMS} event streams", measured, "all", whole == STREAMS == len(streams))
 
@@ -213,18 +213,20 @@ def _follow_all(port: int, pipe: Connection) -> None:
 
 async def _follow(port: int, pipe: Connection) -> None:
     streams = [_Stream() for _ in range(STREAMS)]
-    tasks = [asyncio.create_task(one.follow(port)) for one in streams]
+    tasks = [asyncio.create_task(stream.follow(port)) for stream in streams]
     for one in streams:
         await one.started.wait()
     pipe.send("all follow")
     last = await asyncio.to_thread(pipe.recv)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and any(one.last != last for one in streams):  # noqa: ASYNC110
+    while time.monotonic() < deadline and any(stream.last != last for stream in streams):  # noqa: ASYNC110
         await asyncio.sleep(0.2)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    pipe.send([Followed(one.after, one.events, one.last, one.digest.hexdigest()) for one in streams])
+    pipe.send(
+        [Followed(stream.after, stream.events, stream.last, stream.digest.hexdigest()) for stream in streams]
+    )
 
 
 class _Stream:

@@ -34,7 +34,7 @@ def run() -> list[Row]:
     """
     with serve() as service:
         words = [(*command, "--url", service.url) for command in _ASKING]
-        asking = [_cpu_row(f"queenright {' '.join(one[:-2])}", one) for one in words]
+        asking = [_cpu_row(f"queenright {' '.join(word[:-2])}", word) for word in words]
     return [
         _row("queenright --help", ("--help",), {}),
         _row("queenright tickets --help", ("tickets", "--help"), {}),

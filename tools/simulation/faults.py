@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 
 AFTERMATH: Final = 600.0
 """So long after its end a fault may still be seen."""
@@ -81,9 +81,9 @@ class Fault:
         kind, severity = _SEEN_AS[self.kind]
         return finding.kind is kind and finding.severity.rank >= severity.rank
 
-    def is_seen_as(self, status: SessionStatus) -> bool:
+    def is_seen_as(self, status: WorkerStatus) -> bool:
         """Return whether the outcome of the run alone is how this fault is seen."""
-        return self.kind is FaultKind.CRASH and status is SessionStatus.FAILED
+        return self.kind is FaultKind.CRASH and status is WorkerStatus.FAILED
 
     def explains(self, session_id: str, now: float, *, ended: bool) -> bool:
         """Return whether trouble in this session, now, is no false alarm; ``ended``: the session is over."""

@@ -44,11 +44,11 @@ class Unworried:
         return await self._rules.complete(messages, tools, on_text)
 
     def _is_fine(self, check: dict[str, Any]) -> bool:
-        found = check["findings"]
-        if any(finding["severity"] in ("high", "critical") for finding in found):
+        findings = check["findings"]
+        if any(finding["severity"] in ("high", "critical") for finding in findings):
             return False
         # Of one opinion about a finding, however often it is asked.
-        what = f"{check['agent_id']} {check['session_id']} {sorted(finding['kind'] for finding in found)}"
+        what = f"{check['agent_id']} {check['session_id']} {sorted(finding['kind'] for finding in findings)}"
         return zlib.crc32(what.encode()) / 2**32 < self._share
 
 

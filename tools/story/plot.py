@@ -131,7 +131,9 @@ async def _acknowledge(http: httpx.AsyncClient, url: str, agent: str) -> None:
     """Have somebody take the ticket of an agent in hand."""
     for _ in range(600):
         tickets = (await http.get(f"{url}/api/tickets")).json()["tickets"]
-        mine = [one for one in tickets if one["agent_id"] == agent and one["status"] == "intervening"]
+        mine = [
+            ticket for ticket in tickets if ticket["agent_id"] == agent and ticket["status"] == "intervening"
+        ]
         if mine:
             answer = await http.post(
                 f"{url}/api/tickets/{mine[0]['ticket_id']}/acknowledge", json={"by": "ada"}

@@ -1,1 +1,1 @@
-"""Grafana dashboards: their JSON with the thresholds of the settings, and their queries."""
+"""Grafana dashboards: their JSON, with the thresholds of the settings."""

@@ -18,7 +18,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Severi
 from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, is_stuck
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
 
@@ -107,7 +107,7 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
             signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
         elif severe:
             signals.append(_signal(name, Reading.BAD, severe))
-        elif name == "errors" and v.status is SessionStatus.FAILED:
+        elif name == "errors" and v.status is WorkerStatus.FAILED:
             why = f": {_mask(v.evidence)}" if v.evidence else ""
             signals.append(_signal(name, Reading.WARNING, f"the session has failed{why}"))
         else:
@@ -158,7 +158,7 @@ def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str
         return f"{failed}: {_mask(v.evidence)}" if v.evidence else failed
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
         return describe_failures(v)
-    if name == "activity" and v.status is SessionStatus.TERMINATED:
+    if name == "activity" and v.status is WorkerStatus.TERMINATED:
         return "the worker was terminated"
     return ""
 

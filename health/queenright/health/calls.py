@@ -1,4 +1,4 @@
-"""The recent tool calls of one worker, kept as fingerprints: what repeats are found in."""
+"""The recent tool calls of one worker as fingerprints, and the repeats among them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _MAX_COUNT: Final = 65_535
 
 
 class Seen(Enum):
-    """Whether a call with the same result was seen before."""
+    """Whether the worker made the same call with the same result before."""
 
     NEVER = "never"
     BEFORE = "before"
     AFTER_CHANGE = "tried again"
-    """Before, and something has been changed since."""
+    """Before, and the worker has changed something since."""
     BESIDE = "beside"
     """Seen in the same turn: parallel equal calls count once."""
 
 
 def digest(*parts: str) -> bytes:
-    """Return eight bytes that stand for ``parts`` in this process."""
+    """Return an eight-byte hash of ``parts``, valid in this process only."""
     return hash(parts).to_bytes(_SIZE, "little", signed=True)
 
 
 def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:
-    # The first byte tells whether the result is known, and a failure: one array less for every worker.
+    # The first byte encodes whether the result is known and whether the call failed, to save an array.
     if result is None:
         return _BLIND + digest(tool, args)[1:]
     if not result:
@@ -72,7 +72,7 @@ class Repeat(NamedTuple):
 
 
 class RecentCalls:
-    """The last calls of a worker, oldest first; equal calls of one turn, which ran side by side, are one."""
+    """The last calls of a worker, oldest first; equal calls of one turn ran in parallel and count once."""
 
     __slots__ = (
         "_alike",
@@ -197,7 +197,7 @@ class RecentCalls:
         return Seen.BEFORE if again else Seen.AFTER_CHANGE
 
     def has(self, tool: str, args: str, result: str | None, *, failed: bool) -> bool:
-        """Return whether this call is there, with this result."""
+        """Return whether this call with this result is among the recent ones."""
         return self._find(_pair_of(tool, args, result, failed=failed), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Connection, Engine, inspect, select
+from sqlalchemy import Connection, Engine, Table, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from queenright.health.schema import VERSION, create_schema
@@ -29,6 +29,10 @@ _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 class StoreError(QueenrightError):
     """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
+
+
+class NoDatabaseError(StoreError):
+    """Raised when a database that should be read has no tables yet, or no file."""
 
 
 class Database(ABC):
@@ -78,6 +82,14 @@ class Database(ABC):
     def remedy(self, why: str) -> str:
         """Return what an operator can do about an error."""
 
+    @abstractmethod
+    def identity(self) -> str:
+        """Return a value that differs from that of any other database of the engine."""
+
+    @abstractmethod
+    def continue_numbers(self, conn: Connection, table: Table) -> None:
+        """Let the next row that the engine numbers follow the highest number in the table."""
+
     def is_unavailable(self, error: DBAPIError) -> bool:
         """Return whether an error is the fault of the database or connection, not of the written data."""
         return error.connection_invalidated
@@ -101,12 +113,13 @@ class Database(ABC):
         Look whether there is a database of this version.
 
         Raises:
-            StoreError: The database is empty, another program's, or has another schema.
+            NoDatabaseError: The database is empty.
+            StoreError: The database is another program's, or has another schema.
         """
         with self.reader.connect() as conn:
             revision = self._revision(conn)
         if revision is None:
-            raise StoreError(f"{self.name} is empty; start the service first, or give {self.another}")
+            raise NoDatabaseError(f"{self.name} is empty; start the service first, or give {self.another}")
         if revision != SCHEMA_REVISION:
             raise StoreError(
                 f"{self.name} has schema {revision}, and this version reads {SCHEMA_REVISION}; "

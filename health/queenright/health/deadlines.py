@@ -15,7 +15,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
 from queenright.health.vital_state import duration_key
-from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
+from queenright.health.vitals import OpenTool, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 
 OUTPUT_UNCHANGED_SECONDS: Final = 1800.0
@@ -82,12 +82,12 @@ def may_be_silent(v: VitalSigns) -> bool:
     A wait for a rate limit has a known end: silence counts from then on.
     """
     waits = v.waiting is not None and v.limited_until is None
-    return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
+    return waits or v.ended_at is not None or v.status is WorkerStatus.UNKNOWN
 
 
 def is_held(v: VitalSigns) -> bool:
     """Return whether a worker that runs is held by its guard."""
-    return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not SessionStatus.UNKNOWN
+    return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not WorkerStatus.UNKNOWN
 
 
 def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:

@@ -31,7 +31,7 @@ from queenright.health.stall_detectors import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
+from queenright.health.vital_facts import CONTEXT_FULL, McpServer, WorkerStatus
 from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vital_work import failure_class
 from queenright.health.vitals import VitalSigns
@@ -223,7 +223,7 @@ def _for_ended_run(kind: FindingKind) -> Detector:
     """Return the detector of ``kind`` for runs that are over: shown and counted, with nothing to act on."""
 
     def detector(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-        finding = detect_end_in_llm_error(v) if v.status is SessionStatus.FAILED else None
+        finding = detect_end_in_llm_error(v) if v.status is WorkerStatus.FAILED else None
         return finding if finding is not None and finding.kind is kind else None
 
     return detector

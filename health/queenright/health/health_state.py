@@ -8,7 +8,7 @@ from typing import Final
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
-from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
 
@@ -54,7 +54,7 @@ def health_state(
     failed one (its outcome says so), unless too many runs of its agent failed in a row. The next run in the
     same session is judged on its own.
     """
-    if v.status is SessionStatus.TERMINATED:
+    if v.status is WorkerStatus.TERMINATED:
         return HealthState.TERMINATED
     if v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED):
         return HealthState.FAILING

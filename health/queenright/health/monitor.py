@@ -35,7 +35,7 @@ from queenright.health.spending import DailySpending
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vital_work import WORK_HANDLERS
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -82,7 +82,7 @@ _STARTED: Final = EventType.EXECUTION_STARTED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _FAILING: Final = HealthState.FAILING
-_TERMINATED: Final = SessionStatus.TERMINATED
+_TERMINATED: Final = WorkerStatus.TERMINATED
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -751,7 +751,7 @@ class HealthMonitor:
         The session that exceeds the limit stands for them until a run completes, so that people are notified
         once.
         """
-        if v.status not in (SessionStatus.FAILED, SessionStatus.COMPLETED):
+        if v.status not in (WorkerStatus.FAILED, WorkerStatus.COMPLETED):
             return []
         is_repeated = v.counted_end == (v.incarnation_count, v.status)
         v.counted_end = (v.incarnation_count, v.status)
@@ -760,7 +760,7 @@ class HealthMonitor:
         failed = self._failed_runs.pop(v.agent_id, FailedRuns())
         worker = self._workers.get((v.agent_id, failed.session_id))
         count = 0
-        if v.status is SessionStatus.FAILED:
+        if v.status is WorkerStatus.FAILED:
             count, since = failed.count + 1, failed.since if failed.count else at
             if worker is None and count > self.settings.health_check.consecutive_failures:
                 worker = self._workers[v.agent_id, v.session_id]
@@ -811,7 +811,7 @@ class HealthMonitor:
         self._update_children_activity(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
-            worker.vitals.end(SessionStatus.UNKNOWN, over)
+            worker.vitals.end(WorkerStatus.UNKNOWN, over)
             worker.deadline = None
             return self._end_session(worker, at, now)
         due_at = worker.deadline

@@ -14,7 +14,18 @@ import socket
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Table,
+    create_engine,
+    event,
+    false,
+    func,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from queenright.health.database import Database, StoreError, engine_options
@@ -135,6 +146,19 @@ class PostgresDatabase(Database):
             if any(word in why for word in words):
                 return remedy
         return "look into the server's log"
+
+    def identity(self) -> str:
+        """Implement ``Database``: the last writer's token."""
+        with self.reader.connect() as conn:
+            return str(conn.exec_driver_sql("SELECT token FROM store_writer").scalar())
+
+    def continue_numbers(self, conn: Connection, table: Table) -> None:
+        """Implement ``Database``: rows that are inserted with a number do not advance the sequence."""
+        column = table.autoincrement_column
+        if column is not None:
+            highest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+            sequence = func.pg_get_serial_sequence(table.name, column.name)
+            conn.execute(select(func.setval(sequence, highest, false())))
 
     def is_unavailable(self, error: DBAPIError) -> bool:
         """Implement ``Database``: the server is gone, its disk is full, or a lock times out."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 
-from queenright.health.database import Database, StoreError, engine_options
+from queenright.health.database import Database, NoDatabaseError, StoreError, engine_options
 from queenright.runtime.storage.files import Claim, FileLockedError
 
 _PRAGMAS: Final = (
@@ -107,6 +107,14 @@ class SqliteDatabase(Database):
             return "it is damaged or not a SQLite database; restore a backup, or move it away for a new one"
         return "check the disk and the file's permissions"
 
+    def identity(self) -> str:
+        """Implement ``Database``: the same file may have several paths."""
+        file = self._path.stat()
+        return f"{file.st_dev}:{file.st_ino}"
+
+    def continue_numbers(self, conn: Connection, table: Table) -> None:
+        """Implement ``Database``; the engine looks for the highest number itself."""
+
     def is_unavailable(self, error: DBAPIError) -> bool:
         """Implement ``Database``: the disk is full, another program has the lock, the file is damaged."""
         # A damaged file is a plain ``DatabaseError``.
@@ -146,7 +154,7 @@ class SqliteDatabase(Database):
         except FileNotFoundError as error:
             if not read_only:
                 raise StoreError(f"cannot create {self.name}: {error.strerror}; give another path") from error
-            raise StoreError(
+            raise NoDatabaseError(
                 f"there is no database at {self.name}; start the service first, or give its path"
             ) from error
         except OSError as error:

@@ -217,7 +217,7 @@ KEYED_REQUESTS: Final = Table(
     Column("began_at", Float, nullable=False),
     # Null until it is answered: an interrupted one may or may not have been done.
     Column("status", Integer),
-    Column("headers", JSON),
+    Column("headers", JSON(none_as_null=True)),
     Column("body", LargeBinary),
     Index("ix_keyed_requests_began_at", "began_at"),
 )

@@ -43,7 +43,7 @@ from queenright.health.tickets import (
     TicketStatusError,
     mismatches,
 )
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -58,8 +58,8 @@ _LONG_TEXT_LIMIT: Final = 4_000
 _REPORTED_LATE_SECONDS: Final = 86_400.0
 """An incident that closed while the service was down is reported at the start, if that is not longer ago."""
 _END_REASONS: Final = {
-    SessionStatus.COMPLETED: lifecycle.RUN_COMPLETED,
-    SessionStatus.UNKNOWN: "the worker sent nothing more",
+    WorkerStatus.COMPLETED: lifecycle.RUN_COMPLETED,
+    WorkerStatus.UNKNOWN: "the worker sent nothing more",
 }
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""

@@ -19,7 +19,7 @@ from queenright.health.vital_facts import (
     PROCESS_PREFIX,
     HeartbeatFields,
     Output,
-    SessionStatus,
+    WorkerStatus,
     after_mcp_change,
     clean_text,
     display_name,
@@ -61,7 +61,7 @@ def is_settled_by_person(data: Mapping[str, Any]) -> bool:
 def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.ended_at is not None and at > v.ended_at:
         v.reopen(at)
-    elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
+    elif v.status is WorkerStatus.TERMINATED and at > v.incarnation_started:
         v.has_new_start = True
     v.record_start(at)
     if event.trace_id:
@@ -92,43 +92,43 @@ def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
 
 def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # One that was terminated leaves its block in good order: its work is not done for that.
-    if not _is_of_earlier_incarnation(v, event, at) and v.status is not SessionStatus.TERMINATED:
-        v.end(SessionStatus.COMPLETED, at)
+    if not _is_of_earlier_incarnation(v, event, at) and v.status is not WorkerStatus.TERMINATED:
+        v.end(WorkerStatus.COMPLETED, at)
         v.consecutive_failures = 0
         v.recovery_failed = ""
 
 
 def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if _is_of_earlier_incarnation(v, event, at) or v.status is SessionStatus.TERMINATED:
+    if _is_of_earlier_incarnation(v, event, at) or v.status is WorkerStatus.TERMINATED:
         return
     if is_called_off(data):
-        v.end(SessionStatus.CANCELLED, at)
+        v.end(WorkerStatus.CANCELLED, at)
         if data.get("error_type") == _INPUT_REFUSED:
             v.refused_input = tail(data.get("error") or "it is not valid")
         v.recovery_failed = ""  # somebody called the work off: there is nothing left to recover
         return
     if data.get("error_type") == TERMINATED:
-        v.end(SessionStatus.TERMINATED, at)  # we stopped it, and say so in a moment
+        v.end(WorkerStatus.TERMINATED, at)  # we stopped it, and say so in a moment
         return
     v.note_error(data)
     v.consecutive_failures += 1
-    v.end(SessionStatus.FAILED, at)
+    v.end(WorkerStatus.FAILED, at)
 
 
 def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if _is_of_current_incarnation(v, event.incarnation_id):
-        v.end(SessionStatus.TERMINATED, at)
+        v.end(WorkerStatus.TERMINATED, at)
 
 
 def _on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.record_activity(at):
-        v.status = SessionStatus.PAUSED
+        v.status = WorkerStatus.PAUSED
         v.begin_wait(WaitingReason.PAUSED, at)
 
 
 def _on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.record_activity(at):
-        v.status = SessionStatus.ACTIVE
+        v.status = WorkerStatus.ACTIVE
         v.end_wait(at)
 
 
@@ -138,10 +138,10 @@ def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
     try:
         reason = WaitingReason(str(data.get("reason")))
     except ValueError:
-        v.status = SessionStatus.ACTIVE
+        v.status = WorkerStatus.ACTIVE
         v.end_wait(at)
         return
-    v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
+    v.status = WorkerStatus.PAUSED if reason is WaitingReason.PAUSED else WorkerStatus.ACTIVE
     held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
     v.begin_wait(reason, at, question=question_in(data), held_by=held_by)
 
@@ -176,7 +176,7 @@ def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 
 def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply a heartbeat. Invalid fields are ignored, and nothing in it is progress."""
-    if v.ended_at is not None and at > v.ended_at and (v.status is SessionStatus.UNKNOWN or v.has_new_start):
+    if v.ended_at is not None and at > v.ended_at and (v.status is WorkerStatus.UNKNOWN or v.has_new_start):
         v.reopen(at)  # it was thought to be dead
     if v.ended_at is not None:
         return
@@ -232,7 +232,7 @@ def _on_process_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any
 
 def _on_mcp_server(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply a report about an MCP server. It is not activity."""
-    if v.ended_at is None or v.status is SessionStatus.UNKNOWN:
+    if v.ended_at is None or v.status is WorkerStatus.UNKNOWN:
         v.mcp_servers = after_mcp_change(v.mcp_servers, data, at)
 
 
@@ -248,13 +248,13 @@ def _on_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
 
 def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Record that recovery is exhausted; a failed attempt that is retried changes nothing."""
-    if not data.get("exhausted") or v.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
+    if not data.get("exhausted") or v.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED):
         return
     v.recovery_failed = redact(str(data.get("reason") or "no reason was given"), EVIDENCE_LIMIT)
     v.recovery_failed_at = at
     v._failed_incarnation = v.incarnation_count
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
-        v.end(SessionStatus.FAILED, at)  # all that is known of it is that its recovery failed
+        v.end(WorkerStatus.FAILED, at)  # all that is known of it is that its recovery failed
 
 
 def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -270,7 +270,7 @@ def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any
         return
     v.recovery_failed = ""
     if data.get("worker_dead") and v.ended_at is None and _is_of_current_incarnation(v, event.incarnation_id):
-        v.end(SessionStatus.UNKNOWN, at)
+        v.end(WorkerStatus.UNKNOWN, at)
 
 
 def _is_of_earlier_incarnation(v: VitalState, event: AgentEvent, at: float) -> bool:

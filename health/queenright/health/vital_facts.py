@@ -172,7 +172,7 @@ def display_name(value: object) -> str:
     return _display_name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
 
 
-class SessionStatus(StrEnum):
+class WorkerStatus(StrEnum):
     """Status of a session; unrecognized values become ``unknown``."""
 
     ACTIVE = "active"
@@ -184,7 +184,7 @@ class SessionStatus(StrEnum):
     UNKNOWN = "unknown"
 
     @classmethod
-    def _missing_(cls, value: object) -> SessionStatus:
+    def _missing_(cls, value: object) -> WorkerStatus:
         return cls.UNKNOWN
 
 

@@ -21,8 +21,8 @@ from queenright.health.vital_facts import (
     OpenTool,
     Output,
     Refusals,
-    SessionStatus,
     SpentToday,
+    WorkerStatus,
     tail,
 )
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -296,7 +296,7 @@ class VitalState:
         """Who it works for: a user, a team; empty if unknown."""
         self.repository = ""
         """The repository or folder in which it works; empty if unknown."""
-        self.status = SessionStatus.ACTIVE
+        self.status = WorkerStatus.ACTIVE
         self.started_at = at
         self.incarnation_started = at
         self.ended_at: float | None = None
@@ -403,7 +403,7 @@ class VitalState:
         self.failed_runs = 0
         """Consecutive failed runs of the agent, if this session represents them; else 0."""
         self.runs_failed_since = at
-        self.counted_end: tuple[int, SessionStatus] | None = None
+        self.counted_end: tuple[int, WorkerStatus] | None = None
         """Incarnation and status of the last counted end of a run; an end may be reported twice."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
@@ -622,13 +622,13 @@ class VitalState:
     def is_late(self, at: float) -> bool:
         """Return whether work that ended at ``at`` belongs to the ended session; it only adds to totals."""
         return (
-            self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
+            self.ended_at is not None and at <= self.ended_at and self.status is not WorkerStatus.TERMINATED
         )
 
     def record_activity(self, at: float) -> bool:
         """Record activity. Return False if the worker has ended and this is a late report."""
         if self.ended_at is not None:
-            is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
+            is_stopped = self.status is WorkerStatus.TERMINATED and not self.has_new_start
             if at <= self.ended_at or is_stopped:
                 return False
             self.reopen(at)
@@ -746,9 +746,9 @@ class VitalState:
     def reopen(self, at: float) -> None:
         """Start another execution in the same session."""
         self.incarnation_count += 1
-        if self.status is not SessionStatus.UNKNOWN:
+        if self.status is not WorkerStatus.UNKNOWN:
             self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
-        self.status = SessionStatus.ACTIVE
+        self.status = WorkerStatus.ACTIVE
         self.ended_at = None
         self.refused_input = ""
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
@@ -779,7 +779,7 @@ class VitalState:
         self.incarnation_count += 1
         if is_lost:
             self._failed_incarnation = self.incarnation_count
-        self.status = SessionStatus.ACTIVE
+        self.status = WorkerStatus.ACTIVE
         self.ended_at = None
         self.outlived_termination = self.withdrawal_due = True
         self.clock_base = max(self.clock_base, at)
@@ -845,9 +845,9 @@ class VitalState:
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)
 
-    def end(self, status: SessionStatus, at: float) -> None:
+    def end(self, status: WorkerStatus, at: float) -> None:
         """Record the end of the session; a later report does not change a termination."""
-        if self.status is SessionStatus.TERMINATED:
+        if self.status is WorkerStatus.TERMINATED:
             return
         self.status = status
         self.outlived_termination = self.withdrawal_due = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
-from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, Output, SessionStatus
+from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, Output, WorkerStatus
 from queenright.health.vital_state import VitalState
 from queenright.runtime.events import AgentEvent
 
@@ -19,8 +19,8 @@ __all__ = [
     "WORKER_EVENTS",
     "OpenTool",
     "Output",
-    "SessionStatus",
     "VitalSigns",
+    "WorkerStatus",
 ]
 
 

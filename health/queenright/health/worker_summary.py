@@ -7,7 +7,7 @@ from typing import Any
 from queenright.health.assessment import Reading, assess
 from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vitals import EVIDENCE_LIMIT, SessionStatus, VitalSigns
+from queenright.health.vitals import EVIDENCE_LIMIT, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 
@@ -19,13 +19,13 @@ def no_active_session() -> dict[str, Any]:
     return {"status": NO_ACTIVE_SESSION}
 
 
-def session_status(v: VitalSigns) -> SessionStatus:
+def session_status(v: VitalSigns) -> WorkerStatus:
     """Return the status of a session; unknown if it only ever sent heartbeats."""
-    if v.status is not SessionStatus.ACTIVE:
+    if v.status is not WorkerStatus.ACTIVE:
         return v.status
     if v.waiting is WaitingReason.PAUSED:
-        return SessionStatus.PAUSED
-    return SessionStatus.UNKNOWN if v.only_heartbeats else SessionStatus.ACTIVE
+        return WorkerStatus.PAUSED
+    return WorkerStatus.UNKNOWN if v.only_heartbeats else WorkerStatus.ACTIVE
 
 
 def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[str, Any]:

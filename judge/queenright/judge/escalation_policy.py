@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from queenright.health.findings import FindingKind, HealthState, worst
 from queenright.health.interventions.intervention import OPTIONS, Decision
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy, wording
 
@@ -26,10 +26,10 @@ MAX_EXTRA_MINUTES: Final = 60
 _TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
 _OVER: Final = frozenset(
     {
-        SessionStatus.COMPLETED.value,
-        SessionStatus.FAILED.value,
-        SessionStatus.CANCELLED.value,
-        SessionStatus.TERMINATED.value,
+        WorkerStatus.COMPLETED.value,
+        WorkerStatus.FAILED.value,
+        WorkerStatus.CANCELLED.value,
+        WorkerStatus.TERMINATED.value,
     }
 )
 

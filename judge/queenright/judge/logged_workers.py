@@ -13,8 +13,7 @@ from typing import Final
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader
-from queenright.health.vitals import SessionStatus as WorkerStatus
-from queenright.health.vitals import VitalSigns
+from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.nodes.cursor import NodeCursor

@@ -216,6 +216,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "token create ada --role operator --expires 90d",
         ),
         (
+            "store",
+            "store:store",
+            "Copy the database of a stopped service.",
+            "store copy sqlite:///.queenright/queenright.db postgresql://queenright@db.example/queenright",
+        ),
+        (
             "audit",
             "audit:audit",
             "Verify the event log, and export the audit trail.",

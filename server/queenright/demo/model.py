@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Final, Protocol
 
 SCRIPTED_MODEL: Final = "demo-model"
-DEMO_PRICE: Final = (3.0, 15.0)
-"""Pretended price of the scripted model: US dollars per million input and output tokens."""
+DEMO_PRICE: Final = (Decimal("0.000003"), Decimal("0.000015"))
+"""Pretended price of the scripted model: US dollars per input token and per output token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -72,7 +71,7 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
 }
 """Defaults of the demo: minutes become seconds. A setting that was made takes precedence."""
 
-_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(*(Decimal(dollars) / 1_000_000 for dollars in DEMO_PRICE))}
+_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(*DEMO_PRICE)}
 
 
 def with_examples(folder: Path = Path()) -> dict[str, Any]:
@@ -184,7 +183,7 @@ async def serving(
             forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
-        assembler = Assembler(prices=await asyncio.to_thread(load_prices) | (prices or {}))
+        assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
         events = await service.store.read(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )

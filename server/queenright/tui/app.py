@@ -335,14 +335,14 @@ class QueenrightApp(App[None]):
         if ticket is None:
             self.app_state.set_status("act", "there is no ticket to chat about")
         else:
-            self.push_screen(QueenScreen(self.app_state, ticket))
+            self.push_screen(QueenScreen(self.app_state, ticket.agent_id, ticket.session_id, ticket))
 
     def on_dismiss_notice(self, message: DismissNotice) -> None:
         """Dismiss the newest notice."""
         self._dismiss()
 
     def action_queen(self) -> None:
-        """Chat with the queen about the newest notice or the selected ticket; pressed again: go back."""
+        """Chat with the queen about the newest notice, ticket or worker; pressed again: go back."""
         if isinstance(self.screen, QueenScreen):
             self.screen.leave()
         elif isinstance(self.screen, AppScreen):
@@ -351,16 +351,20 @@ class QueenrightApp(App[None]):
             ticket = self.screen.ticket()
             if newest is not None and ticket_id:
                 self._dismiss(newest.number)
-            self.on_open_queen(OpenQueen(ticket_id or (ticket.ticket_id if ticket else "")))
+            worker = self.screen.worker if isinstance(self.screen, WorkerScreen) else None
+            if worker is not None and not ticket_id and ticket is None:
+                self.push_screen(QueenScreen(self.app_state, worker.agent_id, worker.session_id))
+            else:
+                self.on_open_queen(OpenQueen(ticket_id or (ticket.ticket_id if ticket else "")))
 
     def action_keys(self) -> None:
         """Show all keys and commands."""
         self.push_screen(HelpDialog())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable the queen only if there is a ticket."""
+        """Enable the queen only if there is something to ask about."""
         if action == "queen":
-            return isinstance(self.screen, QueenScreen) or bool(self.app_state.fleet.tickets)
+            return isinstance(self.screen, QueenScreen | WorkerScreen) or bool(self.app_state.fleet.tickets)
         return True
 
 

@@ -187,9 +187,19 @@ class ServiceGateway:
         """Return the messages about a ticket, oldest first."""
         return [_entry(message) for message in await self._client.tickets.messages(ticket_id)]
 
+    async def session_messages(self, agent_id: str, session_id: str) -> list[ChatEntry]:
+        """Return the messages about a session, oldest first."""
+        found = await self._client.agents.queen_messages(agent_id, session_id=session_id)
+        return [_entry(message) for message in found]
+
     async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
         """Send the queen a question about a ticket; return her answer."""
         return _entry(await self._client.tickets.chat(ticket_id, question, by=self.by))
+
+    async def ask_queen_about_session(self, agent_id: str, session_id: str, question: str) -> ChatEntry:
+        """Send the queen a question about a session without a ticket; return her answer."""
+        answer = await self._client.agents.ask_queen(agent_id, question, session_id=session_id, by=self.by)
+        return _entry(answer)
 
     # -- loaded agents ------------------------------------------------------------------------
 

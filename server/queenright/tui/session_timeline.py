@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from queenright.api.agents import Finding
 from queenright.api.steps import Step, Steps
 from queenright.tui.event_lines import EventLine
 from queenright.tui.formatting import clip, clock_time, short_duration, short_number
@@ -79,6 +80,12 @@ def _describe(step: Step) -> tuple[str, str]:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < _PRECISE_SECONDS else short_duration(seconds)
+
+
+def describe_shadow(finding: Finding, now: float) -> str:
+    """Return a finding of a detector in shadow mode: ``shadow, grinding for 2 min: 82 tool calls``."""
+    kind = finding.kind.replace("_", " ")
+    return f"shadow, {kind} for {short_duration(now - finding.since)}: {finding.evidence}"
 
 
 def describe_open(step: Step, now: float) -> str:

@@ -45,11 +45,11 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
 
 
 def test_open_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
-    assert {one for one in routes if required_level(*one) is AccessLevel.OPEN} == OPEN
+    assert {route for route in routes if required_level(*route) is AccessLevel.OPEN} == OPEN
 
 
 def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
-    changing = [one for one in routes if one[0] in ("POST", "PUT", "DELETE") and one not in OPEN]
+    changing = [route for route in routes if route[0] in ("POST", "PUT", "DELETE") and route not in OPEN]
 
     allowed = {one for one in changing if is_allowed(Role.VIEWER, required_level(*one))}
 
@@ -61,7 +61,9 @@ def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
 
 
 def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
-    allowed = {one for one in routes if is_allowed(Role.REPORTER, required_level(*one)) and one not in OPEN}
+    allowed = {
+        route for route in routes if is_allowed(Role.REPORTER, required_level(*route)) and route not in OPEN
+    }
 
     assert allowed == {
         ("GET", "/metrics"),
@@ -76,7 +78,7 @@ def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> Non
 
 
 def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]) -> None:
-    allowed = {one for one in routes if not is_allowed(Role.OPERATOR, required_level(*one))}
+    allowed = {route for route in routes if not is_allowed(Role.OPERATOR, required_level(*route))}
 
     assert allowed >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
     assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed)

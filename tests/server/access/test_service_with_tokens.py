@@ -379,8 +379,8 @@ def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) ->
     with logged_in(service, "operator") as http:
         assert http.get("/runbooks/QueenrightWatchdog", headers=PAGE).status_code == 200
         nudge = {"session_id": "looper-session", "message": "by hand"}
-        done = http.post("/api/agents/looper/nudge", json=nudge, headers=ours)
-        assert done.status_code == 202
+        response = http.post("/api/agents/looper/nudge", json=nudge, headers=ours)
+        assert response.status_code == 202
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 

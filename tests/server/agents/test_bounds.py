@@ -168,12 +168,12 @@ def add(a, b):
 
         await home.ask("POST", "/api/agents/adder/trigger", json={"input_data": {"a": 1, "b": 2}}, status=202)
         await until(began.exists, "its function is at work")
-        done = await home.ask("POST", "/api/agents/adder/terminate", json={"reason": "it hangs"}, status=202)
+        body = await home.ask("POST", "/api/agents/adder/terminate", json={"reason": "it hangs"}, status=202)
         audit = await home.ask("GET", "/api/audit?type=intervention_recorded&agent_id=adder")
         during = await left()
         go.touch()
-        assert "one of its functions is still running in a thread" in done["detail"]
-        assert done["detail"] == audit["events"][0]["data"]["detail"]
+        assert "one of its functions is still running in a thread" in body["detail"]
+        assert body["detail"] == audit["events"][0]["data"]["detail"]
         assert during.endswith(" 1.0")
         for _ in range(1000):
             if (await left()).endswith(" 0.0"):

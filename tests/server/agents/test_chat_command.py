@@ -58,10 +58,10 @@ async def test_unanswered_chat_ends_at_its_timeout(tmp_path: Path) -> None:
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
         url = str(home.http.base_url)
         command = ("agents", "chat", "looper", "go", "--timeout", "1.5", "--url", url)
-        done = await asyncio.to_thread(queenright, *command, cwd=home.roots)
+        completed = await asyncio.to_thread(queenright, *command, cwd=home.roots)
         runs = await home.ask("GET", "/api/agents/looper/sessions")
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "1.5 s" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert "1.5 s" in completed.stderr
+    assert "Traceback" not in completed.stderr
     assert [run["status"] for run in runs["sessions"]] == ["active"]

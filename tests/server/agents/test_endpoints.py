@@ -63,20 +63,20 @@ async def test_delete_api_agents__id(home: House) -> None:
 async def test_get_api_agents(home: House) -> None:
     await home.done()
 
-    found = await home.ask("GET", "/api/agents")
+    body = await home.ask("GET", "/api/agents")
 
-    assert [one["agent_id"] for one in found["loaded"]] == ["guide"]
-    assert {one["agent_id"] for one in found["agents"]} >= {"guide"}
+    assert [one["agent_id"] for one in body["loaded"]] == ["guide"]
+    assert {agent["agent_id"] for agent in body["agents"]} >= {"guide"}
 
 
 async def test_get_api_agents__id(home: House) -> None:
     _, session = await home.done()
 
-    found = await home.ask("GET", "/api/agents/guide")
+    body = await home.ask("GET", "/api/agents/guide")
     nobody = await home.ask("GET", "/api/agents/nobody", status=404)
 
-    assert found["loaded"]["path"] == str(home.roots / "guide")
-    assert session in [one["session_id"] for one in found["sessions"]]
+    assert body["loaded"]["path"] == str(home.roots / "guide")
+    assert session in [session["session_id"] for session in body["sessions"]]
     assert "`queenright agents discover`" in nobody["title"]
 
 
@@ -84,22 +84,22 @@ async def test_get_api_agents__id__stats(home: House) -> None:
     await home.done()
     await home.begun()
 
-    found = await home.ask("GET", "/api/agents/guide/stats")
+    body = await home.ask("GET", "/api/agents/guide/stats")
 
-    assert found["running"] >= 1
-    assert found["waiting_for_user"] >= 1
-    assert found["sessions"] >= 2
-    assert found["totals"]["statuses"]["completed"] >= 1
-    assert found["totals"]["input_tokens"] >= 16
+    assert body["running"] >= 1
+    assert body["waiting_for_user"] >= 1
+    assert body["sessions"] >= 2
+    assert body["totals"]["statuses"]["completed"] >= 1
+    assert body["totals"]["input_tokens"] >= 16
 
 
 async def test_get_api_agents__id__entry_points(home: House) -> None:
-    found = await home.ask("GET", "/api/agents/guide/entry-points?limit=1")
-    rest = await home.ask("GET", f"/api/agents/guide/entry-points?cursor={found['next']}")
+    body = await home.ask("GET", "/api/agents/guide/entry-points?limit=1")
+    rest = await home.ask("GET", f"/api/agents/guide/entry-points?cursor={body['next']}")
     await home.ask("GET", "/api/agents/guide/entry-points?graph_id=none", status=404)
 
-    rows = found["entry_points"] + rest["entry_points"]
-    assert [(one["entry_point_id"], one["trigger_type"]) for one in rows] == [
+    rows = body["entry_points"] + rest["entry_points"]
+    assert [(row["entry_point_id"], row["trigger_type"]) for row in rows] == [
         ("nightly", "timer"),
         ("start", "manual"),
     ]
@@ -107,16 +107,16 @@ async def test_get_api_agents__id__entry_points(home: House) -> None:
 
 
 async def test_get_api_agents__id__graphs(home: House) -> None:
-    found = await home.ask("GET", "/api/agents/guide/graphs")
+    body = await home.ask("GET", "/api/agents/guide/graphs")
 
-    [row] = [one for one in found["graphs"] if one["graph_id"] == "guide"]
+    [row] = [graph for graph in body["graphs"] if graph["graph_id"] == "guide"]
     assert row["primary"]
     assert row["nodes"] == ["prepare", "talk", "finish"]
 
 
 async def test_judge_and_queen_are_readable_graphs(home: House) -> None:
     """003: they run as graphs beside each agent, and can be neither chatted with nor removed there."""
-    found = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
+    graphs = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
     store = home.service.runtime.session_store("worker_health_judge")
     store.get_or_create("worker_health_judge", "health_check")
     path = "/api/agents/guide/graphs/worker_health_judge"
@@ -129,7 +129,7 @@ async def test_judge_and_queen_are_readable_graphs(home: House) -> None:
     body = {"graph_id": "queen"}
     await home.ask("PUT", "/api/agents/guide/active-graph", json=body, status=404)
 
-    rows = {one["graph_id"]: one for one in found}
+    rows = {one["graph_id"]: one for one in graphs}
     assert [name for name, row in rows.items() if row["of_service"]] == ["queen", "worker_health_judge"]
     assert not rows["guide"]["of_service"]
     assert "judge" in [node["node_id"] for node in nodes]
@@ -284,8 +284,8 @@ async def test_run_can_start_in_an_existing_session(home: House) -> None:
 
     assert started["execution_id"] != run
     assert await home.waits("guide", started["execution_id"]) == session
-    found = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
-    assert started["execution_id"] in [one["execution_id"] for one in found["runs"]]
+    body = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+    assert started["execution_id"] in [run["execution_id"] for run in body["runs"]]
 
 
 async def test_post_api_agents__id__resume(home: House) -> None:
@@ -339,10 +339,10 @@ async def test_get_api_agents__id__executions__eid(home: House) -> None:
 async def test_get_api_agents__id__goal_progress(home: House) -> None:
     await home.done()
 
-    found = await home.ask("GET", "/api/agents/guide/goal-progress?graph_id=guide")
+    body = await home.ask("GET", "/api/agents/guide/goal-progress?graph_id=guide")
 
-    assert (found["goal_id"], found["progress"]["fraction"]) == ("greeted", 1.0)
-    assert found["criteria"][0]["state"] == "met"
+    assert (body["goal_id"], body["progress"]["fraction"]) == ("greeted", 1.0)
+    assert body["criteria"][0]["state"] == "met"
 
 
 # -- sessions ---------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ async def test_get_api_agents__id__sessions(home: House) -> None:
     there = len((await home.ask("GET", "/api/agents/guide/sessions?limit=1000"))["sessions"])
     for _ in range(there + 1):
         part = await home.ask("GET", f"/api/agents/guide/sessions?limit=1&status=completed{cursor}")
-        found += [one["session_id"] for one in part["sessions"]]
+        found += [session["session_id"] for session in part["sessions"]]
         if part["next"] is None:
             break
         cursor = f"&cursor={part['next']}"
@@ -385,12 +385,12 @@ async def test_unknown_filter_value_is_refused(home: House, path: str) -> None:
 async def test_get_api_agents__id__sessions__sid(home: House) -> None:
     run, session = await home.done()
 
-    found = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+    body = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
 
-    [one] = found["runs"]
+    [one] = body["runs"]
     assert (one["execution_id"], one["status"], one["pending"]) == (run, "completed", [])
     assert one["path"] == ["prepare", "talk", "finish"]
-    assert found["memory"]["greeting"] == "Ada: all about bees"
+    assert body["memory"]["greeting"] == "Ada: all about bees"
 
 
 @pytest.mark.parametrize("session", ["%2e%2e", "..%2f..%2fetc", "a%2f..", "a%5c..", "x" * 300, "none"])
@@ -482,7 +482,7 @@ async def test_post_api_agents__id__graphs(home: House) -> None:
 
     assert (added["graph_id"], added["agent_id"], added["primary"]) == ("second", "second", False)
     assert (named["graph_id"], named["agent_id"]) == ("other", "second")
-    assert [one["graph_id"] for one in listed["graphs"] if not one["of_service"]] == ["guide", "other"]
+    assert [graph["graph_id"] for graph in listed["graphs"] if not graph["of_service"]] == ["guide", "other"]
     assert listed["next"]
     assert "already" in taken["title"]
 
@@ -555,13 +555,13 @@ async def test_get_api_agents__id__graphs__gid__nodes(home: House) -> None:
 async def test_get_api_agents__id__graphs__gid__nodes__nid(home: House) -> None:
     await home.begun()
 
-    found = await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/talk")
+    body = await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/talk")
     await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/none", status=404)
 
-    assert found["waiting_for_user"] >= 1
-    assert found["system_prompt"] == "Talk."
-    assert [edge["target"] for edge in found["edges_out"]] == ["finish"]
-    assert [edge["source"] for edge in found["edges_in"]] == ["prepare"]
+    assert body["waiting_for_user"] >= 1
+    assert body["system_prompt"] == "Talk."
+    assert [edge["target"] for edge in body["edges_out"]] == ["finish"]
+    assert [edge["source"] for edge in body["edges_in"]] == ["prepare"]
 
 
 async def test_get_api_agents__id__graphs__gid__nodes__nid__criteria(home: House) -> None:
@@ -602,7 +602,7 @@ async def test_get_api_agents__id__logs(home: House) -> None:
     rest = await home.ask("GET", f"{path}?level=steps&cursor={steps['next']}")
 
     assert [one["rows"][0]["execution_id"] for one in (first, second)] == [run for run, _ in runs[::-1]]
-    assert [one["execution_id"] for one in mine["rows"]] == [runs[0][0]]
+    assert [row["execution_id"] for row in mine["rows"]] == [runs[0][0]]
     seen = [row["step_index"] for row in steps["rows"] + rest["rows"]]
     assert seen == sorted(seen, reverse=True)
     assert len(set(seen)) == len(seen) >= 3
@@ -618,8 +618,8 @@ async def test_get_api_agents__id__graphs__gid__nodes__nid__logs(home: House) ->
     steps = await home.ask("GET", f"{path}?level=steps&session_id={session}")
     await home.ask("GET", path.replace("talk", "none"), status=404)
 
-    assert [(one["node_id"], one["execution_id"]) for one in visits["rows"]] == [("talk", run)]
-    assert {one["node_id"] for one in steps["rows"]} == {"talk"}
+    assert [(row["node_id"], row["execution_id"]) for row in visits["rows"]] == [("talk", run)]
+    assert {row["node_id"] for row in steps["rows"]} == {"talk"}
 
 
 # -- events and health ------------------------------------------------------------------------------
@@ -661,21 +661,21 @@ async def test_get_api_agents__id__events(home: House) -> None:
     for stream_end in (stream, later):
         assert _asked(stream_end) == mine
         assert others not in stream_end.text
-        assert {one.data["agent_id"] for one in stream_end.events} == {"guide", "second"}
+        assert {event.data["agent_id"] for event in stream_end.events} == {"guide", "second"}
 
 
 def _asked(stream: Follower) -> list[str]:
-    return [one.data["session_id"] for one in stream.events if one.event == "client_input_requested"]
+    return [event.data["session_id"] for event in stream.events if event.event == "client_input_requested"]
 
 
 async def test_get_api_agents__id__health(home: House) -> None:
     _, session = await home.begun()
 
-    found = await home.ask("GET", f"/api/agents/guide/health?session_id={session}")
+    body = await home.ask("GET", f"/api/agents/guide/health?session_id={session}")
     await home.ask("GET", "/api/agents/nobody/health", status=404)
 
-    assert (found["agent_id"], found["session_id"]) == ("guide", session)
-    assert found["state"] == "healthy"
+    assert (body["agent_id"], body["session_id"]) == ("guide", session)
+    assert body["state"] == "healthy"
 
 
 async def test_get_api_agents__id__escalations(home: House) -> None:
@@ -811,8 +811,8 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     await home.ask("DELETE", f"{at}?by=eve", status=404)
 
     fields = {"type": "agent_operated", "agent_id": "third", "limit": 12}
-    found = (await home.ask("GET", "/api/audit", params=fields))["events"]
-    done = [(one["data"]["what"], one["data"]["by"]) for one in reversed(found)]
+    events = (await home.ask("GET", "/api/audit", params=fields))["events"]
+    done = [(one["data"]["what"], one["data"]["by"]) for one in reversed(events)]
 
     assert done == [
         ("load", "ada"),
@@ -828,10 +828,10 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
         ("delete_session", "operator"),
         ("unload", "ada"),
     ]
-    by_what = {one["data"]["what"]: one for one in found}
+    by_what = {one["data"]["what"]: one for one in events}
     assert by_what["trigger"]["execution_id"] == run in by_what["stop"]["data"]["detail"]
     assert by_what["inject"]["session_id"] == by_what["delete_session"]["session_id"] == session
     assert by_what["add_graph"]["graph_id"] == "second"
-    assert "secret" not in str(found)
+    assert "secret" not in str(events)
     feed = [line["text"] for line in (await home.ask("GET", "/api/status"))["feed"]]
     assert "third: unload, by ada" in feed

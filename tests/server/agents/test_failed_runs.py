@@ -42,7 +42,7 @@ async def test_fourth_consecutive_failed_run_opens_one_ticket_and_a_success_clos
                 recoveries = await home.service.health.recoveries(10)
         await run("docs")
         await until(
-            lambda: all(one.condition_cleared_at is not None for one in tickets.open_tickets()),
+            lambda: all(ticket.condition_cleared_at is not None for ticket in tickets.open_tickets()),
             "its condition is gone",
         )
 

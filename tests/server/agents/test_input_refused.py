@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queenright.api.problem import Problem
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.server.agents.parts import guide, house, written
 from tests.waiting import until
@@ -115,7 +115,7 @@ async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
         assert worker is not None
 
         assert (row["status"], "'nowhere'" in row["error"]) == ("cancelled", True)
-        assert worker.vitals.status is SessionStatus.CANCELLED
+        assert worker.vitals.status is WorkerStatus.CANCELLED
         assert not worker.state.in_trouble
         assert not worker.findings
         assert await home.service.health.recoveries(10) == []

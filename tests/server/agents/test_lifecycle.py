@@ -21,7 +21,7 @@ async def kept(home: House) -> dict[str, Any]:
 
 def tool_results(said: dict[str, Any]) -> list[str]:
     """Return what tools answered in a session."""
-    return [one["text"] for one in said["messages"] if one["role"] == "tool"]
+    return [message["text"] for message in said["messages"] if message["role"] == "tool"]
 
 
 async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
         await home.ask("DELETE", "/api/agents/keeper/graphs/adder", status=204)
 
     assert sum_["outputs"] == {"sum": 3}
-    assert [(one["graph_id"], one["agent_id"], one["primary"]) for one in graphs[:2]] == [
+    assert [(graph["graph_id"], graph["agent_id"], graph["primary"]) for graph in graphs[:2]] == [
         ("adder", "adder", False),
         ("keeper", "keeper", True),
     ]
@@ -63,5 +63,5 @@ async def test_agent_loads_nothing_from_outside_the_roots(tmp_path: Path) -> Non
         messages = await home.ask("GET", f"/api/agents/reacher/sessions/{session}/messages")
         graphs = (await home.ask("GET", "/api/agents/reacher/graphs"))["graphs"]
 
-    assert [one["graph_id"] for one in graphs if not one["of_service"]] == ["reacher"]
+    assert [graph["graph_id"] for graph in graphs if not graph["of_service"]] == ["reacher"]
     assert any("there is no agent" in text for text in tool_results(messages))

@@ -124,10 +124,10 @@ async def test_stopping_service_pauses_runs_and_reloads_them_with_their_sessions
     async with house(tmp_path, agents={"load": ["guide"]}) as home:
         _, session = await home.begun()
     async with house(tmp_path, agents={"load": ["guide"]}) as home:
-        found = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+        body = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
         resumed = await home.ask("POST", "/api/agents/guide/resume", json={"session_id": session}, status=202)
 
-        assert found["status"] == "paused"
+        assert body["status"] == "paused"
         assert await home.waits("guide", resumed["execution_id"]) == session
 
 

@@ -64,7 +64,7 @@ class QueenChat:
         """What the tools returned for the newest question."""
         requests = self.model.shown[-1]
         newest = max(at for at, one in enumerate(requests) if one.role == "user")
-        return [one.content for one in requests[newest:] if one.role == "tool"]
+        return [request.content for request in requests[newest:] if request.role == "tool"]
 
     def operated(self, *what: str) -> Sequence[dict[str, Any]]:
         return [
@@ -185,7 +185,7 @@ async def test_admin_has_a_file_changed_and_the_agent_restarted(chat: QueenChat)
         ("reload", "queen, as admin ordered"),
     ]
     kept_log = await chat.home.ask("GET", "/api/audit?type=agent_operated&agent_id=looper")
-    assert {"change_file", "reload"} <= {one["data"]["what"] for one in kept_log["events"]}
+    assert {"change_file", "reload"} <= {event["data"]["what"] for event in kept_log["events"]}
     paused = await chat.home.ask("GET", f"/api/agents/looper/sessions/{chat.session}")
     assert paused["status"] == "paused"
 

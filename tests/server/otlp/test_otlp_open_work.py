@@ -47,7 +47,7 @@ def take(request: Request, assembler: Assembler) -> list[AgentEvent]:
 
 
 def heartbeats() -> list[Request]:
-    return [one for one in requests("partial_spans") if one["path"] == "/v1/logs"]
+    return [request for request in requests("partial_spans") if request["path"] == "/v1/logs"]
 
 
 def record_of(request: Request) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def looping(first: int, start: float, **fields: Any) -> list[dict[str, Any]]:
 
 
 def open_tickets(running: Running) -> set[tuple[str, str]]:
-    return {(one.agent_id, one.session_id) for one in running.service.tickets.open_tickets()}
+    return {(ticket.agent_id, ticket.session_id) for ticket in running.service.tickets.open_tickets()}
 
 
 def settings(folder: Path) -> Settings:
@@ -121,7 +121,7 @@ async def test_history_and_old_addresses_follow_a_late_name(tmp_path: Path) -> N
     for _ in ("live", "after a restart"):
         async with serving(settings(tmp_path)) as running:
             steps = (await get(running, "/api/agents/scout/steps", session_id="c-1")).json()
-            assert len([one for one in steps["items"] if one["kind"] == "tool"]) == 16
+            assert len([item for item in steps["items"] if item["kind"] == "tool"]) == 16
             assert not steps["more"]
 
             [row] = (await get(running, "/api/tickets", agent_id="scout")).json()["tickets"]

@@ -75,7 +75,7 @@ def test_record_is_read_as_written_by_the_processor() -> None:
     assert [event.type.value for event in events] == ["execution_started", "tool_call_started"]
     assert {(event.agent_id, event.session_id) for event in events} == {("bee", "s-1")}
     batch = decode_logs(request, Assembler(), now / 1e9)
-    [source] = [one for one in batch.sources if one.records]
+    [source] = [source for source in batch.sources if source.records]
     assert (source.dialect, source.records, source.used) == ("other", 6, 4)
     assert {Part.NAME, Part.OPEN_WORK} <= source.parts
     assert events[1].data == {"tool": "search", "call_id": "c-1"}

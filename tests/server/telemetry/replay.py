@@ -74,7 +74,7 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
     """Return the result of a run, independent of the order of its records."""
     ended = [e for e in events if e.type.value in ("execution_completed", "execution_failed")]
     llm_calls = [e.data for e in events if e.type == "llm_call_completed"]
-    llm = [one for one in llm_calls if not one.get("amends")]
+    llm = [llm_call for llm_call in llm_calls if not llm_call.get("amends")]
     tools: dict[str, tuple[str, str]] = {}
     for event in events:
         if event.type == "tool_call_completed":
@@ -90,7 +90,7 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
         "model calls": len(llm),
         "failed model calls": sum("error_type" in one for one in llm),
         "tokens": sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in llm),
-        "cost": round(sum(one.get("cost_usd", 0) for one in llm_calls), 9),
+        "cost": round(sum(llm_call.get("cost_usd", 0) for llm_call in llm_calls), 9),
         "outcome": sorted({(e.session_id, e.time): e.type.value for e in ended}.values()),
         "MCP servers": Counter(
             (e.time, e.data["status"], e.data.get("server", ""))

@@ -38,6 +38,6 @@ def test_permission_request_is_a_wait_though_the_log_is_ahead_of_our_clock(clien
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
         result.tell([record])
-        questions |= {one.vitals.question for one in result.monitor.workers()}
+        questions |= {worker.vitals.question for worker in result.monitor.workers()}
 
     assert any("touch new.txt" in question for question in questions)

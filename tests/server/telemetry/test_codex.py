@@ -38,7 +38,7 @@ def test_log_records_alone_give_steps_tokens_and_failed_commands(name: str) -> N
 
     assert (found["agents"], found["steps"], found["tokens"]) == (1, 4, 4 * 1020)
     tools = [e.data for e in events if e.type == "tool_call_completed"]
-    assert [(one["tool"], one.get("error_type")) for one in tools] == [
+    assert [(tool["tool"], tool.get("error_type")) for tool in tools] == [
         ("exec_command", None),
         ("exec_command", "exit_code_2"),
         ("exec_command", None),

@@ -16,10 +16,10 @@ def decision_of(record: Record) -> bool:
 def test_late_decision_ends_its_wait() -> None:
     """B93: what the tool does from then on is its own time, and a hang of it is seen."""
     records = list(load_fixture(FOLDER / "claude-code" / "permission_granted.json").records)
-    hooks = [one for one in records if "/hooks/" in one.path]
-    names = [one.body["hook_event_name"] for one in hooks]
+    hooks = [record for record in records if "/hooks/" in record.path]
+    names = [hook.body["hook_event_name"] for hook in hooks]
     result = hooks[: names.index("PermissionRequest") + 1]
-    [decided] = [part for one in records for part in split(one) if decision_of(part)]
+    [decided] = [part for record in records for part in split(record) if decision_of(part)]
     before = result[-2].body
     aside: dict[str, Any] = before | {"tool_use_id": "other", "tool_name": "WebFetch", "agent_id": "a1"}
     session = Session()

@@ -137,7 +137,7 @@ def test_call_that_two_libraries_record_is_paid_once(
 def test_session_cost_is_the_clients_in_any_order(path: Any, seed: int, share: float) -> None:
     """B106: spans, log records and hook calls, some lost, some late, some twice, in any order."""
     chance, records, costs = Random(seed), list[Record](), dict[str, float]()
-    for record in (part for one in load_fixture(path).records for part in split(one)):
+    for record in (part for whole in load_fixture(path).records for part in split(whole)):
         if chance.random() > share:
             continue
         late = 0.0 if record.path.startswith("/hooks/") else chance.uniform(0.0, 10.0)
@@ -165,6 +165,6 @@ def cost_in(record: Record) -> float | None:
     if record.path != "/v1/logs":
         return None
     [log] = record.body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
-    attributes = {one["key"]: one["value"] for one in log["attributes"]}
+    attributes = {attribute["key"]: attribute["value"] for attribute in log["attributes"]}
     is_call = attributes.get("event.name", {}).get("stringValue") == "api_request"
     return attributes["cost_usd"].get("doubleValue", 0.0) if is_call and "cost_usd" in attributes else None

@@ -48,7 +48,9 @@ def loop_of(records: list[Record]) -> Severity | None:
     for event in replay(records):
         monitor.apply(event, event.time)
     [worker] = monitor.workers()
-    return next((one.severity for one in worker.findings if one.kind is FindingKind.DOOM_LOOP), None)
+    return next(
+        (finding.severity for finding in worker.findings if finding.kind is FindingKind.DOOM_LOOP), None
+    )
 
 
 def prompts_in(records: list[Record]) -> int:
@@ -81,8 +83,8 @@ def test_prompt_reported_by_several_sources_is_one_event(path: Any) -> None:
         sent = [record for record in records if record.path.startswith(source)]
         prompts = [event for event in replay(sent) if event.type is EventType.CLIENT_INPUT_RECEIVED]
 
-        found = [event.session_id for event in prompts if event.session_id in sessions]
-        assert sorted(found) == sorted(sessions), source
+        session_ids = [event.session_id for event in prompts if event.session_id in sessions]
+        assert sorted(session_ids) == sorted(sessions), source
 
 
 @pytest.mark.parametrize("order", [1, -1])

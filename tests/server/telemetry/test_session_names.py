@@ -78,7 +78,7 @@ def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: 
 
 def test_long_names_are_shortened_and_stay_distinct() -> None:
     folders = ["a" * 199 + last for last in "bc"]
-    names = {workers(replay([hook(f"/home/{one}"), log(PERSON)])).pop()[0] for one in folders}
+    names = {workers(replay([hook(f"/home/{folder}"), log(PERSON)])).pop()[0] for folder in folders}
 
     assert len(names) == 2
     assert {len(name) for name in names} == {NAME_LIMIT}

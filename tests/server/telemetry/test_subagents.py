@@ -33,7 +33,11 @@ def findings_after(*calls: list[Record]) -> list[Finding]:
     for event in replay([*begin, *(record for records in calls for record in records)]):
         monitor.apply(event, event.time)
     [worker] = monitor.workers()
-    return [one for one in worker.findings if one.kind in (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)]
+    return [
+        finding
+        for finding in worker.findings
+        if finding.kind in (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)
+    ]
 
 
 def subagent(number: int) -> dict[str, str]:

@@ -18,7 +18,7 @@ from queenright.health.health_state import is_stuck, progresses_despite_breaker
 from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 
 
 class Level(StrEnum):
@@ -82,7 +82,7 @@ class LadderInputs:
     """The facts about a worker that the ladder depends on."""
 
     target: Target
-    status: SessionStatus
+    status: WorkerStatus
     ended: bool
     unknown: bool
     """Whether its activity is unknown: it sent only heartbeats, or may have ended during an outage."""
@@ -181,10 +181,10 @@ def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
 
 def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
-    if s.status is SessionStatus.UNKNOWN:
+    if s.status is WorkerStatus.UNKNOWN:
         return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
     level = ladder.level if ladder is not None else None
-    failed = s.status in (SessionStatus.FAILED, SessionStatus.TERMINATED)
+    failed = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.
     if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=None)
@@ -193,7 +193,7 @@ def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSett
     # A worker that ended before its termination counts as terminated.
     if level in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
-    if s.status is not SessionStatus.FAILED or s.given_up or not settings.recovery.automatic:
+    if s.status is not WorkerStatus.FAILED or s.given_up or not settings.recovery.automatic:
         return Step(ladder=None)
     crashed = new_ladder(s).model_copy(update={"level": Level.TERMINATED})
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)

@@ -27,7 +27,7 @@ from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.interventions.worker_control import Stopped
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
@@ -330,7 +330,7 @@ class LadderScheduler:
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
         intervention = self._ledger.uncertain.get(worker.key)
-        ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
+        ended = worker.vitals.ended and worker.vitals.status is not WorkerStatus.UNKNOWN
         return intervention is not None and (ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.errors import QueenrightError
 
-_RECOVERABLE = frozenset({SessionStatus.FAILED, SessionStatus.TERMINATED})
+_RECOVERABLE = frozenset({WorkerStatus.FAILED, WorkerStatus.TERMINATED})
 
 
 class ActionRefusedError(QueenrightError):

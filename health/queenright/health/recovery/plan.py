@@ -17,15 +17,14 @@ from queenright.health.interventions.target import LADDER
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
-from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
-from queenright.health.settings import RecoverySettings as Limits
-from queenright.health.vitals import SessionStatus
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings, RecoverySettings
+from queenright.health.vitals import WorkerStatus
 
 HOUR: Final = 3600.0
 
 _JITTER: Final = 0.2
 """Each backoff is longer by up to this fraction, so that many workers do not restart at once."""
-_OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
+_OVER: Final = frozenset({WorkerStatus.COMPLETED, WorkerStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def next_attempt(
     starts: Sequence[float],
     *,
     now: float,
-    limits: Limits,
+    limits: RecoverySettings,
     dice: float,
     reviewed: bool = False,
 ) -> Allowed | Exhausted:
@@ -79,18 +78,18 @@ def next_attempt(
     return Allowed(len(tries) + 1, not_before)
 
 
-def backoff(tries: int, limits: Limits, dice: float) -> float:
+def backoff(tries: int, limits: RecoverySettings, dice: float) -> float:
     """Return the seconds to wait after an attempt; the last entry of the table holds for all later ones."""
     table = limits.backoff_seconds
     return table[min(tries, len(table)) - 1] * (1.0 + _JITTER * dice)
 
 
-def hour_is_full(starts: Sequence[float], *, now: float, limits: Limits) -> bool:
+def hour_is_full(starts: Sequence[float], *, now: float, limits: RecoverySettings) -> bool:
     """Return whether the hourly limit is reached."""
     return free_at(starts, now=now, limits=limits) > now
 
 
-def free_at(starts: Sequence[float], *, now: float, limits: Limits) -> float:
+def free_at(starts: Sequence[float], *, now: float, limits: RecoverySettings) -> float:
     """Return when the hourly limit allows the next recovery; ``now`` if at once."""
     # Times in the future count: the clock was set back.
     counted = sorted(at for at in starts if at > now - HOUR)
@@ -144,7 +143,7 @@ def completed_elsewhere(attempt: Recovery, workers: Iterable[WorkerHealth]) -> s
         v = worker.vitals
         if v.session_id == attempt.session_id or v.task_id != attempt.task_id:
             continue
-        if v.status is SessionStatus.COMPLETED:
+        if v.status is WorkerStatus.COMPLETED:
             return f"session {v.session_id!r} has completed it, and it needs no recovery"
     return None
 
@@ -215,9 +214,9 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
         return WatchResult("failed", "it sent no events") if over else WatchResult("goes_on")
     v = worker.vitals
     if v.ended:
-        if v.status is SessionStatus.COMPLETED:
+        if v.status is WorkerStatus.COMPLETED:
             return WatchResult("succeeded", "it has completed", v.incarnation_id)
-        if v.status is SessionStatus.CANCELLED:
+        if v.status is WorkerStatus.CANCELLED:
             return WatchResult("dropped", "it was cancelled", v.incarnation_id)
         return WatchResult("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
     # A state from before the recovery does not count.
@@ -237,7 +236,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     return WatchResult("failed", "it sent no events", v.incarnation_id)
 
 
-_ENDS: Final = {SessionStatus.FAILED: "failed", SessionStatus.TERMINATED: "been terminated"}
+_ENDS: Final = {WorkerStatus.FAILED: "failed", WorkerStatus.TERMINATED: "been terminated"}
 
 
 def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
@@ -269,7 +268,7 @@ def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
         recovery.by == LADDER
         and recovery.attempt <= 1
         and worker is not None
-        and worker.vitals.status is SessionStatus.FAILED
+        and worker.vitals.status is WorkerStatus.FAILED
     )
 
 

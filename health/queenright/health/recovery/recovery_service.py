@@ -17,8 +17,7 @@ from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Outcome as Done
-from queenright.health.interventions.intervention import read_interventions
+from queenright.health.interventions.intervention import Outcome, read_interventions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -27,7 +26,7 @@ from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
-from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
+from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, PutOff, Starter, StartResult, Stop
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
@@ -630,7 +629,7 @@ class RecoveryService:
             if not counts and (live is None or live.started_at is None):
                 self._ledger.uncount_start(recovery.agent_id, started_at)
 
-    async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
+    async def _conclude(self, recovery: Recovery, outcome: StartResult) -> None:
         now = self._clock()
         match outcome:
             case Respawned():
@@ -722,7 +721,7 @@ class RecoveryService:
         """Return whether a termination of this incarnation was not confirmed."""
         unconfirmed = await self._store.read(
             lambda conn: read_interventions(
-                conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
+                conn, limit=100, agent_id=target.agent_id, outcome=Outcome.UNCONFIRMED
             )
         )
         return any(recovery.target == target for recovery in unconfirmed)

@@ -64,7 +64,7 @@ class PutOff:
     reason: str
 
 
-Outcome = Dropped | NotStarted | PutOff | Respawned
+StartResult = Dropped | NotStarted | PutOff | Respawned
 Stop = Callable[[Target, str], Awaitable[object]]
 """Stops a worker; takes the reason."""
 
@@ -125,7 +125,7 @@ class Starter:
             return None
         return None if chain else plan.not_repeatable(recovery.task_id, ())
 
-    async def start(self, recovery: Recovery, record_start: RecordStart) -> Outcome:
+    async def start(self, recovery: Recovery, record_start: RecordStart) -> StartResult:
         """
         Start a worker again, and return the outcome.
 

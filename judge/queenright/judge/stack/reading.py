@@ -16,7 +16,7 @@ from queenright.health.health_state import health_state
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
-from queenright.health.vital_facts import OpenTool, SessionStatus
+from queenright.health.vital_facts import OpenTool, WorkerStatus
 from queenright.health.vital_state import ERROR_WINDOW
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
@@ -74,7 +74,7 @@ def health_of(
 def ended_health(agent: str, target: str, settings: HealthSettings, now: float) -> WorkerHealth:
     """Return the health of a worker that has ended."""
     v = VitalSigns(agent, target, now, settings.loops, settings)
-    v.end(SessionStatus.COMPLETED, now)
+    v.end(WorkerStatus.COMPLETED, now)
     return _health(v, settings, now)
 
 
@@ -117,7 +117,7 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
 def _apply_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
     """Let the metrics override the trace, which may be incomplete and is never current."""
     v.only_heartbeats = sighting.last_activity is None
-    v.status, v.ended_at = SessionStatus.ACTIVE, None
+    v.status, v.ended_at = WorkerStatus.ACTIVE, None
     v.last_activity = min(sighting.last_activity or v.started_at, now)
     v.last_progress = v.progress_from = _not_after(sighting.last_progress, now)
     v.last_heartbeat = _not_after(sighting.last_heartbeat, now)

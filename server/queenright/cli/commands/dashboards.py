@@ -14,13 +14,11 @@ dashboards = typer.Typer(help="Check and export the Grafana dashboards.", no_arg
 
 @dashboards.command("check", epilog="Example: queenright dashboards check /var/lib/grafana/dashboards")
 def check(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Folder of dashboards to compare with those of the settings.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of dashboards.")],
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Check that the metrics and links in the dashboards exist. Exit code 1: errors."""
+    """Compare dashboards in a folder with those of the settings. Exit code 1: one is outdated or missing."""
     from queenright.cli.jobs import dashboards as job
 
     raise typer.Exit(job.check(config, folder, as_json=as_json))

@@ -8,6 +8,7 @@ from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.litellm_provider import ProviderUnavailableError, check_model_name
 from queenright.server.access.access import Access, tokens_file
+from queenright.server.access.addresses import address_of
 from queenright.server.access.token_file import read_tokens
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.agents.roots import PathNotAllowedError, Roots
@@ -17,7 +18,6 @@ from queenright.server.ops.secret_files import (
     respawners_secret,
     stack_tokens,
 )
-from queenright.server.ops.sockets import address_of
 from queenright.server.settings import InvalidSettingsError, Settings
 
 

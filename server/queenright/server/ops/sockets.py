@@ -16,6 +16,7 @@ import uvicorn
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
+from queenright.server.access.addresses import family_of
 from queenright.server.middleware.connections import Connections, GuardedProtocol, connection_limit
 
 # Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
@@ -56,7 +57,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
         PortInUseError: Another program uses the port.
         QueenrightError: The address cannot be used.
     """
-    sock = socket.socket(_family(host), socket.SOCK_STREAM)
+    sock = socket.socket(family_of(host), socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
     try:
         sock.bind((host, port))
@@ -68,21 +69,6 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
         raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
     sock.setblocking(False)
     return sock
-
-
-def address_of(host: str) -> str:
-    """Return the address at which `listen` listens for a host; the host itself if it has none here."""
-    try:
-        addresses = socket.getaddrinfo(
-            host or None, 0, _family(host), socket.SOCK_STREAM, 0, socket.AI_PASSIVE
-        )
-    except OSError:
-        return host
-    return str(addresses[0][4][0])
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def find_free_port(host: str, port: int, *, what: str, option: str) -> int:

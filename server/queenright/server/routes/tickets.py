@@ -38,7 +38,7 @@ class TicketRequest(Seen):
 
 
 class Unacknowledge(TicketRequest):
-    """Who withdraws the change, and through which client."""
+    """Who withdraws the acknowledgement, and through which client."""
 
     # Slack and PagerDuty are not accepted here: their requests are signed and have routes of their own.
     via: Literal["api", "cli"] = "api"
@@ -175,7 +175,7 @@ async def acknowledge_ticket(
 async def unacknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Unacknowledge | None = None
 ) -> api.Ticket:
-    """Withdraw an change: reminders start again."""
+    """Withdraw an acknowledgement: reminders start again."""
     change = body or Unacknowledge()
     await require_seen_ticket(service, change, ticket_id)
     await service.tickets.unacknowledge(

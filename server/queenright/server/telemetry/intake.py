@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+import prometheus_client
 from prometheus_client import CollectorRegistry
-from prometheus_client import Counter as Metric
 
 from queenright.instrumentation import names
 from queenright.instrumentation.redaction import redact
@@ -70,7 +70,9 @@ class Intake:
         self.unused: Counter[tuple[str, Unused]] = Counter()
         self._refusals: dict[tuple[str, int], Refusal] = {}
         self._rejected_total, self._unused_total = (
-            Metric(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+            prometheus_client.Counter(
+                metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
+            )
             for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
         )
         for dialect, fault in product(DIALECTS, Fault):

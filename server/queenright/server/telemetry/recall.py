@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from queenright.health.monitor import HealthMonitor
-from queenright.health.vitals import SessionStatus
+from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import CLIENT_NAMES
@@ -37,7 +37,7 @@ def restore_runs(assembler: Assembler, monitor: HealthMonitor, events: Iterable[
         (agent, session), ended_at = worker.key, worker.vitals.ended_at
         if (client := agent.partition("/")[0]) in CLIENT_NAMES:
             ended_ns = None if ended_at is None else round(ended_at * 1e9)
-            has_failed = worker.vitals.status is SessionStatus.FAILED
+            has_failed = worker.vitals.status is WorkerStatus.FAILED
             assembler.sessions.reset(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
     for event in events:
         assembler.sessions.restore(event)

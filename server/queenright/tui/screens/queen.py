@@ -1,4 +1,4 @@
-"""A chat with the queen about a ticket, next to the worker's timeline."""
+"""A chat with the queen about a ticket or a worker, next to the worker's timeline."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.event_log import EventLog
 
 _WIDE_COLUMNS: Final = 100
+_NO_TICKET: Final = "It has no ticket. Ask what it does, what happened, or what you can do."
 
 
 class QueenScreen(WorkerStreamScreen):
@@ -29,7 +30,9 @@ class QueenScreen(WorkerStreamScreen):
 
     Args:
         app_state: State that all screens share.
-        ticket: The ticket.
+        agent_id: The worker.
+        session_id: Its session.
+        ticket: The ticket that the chat is about; without one, the queen only answers.
     """
 
     ALWAYS_TYPING: ClassVar[bool] = True
@@ -39,8 +42,10 @@ class QueenScreen(WorkerStreamScreen):
         Binding("pagedown", "scroll(1)", "Scroll", show=False),
     ]
 
-    def __init__(self, app_state: AppState, ticket: Ticket) -> None:
-        super().__init__(app_state, ticket.agent_id, ticket.session_id)
+    def __init__(
+        self, app_state: AppState, agent_id: str, session_id: str, ticket: Ticket | None = None
+    ) -> None:
+        super().__init__(app_state, agent_id, session_id)
         self._ticket = ticket
         self._entries: list[ChatEntry] = []
         self._pending = 0
@@ -63,30 +68,37 @@ class QueenScreen(WorkerStreamScreen):
         self.query_one("#input", Input).focus()
 
     def ticket(self) -> Ticket | None:
-        """Return the ticket, from the latest list."""
+        """Return the ticket, from the latest list; None for a chat about a worker."""
+        if self._ticket is None:
+            return None
         return self.app_state.fleet.ticket(self._ticket.ticket_id) or self._ticket
 
     async def draw(self) -> None:
         """Update all widgets from the state."""
         await super().draw()
-        now, ticket = self.app_state.clock(), self.ticket() or self._ticket
-        about = Text.assemble(
-            ("♛ Queen  ", f"bold {styles.colour('queen')}"),
+        ticket = self.ticket()
+        self.query_one("#about", Static).update(self._about(ticket))
+        self.query_one("#worker-state", Static).update(self._worker_line())
+        waiting = "the queen is thinking …" if self._pending else ""
+        cause = _NO_TICKET if ticket is None else ticket.cause
+        shown = self._entries or [ChatEntry(by="", text=cause, at=0, is_own=False)]
+        await self.query_one(Chat).show(shown, waiting)
+        self.query_one(EventLog).show(self.timeline.lines)
+
+    def _about(self, ticket: Ticket | None) -> Text:
+        title = ("♛ Queen  ", f"bold {styles.colour('queen')}")
+        if ticket is None:
+            return Text.assemble(title, ("no ticket", styles.DIM), no_wrap=True, overflow="ellipsis")
+        kind = f" · {ticket.words_kind or ticket.kind}" if self.size.width >= _WIDE_COLUMNS else ""
+        return Text.assemble(
+            title,
             styles.label(ticket.severity),
-            f" · {short_duration(now - ticket.first_seen)}",
-            f" · {ticket.words_kind or ticket.kind}".replace("_", " ")
-            if self.size.width >= _WIDE_COLUMNS
-            else "",
+            f" · {short_duration(self.app_state.clock() - ticket.first_seen)}",
+            kind.replace("_", " "),
             f" · {ticket.status}".replace("_", " "),
             no_wrap=True,
             overflow="ellipsis",
         )
-        self.query_one("#about", Static).update(about)
-        self.query_one("#worker-state", Static).update(self._worker_line())
-        waiting = "the queen is thinking …" if self._pending else ""
-        shown = self._entries or [ChatEntry(by="", text=ticket.cause, at=0, is_own=False)]
-        await self.query_one(Chat).show(shown, waiting)
-        self.query_one(EventLog).show(self.timeline.lines)
 
     def _worker_line(self) -> Text:
         worker = self.worker
@@ -106,7 +118,12 @@ class QueenScreen(WorkerStreamScreen):
 
     async def _ask(self, text: str) -> None:
         try:
-            self._entries.append(await self.app_state.gateway.ask_queen(self._ticket.ticket_id, text))
+            gateway = self.app_state.gateway
+            if self._ticket is None:
+                answer = await gateway.ask_queen_about_session(self.agent_id, self.session_id, text)
+            else:
+                answer = await gateway.ask_queen(self._ticket.ticket_id, text)
+            self._entries.append(answer)
         except QueenrightError as error:
             self._entries.append(
                 ChatEntry(by="", text=f"no answer: {error}", at=self.app_state.clock(), is_own=False)
@@ -115,7 +132,12 @@ class QueenScreen(WorkerStreamScreen):
             self._pending -= 1
 
     async def _load_messages(self) -> None:
-        self._entries[:0] = await self.app_state.gateway.messages(self._ticket.ticket_id)
+        gateway = self.app_state.gateway
+        self._entries[:0] = (
+            await gateway.session_messages(self.agent_id, self.session_id)
+            if self._ticket is None
+            else await gateway.messages(self._ticket.ticket_id)
+        )
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the chat."""

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Static
 
-from queenright.api.agents import AgentRow
+from queenright.api.agents import AgentRow, Finding
 from queenright.api.steps import Step
 from queenright.api.tickets import Ticket
 from queenright.instrumentation.money import format_dollars
@@ -20,13 +20,15 @@ from queenright.tui.models import current_activity, health_or_outcome, is_open
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
-from queenright.tui.session_timeline import describe_open
+from queenright.tui.session_timeline import describe_open, describe_shadow
 from queenright.tui.widgets.event_log import EventLog
 
 _HOUR: Final = 3_600.0
 _MAX_VERDICTS: Final = 24
 _MAX_OPEN: Final = 3
 """Lines of work that is open."""
+_MAX_SHADOWS: Final = 2
+"""Lines of findings in shadow mode."""
 
 
 class WorkerScreen(WorkerStreamScreen):
@@ -75,8 +77,12 @@ class WorkerScreen(WorkerStreamScreen):
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         now = self.app_state.clock()
+        shadows = [] if worker is None else worker.shadow_findings
         self.query_one("#open-work", Static).update(
-            Group(*(_open_line(step, now) for step in self.timeline.open[:_MAX_OPEN]))
+            Group(
+                *(_open_line(step, now) for step in self.timeline.open[:_MAX_OPEN]),
+                *(_shadow_line(one, now) for one in shadows[:_MAX_SHADOWS]),
+            )
         )
         self.query_one(EventLog).show(self.timeline.lines)
 
@@ -169,6 +175,11 @@ def _open_line(step: Step, now: float) -> Text:
     line = styles.styled(f"▶ {clip(describe_open(step, now), 100)}", style)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
+
+
+def _shadow_line(finding: Finding, now: float) -> Text:
+    text = f"◌ {clip(describe_shadow(finding, now), 200)}"
+    return Text(text, style=styles.DIM, no_wrap=True, overflow="ellipsis")
 
 
 def _since(now: float, at: float | None) -> str:

@@ -23,7 +23,7 @@ export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: str
   const part = share(hold)
   const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
   const isClock = hold.text === 'seconds'
-  const shown = isClock ? duration : amount
+  const shown = isClock ? duration : hold.limit < 1 ? percent : amount
   const level = part >= 1 ? 'over' : part >= 0.75 ? 'near' : ''
   return (
     <li className={`hold ${level} ${severity ? `firing severity-${severity}` : ''}`}>
@@ -39,6 +39,8 @@ export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: str
     </li>
   )
 }
+
+const percent = (share: number): string => `${Math.round(share * 100)} %`
 
 export const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
 

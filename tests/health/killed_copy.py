@@ -1,0 +1,20 @@
+"""A process that copies a database and is killed after some of the rows."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+
+from queenright.health.store_copy import copy_database
+
+if __name__ == "__main__":
+    source, target, rows = sys.argv[1:]
+    copied = itertools.count(1)
+
+    def die() -> None:
+        if next(copied) == int(rows):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    copy_database(source, target, on_row=die)

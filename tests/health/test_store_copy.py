@@ -1,0 +1,291 @@
+"""Copies of a whole database: complete on either engine, all or nothing, refused where they would mix."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table, insert, null, select
+
+from queenright.health.engines import open_database
+from queenright.health.event_log import append_events, verify
+from queenright.health.retention import prune
+from queenright.health.settings import RetentionSettings
+from queenright.health.store import Store, StoreError
+from queenright.health.store_copy import StoreCopy, copy_database, count_rows
+from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, KEYED_REQUESTS, METADATA, OUTBOX
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import Postgres, change, connected, is_postgres, unguard
+
+DAY: Final = 86_400.0
+Rows = dict[str, list[Any]]
+Fresh = Callable[[], str]
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+LOG = (EVENTS, EVENT_LOG_HEAD, AUDIT_ARCHIVE)
+OTHERS = [table for table in METADATA.sorted_tables if table not in LOG]
+
+
+def values_of(column: Column[Any]) -> st.SearchStrategy[Any]:
+    """Any value that the engines can store in a column."""
+    of_type: dict[type, st.SearchStrategy[Any]] = {
+        Boolean: st.booleans(),
+        Float: st.floats(allow_nan=False),
+        Integer: st.integers(1, 9),
+        JSON: st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.just("\0\ud83d"), max_size=3),
+        LargeBinary: st.binary(max_size=20),
+    }
+    values = next((found for kind, found in of_type.items() if isinstance(column.type, kind)), TEXTS)
+    return values | st.just(null()) if column.nullable else values
+
+
+def rows_of(table: Table) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Rows of a table that violate none of its constraints."""
+    keys = [tuple(index.columns.keys()) for index in table.indexes if index.unique]
+    keys.append(tuple(table.primary_key.columns.keys()))
+    row = st.fixed_dictionaries({column.name: values_of(column) for column in table.columns})
+    distinct = tuple(lambda row, key=key: tuple(str(row[name]) for name in key) for key in keys)
+    return st.lists(row, max_size=3, unique_by=distinct)
+
+
+DATABASES = st.fixed_dictionaries({table.name: rows_of(table) for table in OTHERS})
+
+
+def fill(url: str, rows: Rows, events: int) -> None:
+    """Write rows, and an event log of which retention has deleted the older half."""
+    log = [
+        AgentEvent(type=kind, time=at * DAY, agent_id="bee", data={"text": "hé\0llo"})
+        for at in range(events)
+        for kind in (EventType.STEP_COMPLETED, EventType.HEALTH_STATE_CHANGED)
+    ]
+    database = open_database(url, read_only=False, busy_timeout=5)
+    with database.writer.begin():
+        append_events(database.writer, log)
+        prune(
+            database.writer, events / 2 * DAY + DAY, RetentionSettings(days=1, audit_days=max(2, events // 3))
+        )
+        known = {row["id"] for row in rows.get(OUTBOX.name, ())}
+        for table in OTHERS:
+            for row in rows.get(table.name, ()):
+                if "outbox_id" not in row or row["outbox_id"] in known:
+                    database.writer.execute(insert(table).values(row))
+    database.close()
+
+
+def read(url: str) -> Rows:
+    """Return every row of every table, and which values of nullable JSON columns are null."""
+    with connected(url) as conn:
+        found: Rows = {
+            table.name: [tuple(row) for row in conn.execute(select(table).order_by(*table.primary_key))]
+            for table in METADATA.sorted_tables
+        }
+        headers = select(KEYED_REQUESTS.c.headers.is_(None)).order_by(*KEYED_REQUESTS.primary_key)
+        found["without headers"] = list(conn.execute(headers).scalars())
+    return found
+
+
+def copy(source: str, target: str) -> StoreCopy:
+    return copy_database(source, target, on_row=lambda: None)
+
+
+@pytest.fixture
+def fresh(postgres: Postgres, tmp_path: Path) -> Iterator[dict[str, Fresh]]:
+    """By engine, a function that returns the address of a new, empty database."""
+    made: list[str] = []
+
+    def on_server() -> str:
+        made.append(postgres.empty())
+        return made[-1]
+
+    def in_a_file() -> str:
+        made.append(f"sqlite:///{tmp_path / f'hive-{len(made)}.db'}")
+        return made[-1]
+
+    yield {"sqlite": in_a_file, "postgresql": on_server}
+    for url in filter(is_postgres, made):
+        postgres.drop(url)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("original") / "hive.db"
+    fill(f"sqlite:///{path}", {}, 1500)
+    return path
+
+
+@pytest.fixture
+def source(original: Path, tmp_path: Path) -> str:
+    return f"sqlite:///{shutil.copy(original, tmp_path / 'source.db')}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def target(request: pytest.FixtureRequest, fresh: dict[str, Fresh]) -> str:
+    return fresh[request.param]()
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=DATABASES, events=st.integers(0, 6))
+def test_copy_to_postgresql_and_back_has_the_same_rows(
+    fresh: dict[str, Fresh], rows: Rows, events: int
+) -> None:
+    source, server, back = fresh["sqlite"](), fresh["postgresql"](), fresh["sqlite"]()
+    fill(source, rows, events)
+
+    first, second = copy(source, server), copy(server, back)
+
+    assert read(source) == read(server) == read(back)
+    assert first.log == second.log
+    assert first.archive == second.archive
+    assert Store.verify_file(server) == first.log
+    assert sum(first.rows.values()) == count_rows(source) == count_rows(back)
+
+
+def test_copy_continues_log_and_numbers(source: str, target: str) -> None:
+    change(
+        source,
+        "INSERT INTO receiver_notifications VALUES (7, 'd', 'r', 't', 'a', 'firing', 1.0, 1.0)",
+        *(
+            f"INSERT INTO outbox VALUES ({number}, 't', 'a', '{{}}', '{{}}', 1.0, NULL, 1.0, 1.0, true)"
+            for number in (3, 41)
+        ),
+    )
+
+    copy(source, target)
+
+    before = Store.verify_file(target)
+    with connected(target) as conn:
+        append_events(conn, [AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, agent_id="bee")])
+        assert verify(conn).rows == before.rows + 1
+        for table, expected in (("outbox", 42), ("receiver_notifications", 8)):
+            columns = {column.name: column for column in METADATA.tables[table].columns}
+            [row] = conn.exec_driver_sql(f"SELECT * FROM {table} WHERE id = {expected - 1}").mappings()
+            values = {name: row[name] for name in columns if name != "id"} | {"alert_key": "b"}
+            made = conn.execute(insert(METADATA.tables[table]).values(values))
+            assert made.inserted_primary_key == (expected,)
+
+
+@pytest.mark.parametrize("rows", [1, 2300])
+def test_killed_copy_leaves_an_empty_database_and_can_be_repeated(
+    source: str, target: str, rows: int
+) -> None:
+    command = [sys.executable, "-m", "tests.health.killed_copy", source, target, str(rows)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+
+    assert Store.verify_file(target).rows == 0
+    assert count_rows(target) == 1
+    assert copy(source, target).log == Store.verify_file(source)
+    assert read(target) == read(source)
+
+
+def test_source_in_use_is_refused(source: str, target: str) -> None:
+    service = Store.open(source)
+
+    with pytest.raises(StoreError, match=r"another queenright \(process \d+\) is using .*source.db; stop it"):
+        copy(source, target)
+
+    service.close_now()
+
+
+def test_target_in_use_is_refused(source: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queenright.health.store_copy._BUSY_SECONDS", 0.05)
+    service = Store.open(target)
+
+    with pytest.raises(StoreError, match=r"another queenright .* is using"):
+        copy(source, target)
+
+    service.close_now()
+
+
+def test_target_with_rows_is_refused_unchanged(source: str, target: str) -> None:
+    fill(target, {}, 3)
+    before = read(target)
+
+    with pytest.raises(StoreError, match=r"is not empty \(.* has rows\); give an empty database"):
+        copy(source, target)
+
+    assert read(target) == before
+
+
+def test_target_of_another_program_is_refused(source: str, target: str) -> None:
+    change(target, "CREATE TABLE honey (jar integer)")
+
+    with pytest.raises(StoreError, match="another program's database"):
+        copy(source, target)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_another_schema_is_refused_and_not_migrated(source: str, target: str, side: str) -> None:
+    Store.open(target).close_now()
+    url = source if side == "source" else target
+    change(url, "UPDATE alembic_version SET version_num = '0009'")
+
+    with pytest.raises(StoreError, match="has schema 0009, and this version reads"):
+        copy(source, target)
+
+    with connected(url) as conn:
+        assert conn.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "0009"
+
+
+def test_copy_to_itself_is_refused(database_url: str, tmp_path: Path) -> None:
+    fill(database_url, {}, 1)
+    same = database_url
+    if is_postgres(database_url):
+        same = database_url.replace("127.0.0.1", "localhost")
+    else:
+        (tmp_path / "link.db").symlink_to(tmp_path / "hive.db")
+        same = f"sqlite:///{tmp_path / 'link.db'}"
+
+    with pytest.raises(StoreError, match="is the database to copy; give another one to copy to"):
+        copy(database_url, same)
+
+
+def test_missing_source_is_refused_and_no_target_is_created(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no database at"):
+        copy(f"sqlite:///{tmp_path / 'none.db'}", f"sqlite:///{tmp_path / 'target.db'}")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unreachable_target_is_refused_without_its_password(source: str) -> None:
+    with pytest.raises(StoreError, match="Connection refused; start the server, or check host") as caught:
+        copy(source, "postgresql://ada:hush@127.0.0.1:1/x")
+
+    assert "hush" not in str(caught.value)
+
+
+def test_changed_source_is_refused_and_nothing_is_copied(source: str, target: str) -> None:
+    unguard(source)
+    change(source, "UPDATE events SET data = '{}' WHERE seq = 2900")
+
+    with pytest.raises(StoreError, match=r"source.db was changed: row 2900 is not what was written; look"):
+        copy(source, target)
+
+    assert count_rows(target) == 1
+
+
+def test_unreadable_source_is_named(source: str, target: str) -> None:
+    change(source, "INSERT INTO breakers VALUES (CAST(x'ff' AS TEXT), 'open', 1.0, '{}')")
+
+    with pytest.raises(StoreError, match=r"cannot use .*source.db: Could not decode to UTF-8"):
+        copy(source, target)
+
+    assert count_rows(target) == 1
+
+
+def test_value_that_the_target_refuses_is_not_shown(source: str, fresh: dict[str, Fresh]) -> None:
+    change(source, "INSERT INTO breakers VALUES ('secret' || char(0), 'open', 1.0, '{}')")
+    target = fresh["postgresql"]()
+
+    with pytest.raises(StoreError, match=r"cannot use postgresql://.*NUL") as caught:
+        copy(source, target)
+
+    assert "secret" not in str(caught.value)
+    assert count_rows(target) == 1

@@ -1,0 +1,68 @@
+"""`queenright store copy` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from queenright.health.engines import open_database
+from queenright.health.event_log import append_events
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import Postgres
+from tests.warm import queenright
+
+
+def write_log(folder: Path, events: int) -> str:
+    """Write an event log to the database in a storage folder, and return its address."""
+    url = f"sqlite:///{folder / 'queenright.db'}"
+    database = open_database(url, read_only=False, busy_timeout=5)
+    with database.writer.begin():
+        steps = [
+            AgentEvent(type=EventType.STEP_COMPLETED, time=1.0 + n, agent_id="bee") for n in range(events)
+        ]
+        append_events(database.writer, steps)
+    database.close()
+    return url
+
+
+def test_copy_passes_the_audit_and_prints_a_summary(tmp_path: Path, postgres: Postgres) -> None:
+    source, target = write_log(tmp_path / "storage", 3), postgres.empty()
+
+    done = queenright("store", "copy", source, target, cwd=tmp_path)
+    (tmp_path / "queenright.yaml").write_text(json.dumps({"database": target}))
+    checked = queenright("audit", "verify", "--json", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  events: 3 rows\n" in done.stdout
+    assert f"queenright.db to {target}: 4 rows.\n" in done.stdout
+    audit = json.loads(checked.stdout)
+    assert audit["ok"]
+    assert f"ends in {audit['head']}.\n" in done.stdout
+    postgres.drop(target)
+
+
+def test_copy_as_json_has_the_rows_by_table(tmp_path: Path) -> None:
+    source = write_log(tmp_path, 2)
+
+    done = queenright("store", "copy", source, f"sqlite:///{tmp_path / 'copy.db'}", "--json", cwd=tmp_path)
+
+    row = json.loads(done.stdout)
+    assert (row["from"], row["to"]) == (str(tmp_path / "queenright.db"), str(tmp_path / "copy.db"))
+    assert row["rows"]["events"] == 2
+    assert row["rows"]["tickets"] == 0
+    assert len(bytes.fromhex(row["head"])) == 32
+
+
+def test_refused_copy_does_not_print_the_password(tmp_path: Path) -> None:
+    source = write_log(tmp_path, 1)
+
+    for target in (
+        "postgresql://ada:hush@127.0.0.1:1/x",
+        "postgresql://ada:hush@x:y/x",
+        "mysql://a:hush@x/x",
+    ):
+        done = queenright("store", "copy", source, target, cwd=tmp_path)
+
+        assert done.returncode == 1
+        assert done.stderr.startswith("queenright: ")
+        assert "hush" not in done.stderr + done.stdout
