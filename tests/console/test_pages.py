@@ -343,10 +343,10 @@ async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
     await page.evaluate(axe)
     found: dict[str, Any] = await page.evaluate("part => axe.run(part)", part)
     return [
-        f"{page.url} {page.viewport_size}, {part}: {one['id']}: {node['html'][:120]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
+        f"{page.url} {page.viewport_size}, {part}: {violation['id']}: {node['html'][:120]}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
     ]
 
 
