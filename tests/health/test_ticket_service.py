@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import read_events
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.incarnation import end_session
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings, LoopSettings, ReEscalationSettings, TicketSettings
 from queenright.health.store import Store, StoreError
@@ -374,7 +375,7 @@ async def test_closed_ticket_says_how_the_run_ended(
 ) -> None:
     ticket = (await desk.raise_()).ticket
     over = worker()
-    over.vitals.end(status, 1001.0)
+    end_session(over.vitals, status, 1001.0)
 
     await desk.tickets.observe(over)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from queenright.health.findings import FindingKind
+from queenright.health.incarnation import end_session
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vital_facts import WorkerStatus
@@ -25,7 +26,7 @@ def session_record(
     vitals = VitalSigns("bee", session, began, SETTINGS.loops, SETTINGS)
     vitals.last_heartbeat = beat
     if ended:
-        vitals.end(WorkerStatus.FAILED, began + 1)
+        end_session(vitals, WorkerStatus.FAILED, began + 1)
     return vitals
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from queenright.health.activity import duration_key, tool_time_limit
 from queenright.health.findings import FindingKind
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
-from queenright.health.vital_state import duration_key
 from queenright.health.vitals import OpenTool, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 
@@ -220,7 +220,7 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
         return None
     due_at, tool = since + limit, v.open_tool
     if tool is not None and due_at > tool.started:
-        due_at += v.tool_time_limit(tool)
+        due_at += tool_time_limit(v, tool)
     return due_at
 
 

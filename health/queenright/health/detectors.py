@@ -16,6 +16,7 @@ from typing import Final
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
+from queenright.health.progress import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.resource_limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import CRITICAL_AFTER, grown, half_more
@@ -32,7 +33,6 @@ from queenright.health.stall_detectors import (
     span,
 )
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, WorkerStatus
-from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vital_work import failure_class
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED

@@ -29,6 +29,7 @@ from queenright.health.deadlines import (
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, may_follow
+from queenright.health.incarnation import end_session, undo_termination
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
@@ -283,7 +284,7 @@ class HealthMonitor:
         ):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
-            v.undo_termination(at)
+            undo_termination(v, at)
         v.apply(event, at)
         self._note_cost(v, event)
         if kind is _STARTED:
@@ -355,7 +356,7 @@ class HealthMonitor:
         if event.type in _ENDS and self._ends_terminated_run(v, event):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
-            v.undo_termination(at)
+            undo_termination(v, at)
         v.apply(event, at)
         self._note_cost(v, event)
         if event.type is _STARTED:
@@ -811,7 +812,7 @@ class HealthMonitor:
         self._update_children_activity(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
-            worker.vitals.end(WorkerStatus.UNKNOWN, over)
+            end_session(worker.vitals, WorkerStatus.UNKNOWN, over)
             worker.deadline = None
             return self._end_session(worker, at, now)
         due_at = worker.deadline

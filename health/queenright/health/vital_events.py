@@ -12,7 +12,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from queenright.health.activity import record_activity, record_start
 from queenright.health.calls import digest
+from queenright.health.incarnation import (
+    end_session,
+    is_of_current_incarnation,
+    is_of_earlier_incarnation,
+    reopen_session,
+)
+from queenright.health.progress import begin_visit, record_accepted_work, record_progress, record_user_input
 from queenright.health.resource_limits import after_report
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
@@ -30,6 +38,7 @@ from queenright.health.vital_facts import (
 )
 from queenright.health.vital_state import Handler, VitalState
 from queenright.health.vital_work import WORK_HANDLERS
+from queenright.health.waiting import begin_wait, end_wait
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -60,10 +69,10 @@ def is_settled_by_person(data: Mapping[str, Any]) -> bool:
 
 def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.ended_at is not None and at > v.ended_at:
-        v.reopen(at)
+        reopen_session(v, at)
     elif v.status is WorkerStatus.TERMINATED and at > v.incarnation_started:
         v.has_new_start = True
-    v.record_start(at)
+    record_start(v, at)
     if event.trace_id:
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     if data.get("framework"):
@@ -92,92 +101,92 @@ def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
 
 def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # One that was terminated leaves its block in good order: its work is not done for that.
-    if not _is_of_earlier_incarnation(v, event, at) and v.status is not WorkerStatus.TERMINATED:
-        v.end(WorkerStatus.COMPLETED, at)
+    if not is_of_earlier_incarnation(v, event, at) and v.status is not WorkerStatus.TERMINATED:
+        end_session(v, WorkerStatus.COMPLETED, at)
         v.consecutive_failures = 0
         v.recovery_failed = ""
 
 
 def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if _is_of_earlier_incarnation(v, event, at) or v.status is WorkerStatus.TERMINATED:
+    if is_of_earlier_incarnation(v, event, at) or v.status is WorkerStatus.TERMINATED:
         return
     if is_called_off(data):
-        v.end(WorkerStatus.CANCELLED, at)
+        end_session(v, WorkerStatus.CANCELLED, at)
         if data.get("error_type") == _INPUT_REFUSED:
             v.refused_input = tail(data.get("error") or "it is not valid")
         v.recovery_failed = ""  # somebody called the work off: there is nothing left to recover
         return
     if data.get("error_type") == TERMINATED:
-        v.end(WorkerStatus.TERMINATED, at)  # we stopped it, and say so in a moment
+        end_session(v, WorkerStatus.TERMINATED, at)  # we stopped it, and say so in a moment
         return
     v.note_error(data)
     v.consecutive_failures += 1
-    v.end(WorkerStatus.FAILED, at)
+    end_session(v, WorkerStatus.FAILED, at)
 
 
 def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if _is_of_current_incarnation(v, event.incarnation_id):
-        v.end(WorkerStatus.TERMINATED, at)
+    if is_of_current_incarnation(v, event.incarnation_id):
+        end_session(v, WorkerStatus.TERMINATED, at)
 
 
 def _on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_activity(at):
+    if record_activity(v, at):
         v.status = WorkerStatus.PAUSED
-        v.begin_wait(WaitingReason.PAUSED, at)
+        begin_wait(v, WaitingReason.PAUSED, at)
 
 
 def _on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_activity(at):
+    if record_activity(v, at):
         v.status = WorkerStatus.ACTIVE
-        v.end_wait(at)
+        end_wait(v, at)
 
 
 def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not v.record_activity(at):
+    if not record_activity(v, at):
         return
     try:
         reason = WaitingReason(str(data.get("reason")))
     except ValueError:
         v.status = WorkerStatus.ACTIVE
-        v.end_wait(at)
+        end_wait(v, at)
         return
     v.status = WorkerStatus.PAUSED if reason is WaitingReason.PAUSED else WorkerStatus.ACTIVE
     held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
-    v.begin_wait(reason, at, question=question_in(data), held_by=held_by)
+    begin_wait(v, reason, at, question=question_in(data), held_by=held_by)
 
 
 def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_activity(at):
-        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data))
+    if record_activity(v, at):
+        begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data))
 
 
 def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    v.hear_user(at)
-    if v.record_activity(at) and v.waiting is WaitingReason.USER_INPUT:
-        v.end_wait(at)
+    record_user_input(v, at)
+    if record_activity(v, at) and v.waiting is WaitingReason.USER_INPUT:
+        end_wait(v, at)
 
 
 def _on_visit(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_start(at):
-        v.begin_visit()
+    if record_start(v, at):
+        begin_visit(v)
         if event.node_id:
             v.node_id = sys.intern(event.node_id)
 
 
 def _on_activity(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    v.record_activity(at)
+    record_activity(v, at)
 
 
 def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_activity(at):
+    if record_activity(v, at):
         v.last_checkpoint = v.saved_from = max(at, v.last_checkpoint or at)
-        v.record_accepted_work(at)
+        record_accepted_work(v, at)
 
 
 def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply a heartbeat. Invalid fields are ignored, and nothing in it is progress."""
     if v.ended_at is not None and at > v.ended_at and (v.status is WorkerStatus.UNKNOWN or v.has_new_start):
-        v.reopen(at)  # it was thought to be dead
+        reopen_session(v, at)  # it was thought to be dead
     if v.ended_at is not None:
         return
     last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
@@ -201,7 +210,7 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
 
 def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply reported output counts; new counts are progress."""
-    if not v.record_activity(at):
+    if not record_activity(v, at):
         return
     files, passed, failed = (
         parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
@@ -214,7 +223,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
         return
     v.output = output
     if v.is_new(digest("output", str(output.counts))) and previous is not None:
-        v.record_progress(at)
+        record_progress(v, at)
 
 
 def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -254,7 +263,7 @@ def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any
     v.recovery_failed_at = at
     v._failed_incarnation = v.incarnation_count
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
-        v.end(WorkerStatus.FAILED, at)  # all that is known of it is that its recovery failed
+        end_session(v, WorkerStatus.FAILED, at)  # all that is known of it is that its recovery failed
 
 
 def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -269,24 +278,8 @@ def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any
     if not is_settled_by_person(data):
         return
     v.recovery_failed = ""
-    if data.get("worker_dead") and v.ended_at is None and _is_of_current_incarnation(v, event.incarnation_id):
-        v.end(WorkerStatus.UNKNOWN, at)
-
-
-def _is_of_earlier_incarnation(v: VitalState, event: AgentEvent, at: float) -> bool:
-    """
-    Return whether an end that names no incarnation is from before the one that is known.
-
-    An end that names the incarnation belongs to it whatever its time: in a late batch, the start may be timed
-    by its arrival and the end by its author's clock.
-    """
-    return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started
-
-
-def _is_of_current_incarnation(v: VitalState, incarnation: str) -> bool:
-    if not v.incarnation_id:
-        v.incarnation_id = incarnation
-    return not incarnation or incarnation == v.incarnation_id
+    if data.get("worker_dead") and v.ended_at is None and is_of_current_incarnation(v, event.incarnation_id):
+        end_session(v, WorkerStatus.UNKNOWN, at)
 
 
 _WORKER_EVENT_HANDLERS: Final[dict[EventType, Handler]] = {

@@ -1,11 +1,9 @@
-"""The state behind vital signs: everything the detectors know of one run of one worker."""
+"""The state of one run of one worker that detectors read."""
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
@@ -29,13 +27,6 @@ from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
-ERROR_WINDOW: Final = 20
-"""Window of calls and steps for the error rate; one failure is 5 %."""
-_ERROR_MINIMUM: Final = 8
-"""Minimum calls and steps for the error rate; with fewer, a single failure could exceed any limit."""
-_ERROR_RATE_CLEARS: Final = 0.8
-"""The finding clears below this part of its limit, so that a share at the limit does not flap."""
-_ALL_WELL: Final = 1 << ERROR_WINDOW
 _SEEN: Final = 48
 """Results and texts that are remembered to tell the new from the known."""
 
@@ -47,7 +38,8 @@ _WORDS: Final = {
     "X": "ERROR",
     "-": "NONE",
 }
-_NO_OUTCOMES: Final = 1
+NO_OUTCOMES: Final = 1
+"""No call or step yet: see ``_outcomes``."""
 _CLOCKS: Final = (
     "children_at",
     "last_heartbeat",
@@ -86,24 +78,14 @@ _MOMENTS: Final = (
 _DEFAULTS: Final = HealthSettings()
 
 
-TOKENS: Final = "tokens"
-"""As what the tokens between two changes are learned."""
-TOKENS_COUNTED_AS: Final = 1_000
-
-
-@lru_cache(4096)
-def duration_key(phase: Phase, what: str = "") -> str:
-    """Return the key under which durations of a phase are learned: a tool, a model, or a pause."""
-    return f"{phase.value}:{what}"
-
-
 class VitalState:
     """
     One run of one worker, compact: a hundred thousand of these fit one process.
 
     All times are seconds since the epoch. They never go backwards, and
-    reading never moves them. How each event changes them is in
-    ``vital_events`` and ``vital_work``; what begins with an underscore is their memory.
+    reading never moves them. The rules that change the state are functions, in one module a topic:
+    ``activity``, ``progress``, ``waiting``, ``incarnation`` and ``error_rate``; attributes with an
+    underscore are for them. ``vital_events`` and ``vital_work`` apply events by these rules.
 
     Args:
         agent_id: The worker.
@@ -262,7 +244,7 @@ class VitalState:
     ) -> None:
         self._loops = loops
         self.settings = settings or _DEFAULTS
-        self._outcomes = _NO_OUTCOMES
+        self._outcomes = NO_OUTCOMES  # one bit each, 1 if it failed; the leading bit counts them
         self._failed_incarnation = 0
         self._previous_incarnation = ""
         self.only_heartbeats = True
@@ -612,242 +594,10 @@ class VitalState:
         if self.away is not None:
             self.away = (min(self.away[0], now), min(self.away[1], now))
 
-    def is_late(self, at: float) -> bool:
-        """Return whether work that ended at ``at`` belongs to the ended session; it only adds to totals."""
-        return (
-            self.ended_at is not None and at <= self.ended_at and self.status is not WorkerStatus.TERMINATED
-        )
-
-    def record_activity(self, at: float) -> bool:
-        """Record activity. Return False if the worker has ended and this is a late report."""
-        if self.ended_at is not None:
-            is_stopped = self.status is WorkerStatus.TERMINATED and not self.has_new_start
-            if at <= self.ended_at or is_stopped:
-                return False
-            self.reopen(at)
-        self.only_heartbeats = False
-        self.active_for = self.source.elapsed
-        if at > self.last_activity:
-            if self.clocks is not None and self.waiting is None:
-                self._learn_pause(at)
-            self.last_activity = at
-        return True
-
-    def _learn_pause(self, at: float) -> None:
-        phase = self.phase
-        if phase in (Phase.IDLE, Phase.UNKNOWN) and self.clocks is not None:
-            self.clocks.learn(duration_key(phase), at - max(self.last_activity, self.clock_base))
-
-    def tool_time_limit(self, tool: OpenTool) -> float:
-        """
-        Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
-
-        That is the time that it declared, or a learned limit that is longer than the configured one.
-        """
-        if tool.timeout is not None:
-            return tool.timeout
-        if self.clocks is None or self.settings.learned_clocks.mode != "on":
-            return 0.0
-        configured = self.settings.stall.tool_seconds
-        learned = self.clocks.limit(
-            duration_key(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks
-        )
-        return learned.limit if learned is not None and learned.limit > configured else 0.0
-
-    def learn_duration(self, phase: Phase, what: str, took: float, at: float) -> None:
-        """Note how long a call took, unless the worker waited during it."""
-        if self.clocks is not None and self.waiting is None and at - took >= self.clock_base:
-            self.clocks.learn(duration_key(phase, what), took)
-
-    def record_start(self, at: float) -> bool:
-        """Note that the worker began something, which ends every wait but a pause."""
-        if not self.record_activity(at):
-            return False
-        if self.waiting is not None and self.waiting is not WaitingReason.PAUSED:
-            self.end_wait(at)
-        return True
-
-    def record_end(self, at: float) -> bool:
-        """Record the end of a call. For a worker that does not report starts, it also ends a wait."""
-        return self.record_activity(at) if self.start_records else self.record_start(at)
-
-    def record_progress(self, at: float) -> None:
-        """Record progress: at least a result that was not seen before."""
-        if self.last_progress is None or at > self.last_progress:
-            self.last_progress = self.progress_from = at
-        self.stale_calls = self.fruitless = self.polls = self.rereads = 0
-        self.end_failed_calls()
-        if self.breakers.half_open and at > self.breakers_since:
-            # They are half open, no call has probed them, and the worker makes progress without them.
-            self.breakers = self.breakers._replace(half_open=())
-        if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
-            self.recovery_failed = ""
-
-    def record_gain(self, at: float) -> None:
-        """Record a durable gain: a change, an accepted or saved result, or input of the user."""
-        if self.tokens_since_gain and self.clocks is not None:
-            self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
-        self.last_gain_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
-        self.end_standstill()
-
-    def end_standstill(self) -> None:
-        """Count repeats and failures among results from here."""
-        self.results_since_gain, self.stale_results_since_gain = 0, 0.0
-
-    def add_idle_turn(self, at: float, *, is_unprompted: bool) -> None:
-        """Count a model turn without a tool call; a later tool call resets the count."""
-        if self.idle_turns == 0:
-            self.idle_turns_since = at
-            self.unprompted_turns = 0
-        self.idle_turns += 1
-        self.unprompted_turns += is_unprompted
-
-    def hear_user(self, at: float) -> None:
-        """Record input of the user. Repeats before it no longer count."""
-        self.has_user = True
-        self.record_gain(at)
-        self.stale_calls = self.fruitless = self.polls = self.rereads = 0
-        self.streak = self.idle_turns = self._idle_before = 0
-        self.refusals = ()
-        self.recorded_results, self.stale_results = 0, 0.0
-        self._has_waited = False
-        self.end_failed_calls()
-        if self.calls is not None:
-            self.calls.clear()
-
-    def end_failed_calls(self) -> None:
-        """Reset the count of failed calls."""
-        self.failed_calls = 0
-        self.failing_since = None
-
-    def record_accepted_work(self, at: float) -> None:
-        """Record an ACCEPT or a checkpoint."""
-        self.record_progress(at)
-        self.record_gain(at)
-        self.idle_turns = 0
-        self.refusals = ()
-        self.recorded_results, self.stale_results = 0, 0.0
-
-    def _begin_incarnation(self, at: float) -> None:
-        self.incarnation_started = at
-        self.last_heartbeat = None
-        self.beat = None
-        self.heartbeat_late = False
-        self._forget_open()
-        self.reopen(at)
-
-    def reopen(self, at: float) -> None:
-        """Start another execution in the same session."""
-        self.incarnation_count += 1
-        if self.status is not WorkerStatus.UNKNOWN:
-            self.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
-        self.status = WorkerStatus.ACTIVE
-        self.ended_at = None
-        self.refused_input = ""
-        self.has_new_start = self.outlived_termination = self.withdrawal_due = False
-        self._forget_wait()
-        self.clock_base = max(self.clock_base, at)
-        self.begin_visit()
-        self.consecutive_failures = 0
-        self.llm_errors = 0
-        self.limit_due = None
-        self.streak = 0
-        self.stale_calls = self.fruitless = self.polls = self.rereads = 0
-        self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
-        self.refusals = ()
-        self.end_failed_calls()
-        self.token_spike = 0.0
-        self._outcomes = _NO_OUTCOMES
-        self.error_rate_high = False
-        self.output = None
-        self.resources = ()
-        self.cut_answers = NOT_CUT
-        self.breakers = self.breakers.without_process_breakers()
-        if self.calls is not None:
-            self.calls.end_repeats()
-
-    def undo_termination(self, at: float) -> None:
-        """Monitor the worker again, because it continues after its termination. Detector counts are kept."""
-        is_lost = self.has_failed_recovery
-        self.incarnation_count += 1
-        if is_lost:
-            self._failed_incarnation = self.incarnation_count
-        self.status = WorkerStatus.ACTIVE
-        self.ended_at = None
-        self.outlived_termination = self.withdrawal_due = True
-        self.clock_base = max(self.clock_base, at)
-
-    def begin_visit(self) -> None:
-        """Reset the counts of bad steps and results after an ACCEPT or at a new visit of a node."""
-        self.steps_since_last_accept = 0
-        self.bad_repeats = 0
-        self.recorded_results, self.stale_results = 0, 0.0
-        self.end_standstill()
-
-    def enter(self, node_id: str, at: float) -> None:
-        """Note in which node the worker is; another node is a new visit."""
-        if node_id and node_id != self.node_id:
-            if self.node_id:
-                self.begin_visit()
-            self.node_id = sys.intern(node_id)
-
-    def _forget_open(self) -> None:
-        self.open_tools = None
-        self.llm_open = 0
-
-    def _forget_wait(self) -> None:
-        self.waiting = self.waiting_since = self.limited_until = None
-        self.question = self.held_by = ""
-
     @property
     def may_be_idle(self) -> bool:
         """Whether it waits and needs no intervention; one that its guard holds waits for an intervention."""
         return self.waiting is not None and self.waiting is not WaitingReason.HELD
-
-    def begin_wait(self, reason: WaitingReason, at: float, *, question: str = "", held_by: str = "") -> None:
-        """Record that the worker waits; a repeated report does not restart the wait or drop its question."""
-        if question or self.waiting is not reason:
-            self.question = question
-        self.held_by = held_by
-        self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
-        if self.waiting is not reason:
-            self.waiting = reason
-            self.waiting_since = at
-
-    def wait_for_rate_limit(self, at: float, until: float) -> bool:
-        """
-        Wait until the rate limit ends; silence counts from then on.
-
-        Return False if calls are still refused long after the end that the first refusal named: that is a
-        failure of the provider.
-        """
-        if self.limit_due is None:
-            self.limit_due = until
-        if at - self.limit_due >= self.settings.health_check.no_tool_call_seconds:
-            return False
-        self.begin_wait(WaitingReason.BACKOFF, at)
-        self.limited_until = self.clock_base = max(until, self.clock_base)
-        return True
-
-    def end_wait(self, at: float) -> None:
-        """Record the end of a wait; silence is measured from here."""
-        if self.limited_until is not None:
-            self.clock_base = at
-        if self.waiting is WaitingReason.USER_INPUT:
-            self.idle_turns = 0
-        self._forget_wait()
-        self.clock_base = max(self.clock_base, at)
-
-    def end(self, status: WorkerStatus, at: float) -> None:
-        """Record the end of the session; a later report does not change a termination."""
-        if self.status is WorkerStatus.TERMINATED:
-            return
-        self.status = status
-        self.outlived_termination = self.withdrawal_due = False
-        self.ended_at = max(at, self.last_activity)
-        self.last_activity = self.ended_at
-        self._forget_open()
-        self._forget_wait()
 
     def is_new(self, what: bytes) -> bool:
         """Return whether this was not seen lately, and remember it."""
@@ -871,26 +621,6 @@ class VitalState:
         while index >= 0 and index % 8:
             index = results.find(what, index + 1)
         return index >= 0
-
-    def note_outcome(self, failed: bool, at: float) -> None:
-        """Count one call or step into the share that failed, and see which side of its border that is on."""
-        if not failed and self._outcomes == _ALL_WELL:
-            return  # nothing has failed, and still nothing
-        outcomes = (self._outcomes << 1) | failed
-        if outcomes >= 2 * _ALL_WELL:
-            # The leading bit tells how many there are; the oldest falls out behind it.
-            outcomes = (outcomes & (_ALL_WELL - 1)) | _ALL_WELL
-        self._outcomes = outcomes
-        failures, of = outcomes.bit_count() - 1, outcomes.bit_length() - 1
-        if failures == 0:
-            self.error_rate_high = False
-            return
-        limit = self.settings.health_check.error_rate
-        if self.error_rate_high:
-            self.error_rate_high = failures >= _ERROR_RATE_CLEARS * limit * of
-        elif of >= _ERROR_MINIMUM and failures > limit * of:
-            self.error_rate_high = True
-            self.error_rate_since = at
 
     def note_error(self, data: Mapping[str, Any]) -> None:
         """Count an error, and keep its text as evidence."""

@@ -10,7 +10,27 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+from queenright.health.activity import (
+    is_late_report,
+    learn_duration,
+    record_activity,
+    record_end,
+    record_start,
+    tool_time_limit,
+)
 from queenright.health.calls import RecentCalls, Seen, digest
+from queenright.health.error_rate import record_outcome
+from queenright.health.progress import (
+    add_idle_turn,
+    begin_visit,
+    end_failed_calls,
+    end_standstill,
+    enter_node,
+    record_accepted_work,
+    record_gain,
+    record_progress,
+    record_user_input,
+)
 from queenright.health.rate_limits import rate_limit_seconds
 from queenright.health.resource_limits import after_answer
 from queenright.health.tool_counts import ToolCounts
@@ -31,6 +51,7 @@ from queenright.health.vital_facts import (
     was_cancelled,
 )
 from queenright.health.vital_state import Handler, VitalState
+from queenright.health.waiting import begin_wait, end_wait, wait_for_rate_limit
 from queenright.instrumentation.effect import CHANGING, READING, Effect
 from queenright.instrumentation.effects import (
     asks_user,
@@ -91,17 +112,17 @@ _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C
 
 
 def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_start(at):
+    if record_start(v, at):
         v.start_records = True
-        v.enter(event.node_id, at)
+        enter_node(v, event.node_id, at)
 
 
 def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    is_late = v.is_late(at)
+    is_late = is_late_report(v, at)
     failed = bool(data.get("error_type") or data.get("error"))
     # A step that fails during a rate limit fails because of it: the worker still waits.
     is_limited = failed and v.limited_until is not None and at <= v.limited_until
-    if not is_late and not (v.record_activity(at) if is_limited else v.record_end(at)):
+    if not is_late and not (record_activity(v, at) if is_limited else record_end(v, at)):
         return
     v.steps_total += 1
     text = data.get("error") or data.get("text") or data.get("error_type")
@@ -113,7 +134,7 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.error_count += failed
     if is_late:
         return
-    v.enter(event.node_id, at)
+    enter_node(v, event.node_id, at)
     # Open calls that began before its end have lost their end events. Later ones are of a later step, whose
     # start records arrive before this span if both are in one batch.
     if v._llm_began < event.time:
@@ -126,7 +147,7 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     verdict = data.get("verdict")
     if not provider:
-        v.note_outcome(failed, at)
+        record_outcome(v, failed, at)
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
@@ -137,8 +158,8 @@ def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     elif letter != "-":
         v.idle_turns = 0  # it was accepted, or counts as a bad step
     if letter == "A":
-        v.begin_visit()
-        v.record_accepted_work(at)
+        begin_visit(v)
+        record_accepted_work(v, at)
         v.streak = 0
         v.llm_errors = 0  # a model has answered, even if no call was reported
         if v.calls is not None:
@@ -166,7 +187,7 @@ def _count_bad(v: VitalState, text: str, at: float) -> None:
 
 
 def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_start(at):
+    if record_start(v, at):
         _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
@@ -174,7 +195,7 @@ def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
 
 
 def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.record_activity(at) and v.tokens_at is not None:
+    if record_activity(v, at) and v.tokens_at is not None:
         v.tokens_from = at
 
 
@@ -182,8 +203,8 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     if (cost := parse_dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
         v.unpriced_tokens -= min(count_or_zero(data.get("priced_tokens")), v.unpriced_tokens)
-    is_late = v.is_late(at)
-    if data.get("amends") or (not is_late and not v.record_end(at)):
+    is_late = is_late_report(v, at)
+    if data.get("amends") or (not is_late and not record_end(v, at)):
         return
     _note_model(v, data)
     if v.llm_open:
@@ -193,7 +214,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         if was_cancelled(f"{kind} {data.get('error') or ''}"):
             return  # cancelled by a person or the agent: not a provider failure
         wait = None if is_late else rate_limit_seconds(data, at)
-        if wait is not None and v.wait_for_rate_limit(at, at + wait):
+        if wait is not None and wait_for_rate_limit(v, at, at + wait):
             return
         if v.llm_errors == 0:
             v.llm_error_since = at
@@ -201,7 +222,7 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
         full = context_is_full(kind) or context_is_full(str(data.get("error") or ""))
         v.llm_error = CONTEXT_FULL if full else kind
         v.note_error(data)
-        v.note_outcome(True, at)
+        record_outcome(v, True, at)
         return
     if not is_late or at >= v.llm_error_since:
         v.llm_errors = 0
@@ -216,11 +237,11 @@ def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float
     is_unprompted = _is_unprompted(v, data, duration)
     v._answered = v.active_for
     if not v.open_tools and not is_parallel:
-        v.add_idle_turn(at, is_unprompted=is_unprompted)
+        add_idle_turn(v, at, is_unprompted=is_unprompted)
         v.idle_turns_of_model = True
-    v.note_outcome(False, at)
+    record_outcome(v, False, at)
     if duration is not None:
-        v.learn_duration(Phase.LLM, v.model, duration, at)
+        learn_duration(v, Phase.LLM, v.model, duration, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a finished call used tokens, even if it reports none
     if received:
@@ -274,7 +295,7 @@ def _update_token_spike(v: VitalState, received: int) -> None:
 def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # Calls that start beside an open question, such as a sub-agent's, do not answer it.
     is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
-    if not (v.record_activity(at) if is_asking else v.record_start(at)):
+    if not (record_activity(v, at) if is_asking else record_start(v, at)):
         return
     v.start_records = True
     tool = OpenTool(
@@ -293,7 +314,7 @@ def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         opened.append(tool)
         del opened[:-_OPEN_TOOLS]
     if v.waiting is None and asks_user(tool.tool):
-        v.begin_wait(WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
+        begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
 
@@ -305,7 +326,7 @@ def _has_open_question(v: VitalState) -> bool:
 def _end_question(v: VitalState, at: float) -> None:
     """End the wait for the user, unless another question is open."""
     if v.waiting is WaitingReason.USER_INPUT and not _has_open_question(v):
-        v.end_wait(at)
+        end_wait(v, at)
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
@@ -323,7 +344,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
             if v.saved_from is not None and len(opened) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
                 v.saved_from = min(
-                    at, max(v.saved_from, v.clock_base) + min(v.tool_time_limit(open_tool), took)
+                    at, max(v.saved_from, v.clock_base) + min(tool_time_limit(v, open_tool), took)
                 )
             ran = v.active_for - open_tool.source_started
             del opened[index]
@@ -402,10 +423,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         _amend_tool(v, tool, data, at)
         return
     effect = _effect(data, tool)
-    is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_expected_failure(data, effect)
+    is_late, failed = is_late_report(v, at), tool_call_failed(data) and not _is_expected_failure(data, effect)
     is_stopped = failed and is_stopped_by_user(data)
     failed = failed and not is_stopped
-    if not is_late and not v.record_end(at):
+    if not is_late and not record_end(v, at):
         return
     v.tool_calls_total += 1
     if v.last_tool_call is None or at > v.last_tool_call:
@@ -428,19 +449,19 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.has_user = True
         v.idle_turns = 0
         return
-    v.note_outcome(failed, at)
+    record_outcome(v, failed, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
     if effect == _WAITS and not failed and tool_call_failed(data):
         result = None  # a timeout has no result
     if (took := duration if duration is not None else ran) is not None:
-        v.learn_duration(Phase.TOOL, tool, took, at)
+        learn_duration(v, Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
     # A harness without a user answers at once.
     if asks_user(tool) and (took is None or took >= _FASTEST_REPLY_SECONDS):
         v.has_user = True
         if not failed:
-            v.hear_user(at)
+            record_user_input(v, at)
     turn = data.get("turn")
     if duration is not None:
         turn = _parallel_turn(v, turn, event.trace_id, v.active_for - duration, v.active_for)
@@ -449,7 +470,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER_SECONDS)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
-            v.record_progress(at)
+            record_progress(v, at)
         return
     error = ""
     if failed:
@@ -537,7 +558,7 @@ def _count_turn(
     elif v.idle_turns_of_model:
         v.idle_turns_of_model = False  # this turn was counted at the model's answer
     else:
-        v.add_idle_turn(at, is_unprompted=is_unprompted)
+        add_idle_turn(v, at, is_unprompted=is_unprompted)
 
 
 def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
@@ -558,7 +579,7 @@ def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | N
 
 def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
-        v.record_progress(at)
+        record_progress(v, at)
         return
     _add_poll(v, at)
 
@@ -634,10 +655,10 @@ def _record_call(
         is_new_miss = is_miss and call is Seen.NEVER
         _record_result_news(v, of_result, call, effect, failed, turn, at, is_miss=is_new_miss)
     if not failed and call in (None, Seen.NEVER):
-        v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
+        end_failed_calls(v)  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = 0
-            v.end_standstill()
+            end_standstill(v)
     if error:
         is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (
             effect in _REFUSABLE and error != UNCLASSIFIED
@@ -688,7 +709,7 @@ def _record_change(v: VitalState, call: Seen | None, at: float) -> None:
     v.refusals = ()
     v.fruitless = 0
     if call is not Seen.BEFORE:
-        v.record_gain(at)
+        record_gain(v, at)
     if v.calls is not None and call is Seen.NEVER:
         v.calls.record_change()
 
@@ -698,7 +719,7 @@ def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) ->
     if v.tools is None or not tool_call_failed(data) or is_stopped_by_user(data):
         return
     v.tools.add_error(tool)
-    v.note_outcome(True, at)
+    record_outcome(v, True, at)
     v.note_error(data)
     _count_failed_call(v, data.get("turn"), at)
 
@@ -733,10 +754,10 @@ def _record_result_news(
             _count_stale_result(v, 0.5)
             v.stale_calls = 0
         else:
-            v.record_progress(at)
+            record_progress(v, at)
             v.new_in_a_row += 1
             if v.new_in_a_row >= v._loops.consecutive:
-                v.end_standstill()
+                end_standstill(v)
     elif call is Seen.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_results += 1.0

@@ -1,13 +1,14 @@
 """
 Vital signs: the state of one run of one worker, brought up to date event by event.
 
-``vital_state`` records activity and progress.
+The rules are in ``activity``, ``progress``, ``waiting`` and ``incarnation``.
 """
 
 from __future__ import annotations
 
 import sys
 
+from queenright.health.incarnation import enter_incarnation
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
 from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, Output, WorkerStatus
 from queenright.health.vital_state import VitalState
@@ -42,14 +43,10 @@ class VitalSigns(VitalState):
         if self.away is not None and event.type in WORKER_EVENTS:
             self.away = None
         incarnation = event.incarnation_id
-        # What others say about a worker names the incarnation that it is about, and begins none.
-        if incarnation and incarnation != self.incarnation_id and event.type not in ABOUT_WORKERS:
-            if incarnation == self._previous_incarnation:
-                return  # the last words of a process that has been replaced
-            if self.incarnation_id:
-                self._begin_incarnation(at)
-            self._previous_incarnation = self.incarnation_id
-            self.incarnation_id = incarnation
+        # Events of the health layer name the incarnation that they are about; they do not begin one.
+        is_other = incarnation and incarnation != self.incarnation_id and event.type not in ABOUT_WORKERS
+        if is_other and not enter_incarnation(self, incarnation, at):
+            return
         if event.graph_id and event.graph_id != self.graph_id:
             self.graph_id = sys.intern(event.graph_id)
         if event.type in WORKER_EVENTS:

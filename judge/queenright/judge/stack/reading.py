@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from queenright.health.detectors import detect
+from queenright.health.error_rate import ERROR_WINDOW, record_outcome
 from queenright.health.findings import Finding, FindingKind, worst
 from queenright.health.health_state import health_state
+from queenright.health.incarnation import end_session
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
 from queenright.health.vital_facts import OpenTool, WorkerStatus
-from queenright.health.vital_state import ERROR_WINDOW
 from queenright.health.vitals import VitalSigns
+from queenright.health.waiting import begin_wait
 from queenright.instrumentation.names import Phase
 from queenright.judge.stack.trace_events import events_of
 from queenright.judge.stack.traces import TraceSpan
@@ -74,7 +76,7 @@ def health_of(
 def ended_health(agent: str, target: str, settings: HealthSettings, now: float) -> WorkerHealth:
     """Return the health of a worker that has ended."""
     v = VitalSigns(agent, target, now, settings.loops, settings)
-    v.end(WorkerStatus.COMPLETED, now)
+    end_session(v, WorkerStatus.COMPLETED, now)
     return _health(v, settings, now)
 
 
@@ -129,7 +131,7 @@ def _apply_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, 
     v.error_count = max(v.error_count, sum(sighting.errors.values()))
     v.tool_calls_total = sum(calls for calls, _ in sighting.tool_calls.values())
     if sighting.waiting is not None:
-        v.begin_wait(sighting.waiting, v.last_activity)
+        begin_wait(v, sighting.waiting, v.last_activity)
     _apply_repetition(v, sighting, settings, now)
     _apply_outcomes(v, sighting, now)
     _apply_phase(v, sighting)
@@ -164,7 +166,7 @@ def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
     outcomes = min(int(calls), ERROR_WINDOW)
     bad = round(outcomes * failed / calls) if calls else 0
     for is_bad in [False] * (outcomes - bad) + [True] * bad:
-        v.note_outcome(is_bad, now)
+        record_outcome(v, is_bad, now)
 
 
 def _apply_phase(v: VitalSigns, sighting: Sighting) -> None:
