@@ -25,7 +25,7 @@ from typing import IO, Any
 from sqlalchemy import Connection, select
 
 from queenright.health.event_log import read_events
-from queenright.health.interventions.intervention import Intervention, Outcome, read_interventions
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome, read_interventions
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.table import newest
 from queenright.health.store import Store
@@ -390,7 +390,7 @@ def _twice(kept: StoredDecisions) -> list[str]:
     wrong += [
         f"intervention {intervention.intervention_id} never ended"
         for intervention in kept.interventions.values()
-        if intervention.outcome is Outcome.STARTED
+        if intervention.outcome is InterventionOutcome.STARTED
     ]
     tries: dict[tuple[str, int], set[str]] = defaultdict(set)
     for one in kept.recoveries:

@@ -13,7 +13,7 @@ import yaml
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import HealthState, Severity
-from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
@@ -283,7 +283,8 @@ def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dash
         (dict(KINDS), {kind.value for kind in ActionKind}),
         (
             dict(OUTCOMES),
-            {each.value for each in Outcome} - {Outcome.STARTED.value, Outcome.QUEUED.value},
+            {each.value for each in InterventionOutcome}
+            - {InterventionOutcome.STARTED.value, InterventionOutcome.QUEUED.value},
         ),
         (dict(RECOVERIES), {"initiated", "from_start", "completed", "failed", "exhausted"}),
         (SEVERITIES, set(Severity)),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.deadlines import Sign, over_from
+from queenright.health.deadlines import ProcessSign, over_from
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.monitor import MAX_PROCESSES, HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -227,7 +227,7 @@ def test_sign_of_life_never_advances_the_end(
         process.open_tool("a")
     found = process.monitor.get("porter", "a")
     assert found is not None
-    first, second = (Sign(process.now + at, process.now + at, interval) for at in (seen, seen + later))
+    first, second = (ProcessSign(process.now + at, process.now + at, interval) for at in (seen, seen + later))
     one, other = (over_from(found.vitals, SETTINGS, sign) for sign in (first, second))
 
     assert one is not None

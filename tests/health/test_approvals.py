@@ -23,7 +23,7 @@ from queenright.health.interventions.approval import (
     write_approval,
 )
 from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError, Approvals
-from queenright.health.interventions.intervention import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.retention import prune
 from queenright.health.settings import RetentionSettings
@@ -102,7 +102,7 @@ async def test_approved_termination_names_its_approver(fleet: Asking) -> None:
 
     assert (approval.status, approval.outcome, approval.is_open) == (
         ApprovalStatus.APPROVED,
-        Outcome.DONE,
+        InterventionOutcome.DONE,
         False,
     )
     [ended] = fleet.of(EventType.AGENT_TERMINATED)
@@ -255,7 +255,7 @@ async def test_emergency_stop_refuses_approval_and_keeps_the_request(fleet: Aski
 
     assert [one.approval_id for one in fleet.approvals.pending()] == [request.approval_id]
     await fleet.stop.set(False, by="ada", reason="done")
-    assert (await fleet.approvals.approve(request.approval_id, by="ada")).outcome is Outcome.DONE
+    assert (await fleet.approvals.approve(request.approval_id, by="ada")).outcome is InterventionOutcome.DONE
 
 
 async def test_unanswered_request_expires(fleet: Asking) -> None:
@@ -276,7 +276,7 @@ async def test_late_answer_is_ignored_even_before_the_deadline_check(
     request = await fleet.ask()
     fleet.time.now = request.expires_at + 1
 
-    with pytest.raises(ApprovalClosedError, match="nobody answered in time"):
+    with pytest.raises(ApprovalClosedError, match="no answer in time"):
         await fleet.approvals.approve(request.approval_id, by="ada")
 
     assert fleet.hands.stopped == []
@@ -358,7 +358,7 @@ async def test_advance_does_not_begin_an_approval_in_progress(fleet: Asking) -> 
 
     assert len(fleet.hands.stopped) == 1
     assert (await fleet.latest()) == approval
-    assert approval.outcome is Outcome.DONE
+    assert approval.outcome is InterventionOutcome.DONE
 
 
 async def test_healthy_worker_gets_no_request(store: Store) -> None:
@@ -396,7 +396,7 @@ async def test_failed_termination_is_published_and_may_be_requested_again(fleet:
 
     approval = await fleet.approvals.approve(request.approval_id, by="ada")
 
-    assert (approval.status, approval.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
+    assert (approval.status, approval.outcome) == (ApprovalStatus.APPROVED, InterventionOutcome.UNCONFIRMED)
     assert (await fleet.ask()).is_pending
 
 
@@ -429,7 +429,7 @@ async def test_pending_requests_survive_a_restart(fleet: Asking) -> None:
     await fleet.restart()
 
     assert [one.approval_id for one in fleet.approvals.pending()] == [request.approval_id]
-    assert (await fleet.approvals.approve(request.approval_id, by="ada")).outcome is Outcome.DONE
+    assert (await fleet.approvals.approve(request.approval_id, by="ada")).outcome is InterventionOutcome.DONE
 
 
 async def test_unstarted_approval_runs_once_after_the_quiet_period(fleet: Asking) -> None:
@@ -443,7 +443,7 @@ async def test_unstarted_approval_runs_once_after_the_quiet_period(fleet: Asking
     await fleet.look()
 
     assert len(fleet.hands.stopped) == 1
-    assert (await fleet.latest()).outcome is Outcome.DONE
+    assert (await fleet.latest()).outcome is InterventionOutcome.DONE
 
 
 async def test_approval_from_before_a_restart_is_void_after_progress(fleet: Asking) -> None:
@@ -474,7 +474,7 @@ async def test_approval_waits_during_the_emergency_stop(fleet: Asking) -> None:
     fleet.time.now += 6
     await fleet.look()
 
-    assert (await fleet.latest()).outcome is Outcome.DONE
+    assert (await fleet.latest()).outcome is InterventionOutcome.DONE
 
 
 async def test_old_approval_is_void(fleet: Asking) -> None:
@@ -506,7 +506,7 @@ async def test_started_termination_is_not_repeated_after_a_restart(fleet: Asking
     await fleet.look()
 
     assert len(fleet.hands.stopped) == 1
-    assert (await fleet.latest()).outcome is Outcome.UNCONFIRMED
+    assert (await fleet.latest()).outcome is InterventionOutcome.UNCONFIRMED
     with pytest.raises(asyncio.CancelledError):
         await approving
 
@@ -528,7 +528,7 @@ async def test_termination_is_retried_after_a_disk_failure(fleet: Asking) -> Non
     await fleet.look()
 
     assert len(fleet.hands.stopped) == 1
-    assert (await fleet.latest()).outcome is Outcome.DONE
+    assert (await fleet.latest()).outcome is InterventionOutcome.DONE
 
 
 async def _approve_and_die(fleet: Asking, asked: Approval) -> None:
@@ -555,10 +555,10 @@ async def _approve_and_die(fleet: Asking, asked: Approval) -> None:
 
 @pytest.mark.parametrize(
     ("where", "stops", "outcome"),
-    [("before", 1, Outcome.DONE), ("during", 0, Outcome.UNCONFIRMED)],
+    [("before", 1, InterventionOutcome.DONE), ("during", 0, InterventionOutcome.UNCONFIRMED)],
 )
 async def test_kill_during_an_approved_termination_stops_once_or_reports_unconfirmed(
-    tmp_path: Path, where: str, stops: int, outcome: Outcome
+    tmp_path: Path, where: str, stops: int, outcome: InterventionOutcome
 ) -> None:
     url = f"sqlite:///{tmp_path / 'killed.db'}"
     dying = await asyncio.create_subprocess_exec(

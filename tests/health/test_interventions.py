@@ -13,7 +13,11 @@ from pydantic import ValidationError
 
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.intervention import EscalationAnswer, EscalationStatus, Outcome
+from queenright.health.interventions.intervention import (
+    EscalationAnswer,
+    EscalationStatus,
+    InterventionOutcome,
+)
 from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
     EscalationClosedError,
@@ -359,7 +363,7 @@ async def test_worker_that_ends_during_its_termination_is_terminated(acting: Act
 
     termination = await acting.service.terminate("bee", "enough", by="op")
 
-    assert termination.outcome is Outcome.DONE
+    assert termination.outcome is InterventionOutcome.DONE
 
 
 @pytest.mark.parametrize(
@@ -649,7 +653,7 @@ async def test_disabled_ladder_takes_no_action(store: Store) -> None:
 
     nudge = await acting.service.nudge("bee", "say where you are", by="op")
 
-    assert nudge.outcome is Outcome.DONE
+    assert nudge.outcome is InterventionOutcome.DONE
     assert acting.hands.nudged[0][1] == "say where you are"
 
 
@@ -793,7 +797,7 @@ async def test_failed_operator_termination_keeps_the_ladder(
     termination = await acting.service.terminate("bee", "enough", by="ada")
     await acting.pass_time(ESCALATION - 1)
 
-    assert termination.outcome is Outcome.UNCONFIRMED
+    assert termination.outcome is InterventionOutcome.UNCONFIRMED
     assert question.escalation_id in acting.service.ledger.pending
     assert len(acting.hands.nudged) == 3
 
@@ -1005,19 +1009,19 @@ async def test_secrets_are_masked_in_records_but_not_in_nudges(acting: Acting, s
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        (InstructionStatus.DONE, Outcome.DONE),
-        (InstructionStatus.REFUSED, Outcome.REFUSED),
-        (InstructionStatus.FAILED, Outcome.FAILED),
-        (InstructionStatus.EXPIRED, Outcome.EXPIRED),
+        (InstructionStatus.DONE, InterventionOutcome.DONE),
+        (InstructionStatus.REFUSED, InterventionOutcome.REFUSED),
+        (InstructionStatus.FAILED, InterventionOutcome.FAILED),
+        (InstructionStatus.EXPIRED, InterventionOutcome.EXPIRED),
     ],
 )
 async def test_result_of_a_fetched_nudge_is_recorded(
-    acting: Acting, status: InstructionStatus, outcome: Outcome
+    acting: Acting, status: InstructionStatus, outcome: InterventionOutcome
 ) -> None:
     acting.hands.delivers = Delivery.QUEUED
     await acting.start()
     nudge = await acting.service.nudge("bee", "where are you?", by="ada")
-    assert nudge.outcome is Outcome.QUEUED
+    assert nudge.outcome is InterventionOutcome.QUEUED
     instruction = Instruction(
         instruction_id=nudge.intervention_id,
         agent_id="bee",
@@ -1192,7 +1196,7 @@ async def test_an_operator_ends_a_worker_for_good(acting: Acting) -> None:
     termination = await acting.service.terminate("bee", "not needed any more", by="ada")
     await acting.pass_time(3000)
 
-    assert termination.outcome is Outcome.DONE
+    assert termination.outcome is InterventionOutcome.DONE
     assert termination.checkpoint_id == "0000000001-c"
     [ended] = acting.of(EventType.AGENT_TERMINATED)
     assert ended.data["by"] == "ada"
@@ -1284,7 +1288,7 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
     """An ``on_terminate`` that returned is no proof; a person has to end the process."""
     await acting.start()
     termination = await acting.service.terminate("bee", "enough", by="ada")
-    assert (termination.outcome, acting.state()) == (Outcome.DONE, HealthState.TERMINATED)
+    assert (termination.outcome, acting.state()) == (InterventionOutcome.DONE, HealthState.TERMINATED)
     await acting.pass_time(300)
     if restarted:
         # It is heard while nobody acts on it.
@@ -1298,7 +1302,7 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
     assert acting.done() == ["terminate done", "terminate unconfirmed"]
     one = await acting.service.ledger.find_intervention(termination.intervention_id)
     assert one is not None
-    assert one.outcome is Outcome.UNCONFIRMED
+    assert one.outcome is InterventionOutcome.UNCONFIRMED
     assert "it is still working" in one.detail
     assert acting.service.ledger.ladders["bee", "bee-1"].level is Level.HUMAN
     assert acting.service.ledger.count(("bee", "bee-1")) == 1

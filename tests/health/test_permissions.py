@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
-from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.permissions import PermissionAnswer, PermissionNotFoundError, Permissions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
@@ -77,7 +77,7 @@ async def test_answer_reaches_the_request_and_is_recorded(desk: PermissionDesk, 
     answer = await desk.permissions.answer(desk.newest, decision, by="ada", reason="it is old")
 
     assert await waiting == PermissionAnswer(decision=decision, by="ada", reason="it is old")
-    assert (answer.kind.value, answer.outcome, answer.by) == ("answer", Outcome.DONE, "ada")
+    assert (answer.kind.value, answer.outcome, answer.by) == ("answer", InterventionOutcome.DONE, "ada")
     assert (answer.message, answer.reason) == (f"{decision}: Bash: rm -rf build", "it is old")
     assert await desk.outcomes() == [("answer", "done", "ada")]
     assert desk.permissions.open_requests() == []
@@ -175,7 +175,7 @@ async def test_dry_run_records_the_answer_and_sends_none(store: Store) -> None:
 
     answer = await result.permissions.answer(result.newest, "allow", by="ada")
 
-    assert answer.outcome is Outcome.DRY_RUN
+    assert answer.outcome is InterventionOutcome.DRY_RUN
     await acting.time.advance(30)
     assert await waiting is None
     await acting.service.close()

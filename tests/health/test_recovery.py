@@ -15,7 +15,7 @@ from queenright.health.database import StoreError
 from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import HealthState
 from queenright.health.interventions.intervention import Intervention, write_intervention
-from queenright.health.interventions.intervention import Outcome as Done
+from queenright.health.interventions.intervention import InterventionOutcome as Done
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from queenright.health.interventions.intervention import (
     Intervention,
-    Outcome,
+    InterventionOutcome,
     read_interventions,
     write_intervention,
 )
@@ -33,7 +33,7 @@ def nudge(number: int, created_at: float, agent: str = "bee") -> Intervention:
         session_id="s",
         incarnation_id="one",
         kind=ActionKind.NUDGE,
-        outcome=Outcome.DONE,
+        outcome=InterventionOutcome.DONE,
         by="ada",
         reason="",
         created_at=created_at,

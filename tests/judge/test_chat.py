@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.intervention import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
@@ -146,7 +146,7 @@ async def test_actions_on_the_worker_are_in_the_case(fleet: JudgedFleet) -> None
                 session_id=session,
                 incarnation_id="life-1",
                 kind=ActionKind.NUDGE,
-                outcome=Outcome.DONE,
+                outcome=InterventionOutcome.DONE,
                 by="ladder",
                 reason="no progress",
                 created_at=fleet.time.now - 60,

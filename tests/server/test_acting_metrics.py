@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from queenright.health.interventions.intervention import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
@@ -48,7 +48,7 @@ class Page:
         )
 
     def acted(
-        self, kind: ActionKind, outcome: Outcome, *, since: float | None = None, at: float = 100.0
+        self, kind: ActionKind, outcome: InterventionOutcome, *, since: float | None = None, at: float = 100.0
     ) -> None:
         done = Intervention(
             intervention_id="i",
@@ -74,38 +74,46 @@ def test_every_intervention_is_counted_by_kind_and_outcome_from_0_on(page: Page)
     for kind in ActionKind:
         assert page.value("interventions_total", kind=kind.value, outcome="refused") == 0
 
-    page.acted(ActionKind.NUDGE, Outcome.EXPIRED)
-    page.acted(ActionKind.NUDGE, Outcome.EXPIRED)
-    page.acted(ActionKind.TERMINATE, Outcome.REFUSED)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
+    page.acted(ActionKind.TERMINATE, InterventionOutcome.REFUSED)
 
     assert page.value("interventions_total", kind="nudge", outcome="expired") == 2
     assert page.value("interventions_total", kind="terminate", outcome="refused") == 1
 
 
 def test_fetched_nudge_is_counted_once_by_its_outcome(page: Page) -> None:
-    page.acted(ActionKind.NUDGE, Outcome.QUEUED, since=40.0, at=100.0)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.QUEUED, since=40.0, at=100.0)
     assert page.value("interventions_total", kind="nudge", outcome="done") == 0
     assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
 
-    page.acted(ActionKind.NUDGE, Outcome.DONE, since=40.0, at=100.0)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=100.0)
 
     assert page.value("interventions_total", kind="nudge", outcome="done") == 1
     assert page.value("time_to_intervention_seconds_count", kind="nudge") == 1
 
 
 def test_time_to_intervention_ends_at_the_first_action(page: Page) -> None:
-    page.acted(ActionKind.NUDGE, Outcome.UNREACHABLE, since=40.0, at=100.0)
-    page.acted(ActionKind.NUDGE, Outcome.DONE, since=40.0, at=130.0)
-    page.acted(ActionKind.ESCALATE, Outcome.DONE, since=40.0, at=900.0)
-    page.acted(ActionKind.NUDGE, Outcome.DONE, since=2000.0, at=2010.0)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.UNREACHABLE, since=40.0, at=100.0)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=130.0)
+    page.acted(ActionKind.ESCALATE, InterventionOutcome.DONE, since=40.0, at=900.0)
+    page.acted(ActionKind.NUDGE, InterventionOutcome.DONE, since=2000.0, at=2010.0)
 
     assert page.value("time_to_intervention_seconds_count", kind="nudge") == 2
     assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 100
     assert page.value("time_to_intervention_seconds_count", kind="escalate") == 0
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.DRY_RUN, Outcome.FAILED, Outcome.UNREACHABLE])
-def test_undelivered_intervention_has_no_delay(page: Page, outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        InterventionOutcome.REFUSED,
+        InterventionOutcome.DRY_RUN,
+        InterventionOutcome.FAILED,
+        InterventionOutcome.UNREACHABLE,
+    ],
+)
+def test_undelivered_intervention_has_no_delay(page: Page, outcome: InterventionOutcome) -> None:
     page.acted(ActionKind.NUDGE, outcome, since=40.0)
 
     assert page.value("time_to_intervention_seconds_count", kind="nudge") == 0

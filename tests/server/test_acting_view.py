@@ -9,7 +9,7 @@ import pytest
 
 from queenright import api
 from queenright.api.event_text import has_feed_line
-from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, Step
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
@@ -189,11 +189,13 @@ def test_a_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str,
     assert event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data)).text.startswith("bee: ")
 
 
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_intervention_record_without_an_event_has_a_line(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", list(InterventionOutcome))
+def test_intervention_record_without_an_event_has_a_line(outcome: InterventionOutcome) -> None:
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data={"outcome": outcome.value})
 
-    assert has_feed_line(event.type, event.data) is (outcome not in (Outcome.DONE, Outcome.QUEUED))
+    assert has_feed_line(event.type, event.data) is (
+        outcome not in (InterventionOutcome.DONE, InterventionOutcome.QUEUED)
+    )
 
 
 def test_feed_line_is_one_sentence_with_its_ticket() -> None:

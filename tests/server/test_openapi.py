@@ -22,7 +22,7 @@ from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.approval import ApprovalStatus
 from queenright.health.interventions.instructions import AnswerOutcome, Kind
-from queenright.health.interventions.intervention import Decision, EscalationStatus, Outcome
+from queenright.health.interventions.intervention import Decision, EscalationStatus, InterventionOutcome
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.recovery import RecoveryState
@@ -204,7 +204,7 @@ async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any])
         (terms.Phase, Phase),
         (terms.LadderLevel, Level),
         (terms.ActionKind, ActionKind),
-        (terms.Outcome, Outcome),
+        (terms.Outcome, InterventionOutcome),
         (terms.EscalationStatus, EscalationStatus),
         (terms.ApprovalStatus, ApprovalStatus),
         (terms.BreakerState, BreakerState),

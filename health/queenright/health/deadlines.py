@@ -49,11 +49,11 @@ class DetectorClock(NamedTuple):
     due: float
 
 
-class Sign(NamedTuple):
-    """When a process last showed that it runs; times in seconds since the epoch."""
+class ProcessSign(NamedTuple):
+    """The last sign that a process runs; times in seconds since the epoch."""
 
-    seen: float
-    beat: float = 0.0
+    at: float
+    work_at: float = 0.0
     """When it last reported open work."""
     interval: float | None = None
     """The interval of such reports in seconds, or None."""
@@ -175,7 +175,7 @@ def sends_heartbeats(v: VitalSigns) -> bool:
     return v.last_heartbeat is not None or v.heartbeat_interval is not None
 
 
-def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | None:
+def over_from(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> float | None:
     """
     Return when a silent worker counts as ended; None in the same cases as ``silent_from``.
 
@@ -186,15 +186,15 @@ def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | No
     """
     silent = silent_from(v, settings)
     if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):
-        return max(silent_since(v), sign.seen) + settings.tickets.dead_worker_seconds
+        return max(silent_since(v), sign.at) + settings.tickets.dead_worker_seconds
     if silent is None or not v.is_foreign or sends_heartbeats(v):
         return None if silent is None else silent + settings.tickets.dead_worker_seconds
     is_open = v.phase in (Phase.LLM, Phase.TOOL)
     if is_open and sign.interval is not None:
-        return max(sign.beat, silent_since(v)) + settings.heartbeat.limit(sign.interval)
+        return max(sign.work_at, silent_since(v)) + settings.heartbeat.limit(sign.interval)
     tickets = settings.tickets
     patience = tickets.dead_worker_seconds if is_open else tickets.abandoned_run_seconds
-    return max(silent, sign.seen) + patience
+    return max(silent, sign.at) + patience
 
 
 def checkpoint_from(v: VitalSigns) -> float | None:
@@ -295,7 +295,7 @@ def detector_clocks(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
         yield DetectorClock(FindingKind.OUTPUT_UNCHANGED, output, output + OUTPUT_UNCHANGED_SECONDS)
 
 
-def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[float]:
+def moments(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> Iterator[float]:
     """Yield every moment, past or future, at which time alone changes a worker's findings."""
     for clock in detector_clocks(v, settings):
         yield clock.due

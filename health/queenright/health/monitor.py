@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from queenright.health.children import Children
 from queenright.health.deadlines import (
-    Sign,
+    ProcessSign,
     grace_until,
     moments,
     over_from,
@@ -196,7 +196,7 @@ class HealthMonitor:
         self._failed_runs: dict[str, FailedRuns] = {}
         self._terminated_runs: dict[tuple[str, str, str], None] = {}
         self._counts_runs = True
-        self._signs: dict[str, Sign] = {}
+        self._signs: dict[str, ProcessSign] = {}
         self._renamed: dict[WorkerKey, WorkerKey] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
@@ -489,7 +489,7 @@ class HealthMonitor:
 
     def _restart_at(self, now: float) -> None:
         self._now = now
-        self._signs = {key: Sign(now, now, sign.interval) for key, sign in self._signs.items()}
+        self._signs = {key: ProcessSign(now, now, sign.interval) for key, sign in self._signs.items()}
         self._heap.clear()
         for worker in self._workers.values():
             worker.deadline = self._next(worker, now)
@@ -510,13 +510,13 @@ class HealthMonitor:
             while len(self._signs) >= MAX_PROCESSES:
                 del self._signs[next(iter(self._signs))]
         if interval is not None:
-            sign = Sign(now, now, interval)
+            sign = ProcessSign(now, now, interval)
         else:
-            sign = Sign(now) if previous is None else previous._replace(seen=now)
+            sign = ProcessSign(now) if previous is None else previous._replace(at=now)
         self._signs[incarnation_id] = sign
 
-    def _sign_of(self, v: VitalSigns) -> Sign:
-        return self._signs.get(v.incarnation_id) or Sign(self.listening_since)
+    def _sign_of(self, v: VitalSigns) -> ProcessSign:
+        return self._signs.get(v.incarnation_id) or ProcessSign(self.listening_since)
 
     def _over_from(self, v: VitalSigns) -> float | None:
         """Return when a silent worker counts as ended, or None."""

@@ -23,7 +23,7 @@ from queenright.health.interventions.intervention import (
     Decision,
     Escalation,
     Intervention,
-    Outcome,
+    InterventionOutcome,
     read_escalations,
     read_interventions,
 )
@@ -428,7 +428,7 @@ class HealthMonitoringService:
         agent_id: str | None = None,
         *,
         kind: ActionKind | None = None,
-        outcome: Outcome | None = None,
+        outcome: InterventionOutcome | None = None,
         before: Place | None = None,
     ) -> list[Intervention]:
         """Return interventions, newest first; ``before`` is the cursor of the next page."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from queenright.health.deadlines import Sign, moments, shortest_limit
+from queenright.health.deadlines import ProcessSign, moments, shortest_limit
 from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState
 from queenright.health.health_state import health_state
@@ -22,7 +22,7 @@ from queenright.runtime.events import AgentEvent, EventType
 REPLAYED_EVENTS: Final = (WORKER_EVENTS | ABOUT_WORKERS) - {EventType.RECOVERY_COMPLETED}
 """Types of logged events that are replayed. A completed recovery is about another session."""
 
-_UNKNOWN_SIGN: Final = Sign(0.0)
+_UNKNOWN_PROCESS: Final = ProcessSign(0.0)
 
 
 class TimedEvent(NamedTuple):
@@ -128,13 +128,13 @@ def state_at(moment: Moment, settings: HealthSettings) -> HealthState:
 
 def _moments_between(v: VitalSigns, settings: HealthSettings, after: float, until: float) -> list[float]:
     """Return the times at which time alone changes the findings, and then ``until``; or nothing."""
-    times = {at for at in moments(v, settings, _UNKNOWN_SIGN) if after < at <= until}
+    times = {at for at in moments(v, settings, _UNKNOWN_PROCESS) if after < at <= until}
     return sorted(times | {until}) if times else []
 
 
 def _next_moment(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:
     """Return when time alone may change the findings; an event can only postpone it."""
-    later = [moment for moment in moments(v, settings, _UNKNOWN_SIGN) if moment > at]
+    later = [moment for moment in moments(v, settings, _UNKNOWN_PROCESS) if moment > at]
     return min([*later, max(at, v.last_activity) + shortest])
 
 

@@ -39,7 +39,7 @@ from queenright.judge.chat_log import (
     record_of,
 )
 from queenright.judge.chat_tools import ChatTools, ChatTurn
-from queenright.judge.desk import MAX_TURNS, Desk
+from queenright.judge.decision_context import MAX_TURNS, DecisionContext
 from queenright.judge.messages import question_message
 from queenright.judge.metrics import FallbackReason
 from queenright.judge.models import AssignedModel
@@ -109,7 +109,7 @@ class OperatorChat:
 
     def __init__(
         self,
-        desk: Desk,
+        context: DecisionContext,
         model: AssignedModel,
         *,
         runtime: AgentRuntime,
@@ -118,18 +118,18 @@ class OperatorChat:
         actions: QueenActions | None = None,
         workspaces: AgentWorkspaces | None = None,
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._runtime = runtime
         self._bus = bus
-        self._tickets = desk.tickets
-        self._monitor = desk.monitor
+        self._tickets = context.tickets
+        self._monitor = context.monitor
         self._model = model
-        self._clock = desk.clock
+        self._clock = context.clock
         self._list_interventions = list_interventions
         self._tools = ChatTools(
-            tickets=desk.tickets,
-            monitor=desk.monitor,
-            clock=desk.clock,
+            tickets=context.tickets,
+            monitor=context.monitor,
+            clock=context.clock,
             actions=actions,
             workspaces=workspaces,
         )
@@ -163,7 +163,7 @@ class OperatorChat:
 
     def tools(self) -> list[Tool]:
         """Return the queen's tools in the chat."""
-        return [*self._tools.all, *self._desk.read_tools]
+        return [*self._tools.all, *self._context.read_tools]
 
     async def ask(
         self,

@@ -18,7 +18,7 @@ from queenright.health.worker_summary import summarise
 from queenright.instrumentation import names
 from queenright.judge import ticket_policy
 from queenright.judge.check_record import CheckRecord
-from queenright.judge.desk import Desk, decision_node
+from queenright.judge.decision_context import DecisionContext, decision_node
 from queenright.judge.messages import check_message
 from queenright.judge.metrics import CheckOutcome
 from queenright.judge.models import AssignedModel
@@ -76,34 +76,34 @@ class HealthJudge:
 
     def __init__(
         self,
-        desk: Desk,
+        context: DecisionContext,
         model: AssignedModel,
         *,
         publish: Callable[[AgentEvent], Awaitable[None]],
         disk: Disk,
         trend_file: Path,
     ) -> None:
-        self._desk = desk
-        self._monitor = desk.monitor
-        self._tickets = desk.tickets
-        self._settings = desk.settings
-        self._clock = desk.clock
-        self._metrics = desk.metrics
+        self._context = context
+        self._monitor = context.monitor
+        self._tickets = context.tickets
+        self._settings = context.settings
+        self._clock = context.clock
+        self._metrics = context.metrics
         self._model = model
-        self._prompt = judge_prompt(desk.settings, model.settings.prompt)
+        self._prompt = judge_prompt(context.settings, model.settings.prompt)
         self._publish = publish
         self._disk = disk
         self._trend_file = trend_file
         self._trends = Trends()
-        self._case = desk.open_case()
+        self._case = context.open_case()
         self._has_raised = False
         self._rejections: list[str] = []
         # A wake-up during a check is remembered here and costs one more check, not many.
         self._woken: dict[WorkerKey, str] = {}
         self._should_check_all = False
-        self._checked_all_at = desk.clock()
-        self._coverage = Coverage(desk.tickets)
-        self._answers = Answers(desk.settings.judge.interval_seconds)
+        self._checked_all_at = context.clock()
+        self._coverage = Coverage(context.tickets)
+        self._answers = Answers(context.settings.judge.interval_seconds)
         self._waiting: dict[WorkerKey, float] = {}
         """Since when a worker waits for its turn in the current check."""
 
@@ -113,7 +113,7 @@ class HealthJudge:
             JUDGE_NODE,
             system_prompt=self._prompt.text,
             output_key="health_verdict",
-            reads=(SUMMARY, *(tool.name for tool in self._desk.read_tools)),
+            reads=(SUMMARY, *(tool.name for tool in self._context.read_tools)),
             decides=(EMIT,),
             model=self._model,
         )
@@ -127,7 +127,7 @@ class HealthJudge:
 
     def tools(self) -> list[Tool]:
         """Return the judge's tools."""
-        return [self._case.tool(), emit_tool(self._emit), *self._desk.read_tools]
+        return [self._case.tool(), emit_tool(self._emit), *self._context.read_tools]
 
     async def load_trends(self) -> None:
         """Load the trends of the last checks; without them every worker is new to the judge."""
@@ -270,7 +270,7 @@ class HealthJudge:
     async def _bypass(self) -> None:
         """Write the rules' ticket where they bind and the model has not judged a worker in time."""
         while True:
-            await self._desk.sleep(BYPASS_SECONDS / _CHECKS_PER_BYPASS)
+            await self._context.sleep(BYPASS_SECONDS / _CHECKS_PER_BYPASS)
             now = self._clock()
             for key in self._woken:
                 self._waiting.setdefault(key, now)
@@ -342,7 +342,7 @@ class HealthJudge:
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.note_request(health, self._clock())
         vitals = health.vitals
-        with self._desk.tracer.start_as_current_span(
+        with self._context.tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
             links=links_to(vitals.last_trace_id, vitals.last_span_id),
             attributes={

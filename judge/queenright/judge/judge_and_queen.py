@@ -20,7 +20,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.budget import BUDGET_FILE, Budget
 from queenright.judge.chat import OPERATOR_CHAT, ListInterventions, OperatorChat
-from queenright.judge.desk import Desk, merge_node_tools
+from queenright.judge.decision_context import DecisionContext, merge_node_tools
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metrics import FallbackReason, JudgeMetrics
 from queenright.judge.models import AssignedModel, load_model
@@ -102,7 +102,7 @@ class JudgeAndQueen:
         judge_model = AssignedModel(judge_provider, judge.judge)
         queen_model = AssignedModel(queen_provider, judge.queen)
         self._models = (judge_model, queen_model)
-        desk = Desk(
+        context = DecisionContext(
             monitor=monitor,
             tickets=tickets,
             settings=settings,
@@ -113,15 +113,15 @@ class JudgeAndQueen:
             read_tools=tuple(read_tools),
         )
         self._judge = HealthJudge(
-            desk,
+            context,
             judge_model,
             publish=bus.publish,
             disk=self.runtime.disk,
             trend_file=storage / "graphs" / JUDGE_GRAPH / "trend.json",
         )
-        self._queen = Queen(desk, queen_model, retry=self._request_triage, actions=actions)
+        self._queen = Queen(context, queen_model, retry=self._request_triage, actions=actions)
         self.chat = OperatorChat(
-            desk,
+            context,
             queen_model,
             runtime=self.runtime,
             bus=bus,
@@ -133,7 +133,7 @@ class JudgeAndQueen:
         self._orchestrator: Orchestrator | None = None
         if decide is not None and settings.intervention.escalation.orchestrator == "queen":
             self._orchestrator = Orchestrator(
-                desk, queen_model, decide=decide, retry=self._request_escalation_decision
+                context, queen_model, decide=decide, retry=self._request_escalation_decision
             )
         self.runtime.add_graph(
             self._judge.graph(),

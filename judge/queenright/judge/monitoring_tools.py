@@ -23,7 +23,7 @@ from queenright.judge.rules_model import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
 
-NOBODY: WorkerKey = ("", "")
+NO_WORKER: WorkerKey = ("", "")
 
 
 def _reject_path(session_id: str) -> str:
@@ -135,7 +135,7 @@ class Lookup:
     def __init__(self, workers: Workers, clock: Clock) -> None:
         self._workers = workers
         self._clock = clock
-        self.key = NOBODY
+        self.key = NO_WORKER
         """The worker that is shown if the model names none."""
 
     async def find(self, agent_id: str = "", session_id: str = "") -> WorkerHealth | None:

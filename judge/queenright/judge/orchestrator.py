@@ -21,7 +21,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.judge import escalation_policy
-from queenright.judge.desk import Desk, decision_node
+from queenright.judge.decision_context import DecisionContext, decision_node
 from queenright.judge.messages import escalation_message
 from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import escalation_prompt
@@ -88,11 +88,11 @@ class Orchestrator:
     """
 
     def __init__(
-        self, desk: Desk, model: AssignedModel, *, decide: Decide, retry: Callable[[str], None]
+        self, context: DecisionContext, model: AssignedModel, *, decide: Decide, retry: Callable[[str], None]
     ) -> None:
-        self._desk = desk
-        self._clock = desk.clock
-        self._case = desk.open_case()
+        self._context = context
+        self._clock = context.clock
+        self._case = context.open_case()
         self._model = model
         self._prompt = escalation_prompt()
         self._decide = decide
@@ -190,7 +190,7 @@ class Orchestrator:
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session has ended"
         self._current, self._outcome = escalation, _UNDECIDED
-        with self._desk.tracer.start_as_current_span(
+        with self._context.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
             context=child_of(*waiting.trace),
             attributes={
@@ -316,7 +316,7 @@ class Orchestrator:
         """Retry after growing pauses; give up at the deadline."""
         key, pause = escalation.escalation_id, _FIRST_PAUSE_SECONDS
         while (seconds := escalation.deadline - self._clock()) > 0:
-            await self._desk.sleep(min(pause, seconds))
+            await self._context.sleep(min(pause, seconds))
             if key not in self._open:
                 return
             if key not in self._queued and self._clock() < escalation.deadline:

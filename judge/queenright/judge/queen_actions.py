@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.interventions.approval import describe_requester
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.intervention import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.messages import duration
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import TerminationSettings
@@ -154,9 +154,9 @@ class WorkerActions:
             )
         )
         words = {
-            Outcome.DONE: "nudged: the message is in the worker's context",
-            Outcome.QUEUED: "nudged: the message waits for the worker to fetch it",
-            Outcome.DRY_RUN: "dry run: the nudge is logged and was not sent",
+            InterventionOutcome.DONE: "nudged: the message is in the worker's context",
+            InterventionOutcome.QUEUED: "nudged: the message waits for the worker to fetch it",
+            InterventionOutcome.DRY_RUN: "dry run: the nudge is logged and was not sent",
         }
         return _result(intervention, words, "the nudge was not delivered")
 
@@ -199,8 +199,8 @@ class WorkerActions:
             )
         )
         words = {
-            Outcome.DONE: "the worker has stopped",
-            Outcome.DRY_RUN: "dry run: the termination is logged, and the worker keeps running",
+            InterventionOutcome.DONE: "the worker has stopped",
+            InterventionOutcome.DRY_RUN: "dry run: the termination is logged, and the worker keeps running",
         }
         return _result(intervention, words, "the worker may still be running")
 
@@ -223,7 +223,7 @@ async def _attempt(work: Awaitable[T]) -> T:
         raise ToolError(str(error)) from error
 
 
-def _result(intervention: Intervention, words: dict[Outcome, str], otherwise: str) -> str:
+def _result(intervention: Intervention, words: dict[InterventionOutcome, str], otherwise: str) -> str:
     if intervention.outcome in words:
         return words[intervention.outcome]
     raise ToolError(f"{intervention.outcome.value}: {intervention.detail or otherwise}")

@@ -18,7 +18,7 @@ from queenright.health.ticket_service import Decision
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import ticket_policy, wording
-from queenright.judge.desk import Desk, decision_node
+from queenright.judge.decision_context import DecisionContext, decision_node
 from queenright.judge.messages import triage_message
 from queenright.judge.metrics import TriageDecision
 from queenright.judge.models import AssignedModel
@@ -95,22 +95,22 @@ class Queen:
 
     def __init__(
         self,
-        desk: Desk,
+        context: DecisionContext,
         model: AssignedModel,
         *,
         retry: Callable[[str], None],
         actions: QueenActions | None = None,
     ) -> None:
-        self._desk = desk
-        self._monitor = desk.monitor
-        self._tickets = desk.tickets
-        self._clock = desk.clock
+        self._context = context
+        self._monitor = context.monitor
+        self._tickets = context.tickets
+        self._clock = context.clock
         self._model = model
-        self._timeout = desk.settings.judge.triage_timeout_seconds
+        self._timeout = context.settings.judge.triage_timeout_seconds
         self._prompt = queen_prompt(model.settings.prompt)
         self._retry = retry
         self._action_tools = [] if actions is None else acting_tools(actions, self._require_undecided)
-        self._case = desk.open_case()
+        self._case = context.open_case()
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
@@ -128,7 +128,7 @@ class Queen:
             TRIAGE_NODE,
             system_prompt=self._prompt.text,
             output_key="intervention_decision",
-            reads=(SUMMARY, *(tool.name for tool in (*self._desk.read_tools, *self._action_tools))),
+            reads=(SUMMARY, *(tool.name for tool in (*self._context.read_tools, *self._action_tools))),
             decides=(NOTIFY, DISMISS),
             model=self._model,
         )
@@ -150,7 +150,7 @@ class Queen:
             notify_tool(self._notify),
             Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
             *self._action_tools,
-            *self._desk.read_tools,
+            *self._context.read_tools,
         ]
 
     def expect(self, ticket_id: str) -> None:
@@ -244,7 +244,7 @@ class Queen:
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
         self._case.select((ticket.agent_id, ticket.session_id))
         self._current = ticket
-        with self._desk.tracer.start_as_current_span(
+        with self._context.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.agent_id}",
             context=child_of(ticket.trace_id, ticket.span_id),
             attributes={
@@ -323,10 +323,10 @@ class Queen:
         health = self._monitor.get(ticket.agent_id, ticket.session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
-        return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLE_SECONDS
+        return self._clock() < grace_until(health.vitals, self._context.settings) + _SETTLE_SECONDS
 
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
-        return self._desk.summary((ticket.agent_id, ticket.session_id))
+        return self._context.summary((ticket.agent_id, ticket.session_id))
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing known speaks against notifying the operator at once."""
@@ -373,7 +373,7 @@ class Queen:
 
     def _count(self, ticket_id: str, decision: TriageDecision) -> None:
         now = self._clock()
-        self._desk.metrics.count_triage(decision, now - self._arrived.get(ticket_id, now))
+        self._context.metrics.count_triage(decision, now - self._arrived.get(ticket_id, now))
 
     # -- bypass ---------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Queen:
     async def _run_timer(self) -> None:
         while self._checks:
             self._wakes_at = self._checks[0][0]
-            await self._desk.sleep(max(0.0, self._wakes_at - self._clock()))
+            await self._context.sleep(max(0.0, self._wakes_at - self._clock()))
             self._wakes_at = -math.inf  # awake: it reads the heap again before it sleeps
             try:
                 await self._check_due()

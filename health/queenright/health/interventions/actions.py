@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.interventions import messages
-from queenright.health.interventions.intervention import Escalation, Intervention, Outcome
+from queenright.health.interventions.intervention import Escalation, Intervention, InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError, Permit, permit
@@ -36,7 +36,7 @@ _TEXT_LIMIT: Final = 2000
 _NUDGE_LIFETIME_SECONDS: Final = 600.0
 """A nudge that is not fetched within this time expires, because it is outdated."""
 
-Sign = Callable[[AgentEvent], AgentEvent]
+SignEvent = Callable[[AgentEvent], AgentEvent]
 """Returns an event with a signature over its content."""
 
 
@@ -68,7 +68,7 @@ class Actions:
         stop_reason: Callable[[], str | None],
         clock: Clock,
         ids: Callable[[], str],
-        sign: Sign,
+        sign: SignEvent,
     ) -> None:
         self._ledger = ledger
         self._monitor = monitor
@@ -114,7 +114,7 @@ class Actions:
         """
         intervention = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
-            return await self._end(intervention, Outcome.DRY_RUN, ladder)
+            return await self._end(intervention, InterventionOutcome.DRY_RUN, ladder)
         ladder = _mark_undelivered(ladder, "")
         await self._begin(intervention, ladder)
         expires_at = intervention.created_at + _NUDGE_LIFETIME_SECONDS
@@ -128,7 +128,7 @@ class Actions:
             return await self._end(
                 intervention, _outcome(error), _mark_undelivered(ladder, detail), detail=detail
             )
-        outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
+        outcome = InterventionOutcome.DONE if delivery is Delivery.INJECTED else InterventionOutcome.QUEUED
         event = self._event(
             EventType.NUDGE_SENT,
             intervention,
@@ -166,7 +166,7 @@ class Actions:
             update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
         )
         if self._settings.is_dry(ActionKind.ESCALATE):
-            return await self._end(intervention, Outcome.DRY_RUN, climbed), None, climbed
+            return await self._end(intervention, InterventionOutcome.DRY_RUN, climbed), None, climbed
         worker = self._monitor.get(intervention.agent_id, intervention.session_id)
         question = Escalation(
             escalation_id=self._ids(),
@@ -182,7 +182,7 @@ class Actions:
         intervention = intervention.model_copy(
             update={
                 "escalation_id": question.escalation_id,
-                "outcome": Outcome.DONE,
+                "outcome": InterventionOutcome.DONE,
                 "finished_at": now,
             }
         )
@@ -241,7 +241,7 @@ class Actions:
             grant, by=by, reason=reason, since=since, intervention_id=intervention_id
         )
         if dry or self._settings.is_dry(ActionKind.TERMINATE):
-            return await self._end(intervention, Outcome.DRY_RUN, ladders.otherwise)
+            return await self._end(intervention, InterventionOutcome.DRY_RUN, ladders.otherwise)
         if resumed is None:
             await self._begin(intervention, ladders.during)
         try:
@@ -262,7 +262,7 @@ class Actions:
         if not stopped.confirmed:
             # It may still be working, so no event reports its end and nothing replaces it.
             return await self._end(
-                intervention, Outcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail
+                intervention, InterventionOutcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail
             )
         return await self.confirm(
             intervention, stopped, ladder=ladders.done, withdrawn=withdrawn, events=events
@@ -291,15 +291,15 @@ class Actions:
         """
         intervention = self._new(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
-            return await self._end(intervention, Outcome.DRY_RUN, ladder)
+            return await self._end(intervention, InterventionOutcome.DRY_RUN, ladder)
         await self._begin(intervention, ladder)
         try:
             self.permit(grant.kind, grant.target)
             deliver()
         except ActionRefusedError as refused:
-            await self._end(intervention, Outcome.REFUSED, ladder, detail=refused.reason)
+            await self._end(intervention, InterventionOutcome.REFUSED, ladder, detail=refused.reason)
             raise
-        return await self._end(intervention, Outcome.DONE, ladder)
+        return await self._end(intervention, InterventionOutcome.DONE, ladder)
 
     async def confirm(
         self,
@@ -331,7 +331,7 @@ class Actions:
         )
         return await self._end(
             intervention,
-            Outcome.DONE,
+            InterventionOutcome.DONE,
             ladder,
             detail=stopped.detail,
             events=[self._sign(ended), *events],
@@ -342,7 +342,7 @@ class Actions:
         self,
         kind: ActionKind,
         target: Target,
-        outcome: Outcome,
+        outcome: InterventionOutcome,
         *,
         by: str,
         reason: str,
@@ -358,10 +358,10 @@ class Actions:
         self, intervention: Intervention, ladder: Ladder | None, detail: str
     ) -> Intervention:
         """Record that the result of an action is unknown."""
-        return await self._end(intervention, Outcome.FAILED, ladder, detail=detail)
+        return await self._end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
 
     async def record_answer(
-        self, intervention: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None
+        self, intervention: Intervention, outcome: InterventionOutcome, detail: str, ladder: Ladder | None
     ) -> None:
         """Record the result of a nudge: the worker's answer, or that it was not fetched."""
         intervention = intervention.model_copy(update={"answered_at": self._clock()})
@@ -371,7 +371,7 @@ class Actions:
         self, intervention: Intervention, ladder: Ladder | None, detail: str
     ) -> Intervention:
         """Record that it is unknown whether a worker has stopped, and why."""
-        return await self._end(intervention, Outcome.UNCONFIRMED, ladder, detail=detail)
+        return await self._end(intervention, InterventionOutcome.UNCONFIRMED, ladder, detail=detail)
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class Actions:
             session_id=target.session_id,
             incarnation_id=target.incarnation_id,
             kind=grant.kind,
-            outcome=Outcome.STARTED,
+            outcome=InterventionOutcome.STARTED,
             by=redact(by, 100),
             reason=redact(reason, _TEXT_LIMIT),
             attempt=attempt,
@@ -410,7 +410,7 @@ class Actions:
     async def _end(
         self,
         intervention: Intervention,
-        outcome: Outcome,
+        outcome: InterventionOutcome,
         ladder: Ladder | None,
         *,
         detail: str = "",
@@ -421,9 +421,13 @@ class Actions:
         ended = intervention.model_copy(
             update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
         )
-        if outcome in (Outcome.FAILED, Outcome.UNREACHABLE, Outcome.UNCONFIRMED):
+        if outcome in (
+            InterventionOutcome.FAILED,
+            InterventionOutcome.UNREACHABLE,
+            InterventionOutcome.UNCONFIRMED,
+        ):
             # Most workers in other processes cannot be nudged, so that is no reason for a warning.
-            is_usual = outcome is Outcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
+            is_usual = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
             level = logging.INFO if is_usual else logging.WARNING
             who = repr(intervention.agent_id) if is_usual else intervention.target
             _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, ended.detail)
@@ -474,10 +478,12 @@ def _mark_undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
     return None if ladder is None else ladder.model_copy(update={"undelivered": why})
 
 
-def _outcome(error: Exception) -> Outcome:
+def _outcome(error: Exception) -> InterventionOutcome:
     if isinstance(error, WorkerUnreachableError):
-        return Outcome.UNREACHABLE
-    return Outcome.REFUSED if isinstance(error, ActionRefusedError) else Outcome.FAILED
+        return InterventionOutcome.UNREACHABLE
+    return (
+        InterventionOutcome.REFUSED if isinstance(error, ActionRefusedError) else InterventionOutcome.FAILED
+    )
 
 
 def _describe_error(error: Exception) -> str:

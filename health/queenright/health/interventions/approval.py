@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, select
 
 from queenright.health.findings import FindingKind
-from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.target import WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place, find_body, newest_first, put_row
@@ -49,7 +49,7 @@ class Approval(WorkerRecord):
     decision_reason: str = ""
     intervention_id: str = ""
     """The termination that an approval leads to. Its id is set with the approval, so that it runs once."""
-    outcome: Outcome | None = None
+    outcome: InterventionOutcome | None = None
     """The outcome of that termination; null before."""
     detail: str = ""
 

@@ -20,7 +20,7 @@ from queenright.health.findings import FindingKind
 from queenright.health.interventions import approval as approval_rows
 from queenright.health.interventions import messages
 from queenright.health.interventions.approval import Approval, ApprovalStatus, void_reason
-from queenright.health.interventions.intervention import Intervention, Outcome, find_intervention
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome, find_intervention
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -242,7 +242,7 @@ class Approvals:
         if approval is None:
             raise ApprovalNotFoundError(approval_id)
         if approval.is_pending and approval.expires_at <= self._clock():
-            approval = await self._close(approval, ApprovalStatus.EXPIRED, "nobody answered in time")
+            approval = await self._close(approval, ApprovalStatus.EXPIRED, "no answer in time")
         if not approval.is_pending:
             raise ApprovalClosedError(approval)
         return approval
@@ -298,7 +298,7 @@ class Approvals:
             # Shortly after a start, no worker has sent an event yet.
             reason = void_reason(approval, self._monitor.find(*approval.target.key)) if begin else None
             if approval.is_pending and approval.expires_at <= now:
-                await self._close_if_open(approval, ApprovalStatus.EXPIRED, "nobody answered in time")
+                await self._close_if_open(approval, ApprovalStatus.EXPIRED, "no answer in time")
             elif approval.is_pending and reason is not None:
                 await self._close_if_open(approval, ApprovalStatus.VOID, reason)
             elif not approval.is_pending and (approval.decided_at or 0.0) + self._timeout <= now:
@@ -379,7 +379,9 @@ class Approvals:
             self._in_progress.discard(approval.approval_id)
         return await self._record_outcome(approval, intervention.outcome, intervention.detail)
 
-    async def _record_outcome(self, approval: Approval, outcome: Outcome, detail: str) -> Approval:
+    async def _record_outcome(
+        self, approval: Approval, outcome: InterventionOutcome, detail: str
+    ) -> Approval:
         updated = approval.model_copy(update={"outcome": outcome, "detail": detail})
         await self._commit(lambda conn: [updated])
         return updated

@@ -21,7 +21,7 @@ MORE_TIME_SECONDS: Final = 900.0
 OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
 
 
-class Outcome(StrEnum):
+class InterventionOutcome(StrEnum):
     """The outcome of an intervention."""
 
     STARTED = "started"
@@ -45,7 +45,7 @@ class Intervention(WorkerRecord):
 
     intervention_id: str
     kind: ActionKind
-    outcome: Outcome
+    outcome: InterventionOutcome
     by: str
     """``ladder``, ``queen``, ``orchestrator``, or the person who requested it."""
     reason: str
@@ -63,12 +63,12 @@ class Intervention(WorkerRecord):
     @property
     def delivered(self) -> bool:
         """Whether a nudge is in the worker's context, or queued until the worker fetches it."""
-        return self.outcome in (Outcome.DONE, Outcome.QUEUED)
+        return self.outcome in (InterventionOutcome.DONE, InterventionOutcome.QUEUED)
 
     @property
     def terminated(self) -> bool:
         """Whether the worker has certainly stopped after a termination."""
-        return self.outcome is Outcome.DONE
+        return self.outcome is InterventionOutcome.DONE
 
 
 class EscalationStatus(StrEnum):
@@ -174,7 +174,7 @@ def read_interventions(
     limit: int,
     agent_id: str | None = None,
     kind: ActionKind | None = None,
-    outcome: Outcome | None = None,
+    outcome: InterventionOutcome | None = None,
     before: Place | None = None,
 ) -> list[Intervention]:
     """Return interventions, newest first; ``before`` is the cursor of the next page."""

@@ -9,7 +9,7 @@ from typing import Final
 from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
-from queenright.health.interventions.actions import Actions, Sign, TerminationLadders
+from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.intervention import (
     MORE_TIME_SECONDS,
@@ -19,7 +19,7 @@ from queenright.health.interventions.intervention import (
     EscalationAnswer,
     EscalationStatus,
     Intervention,
-    Outcome,
+    InterventionOutcome,
 )
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ladder_scheduler import (
@@ -49,10 +49,10 @@ from queenright.runtime.events import AgentEvent, Clock
 _log = logging.getLogger(__name__)
 
 _ANSWERS: Final = {
-    InstructionStatus.DONE: Outcome.DONE,
-    InstructionStatus.REFUSED: Outcome.REFUSED,
-    InstructionStatus.FAILED: Outcome.FAILED,
-    InstructionStatus.EXPIRED: Outcome.EXPIRED,
+    InstructionStatus.DONE: InterventionOutcome.DONE,
+    InstructionStatus.REFUSED: InterventionOutcome.REFUSED,
+    InstructionStatus.FAILED: InterventionOutcome.FAILED,
+    InstructionStatus.EXPIRED: InterventionOutcome.EXPIRED,
 }
 _MAX_MORE_TIME_SECONDS: Final = 7 * 86_400.0
 
@@ -117,7 +117,7 @@ class InterventionService:
         storm: StormWatch,
         clock: Clock,
         publish: Callable[..., None],
-        sign: Sign,
+        sign: SignEvent,
         orchestrator: Orchestrator | None = None,
         ids: Callable[[], str] = new_id,
     ) -> None:
@@ -180,7 +180,7 @@ class InterventionService:
                 and ladder.target == intervention.target
                 and ladder.level is Level.TERMINATING
             )
-            if intervention.outcome is Outcome.STARTED and not climbs:
+            if intervention.outcome is InterventionOutcome.STARTED and not climbs:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
                 await self._actions.record_unconfirmed(intervention, ladder, detail)
 
@@ -278,11 +278,11 @@ class InterventionService:
             # The fetching worker must not wait for another action on it.
             self._ladder_scheduler.start(self._record_answer(instruction, outcome))
 
-    async def _record_answer(self, instruction: Instruction, outcome: Outcome) -> None:
+    async def _record_answer(self, instruction: Instruction, outcome: InterventionOutcome) -> None:
         key = self._monitor.current_key((instruction.agent_id, instruction.session_id))
         async with self._ladder_scheduler.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
-            if intervention is not None and intervention.outcome is Outcome.QUEUED:
+            if intervention is not None and intervention.outcome is InterventionOutcome.QUEUED:
                 await self._actions.record_answer(
                     intervention, outcome, instruction.detail, self.ledger.ladders.get(key)
                 )
@@ -589,7 +589,7 @@ class InterventionService:
         async with self._ladder_scheduler.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
             intervention = await self._terminate(grant, target.key, by=by, reason=reason)
-        if intervention.outcome is not Outcome.DONE:
+        if intervention.outcome is not InterventionOutcome.DONE:
             raise ActionRefusedError(
                 ActionKind.RECOVER, target.agent_id, f"it may still be working: {intervention.detail}"
             )
@@ -664,7 +664,7 @@ class InterventionService:
             await self._actions.note(
                 kind,
                 target,
-                Outcome.REFUSED,
+                InterventionOutcome.REFUSED,
                 by=by,
                 reason=reason,
                 detail=refusal.reason,

@@ -18,7 +18,12 @@ from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import refusal_reason
 from queenright.health.interventions.actions import Actions, TerminationLadders
-from queenright.health.interventions.intervention import Escalation, EscalationStatus, Intervention, Outcome
+from queenright.health.interventions.intervention import (
+    Escalation,
+    EscalationStatus,
+    Intervention,
+    InterventionOutcome,
+)
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError
@@ -290,7 +295,7 @@ class LadderScheduler:
             ladder = ladder.model_copy(
                 update={
                     "level": Level.TERMINATING if automatic else Level.HUMAN,
-                    "reason": f"nobody decided in time: {describe_cause(worker)}",
+                    "reason": f"no decision in time: {describe_cause(worker)}",
                 }
             )
             closed, events = self.close_question(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
@@ -318,7 +323,7 @@ class LadderScheduler:
             since=ladder.trouble_since,
             resumed=resumed,
         )
-        if intervention.outcome is Outcome.DONE:
+        if intervention.outcome is InterventionOutcome.DONE:
             self.consider(worker)
 
     def _after_termination(self, ladder: Ladder) -> Ladder:
@@ -337,7 +342,7 @@ class LadderScheduler:
         intervention = self._ledger.uncertain[worker.key]
         if intervention.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
-            if intervention.outcome is Outcome.STARTED:
+            if intervention.outcome is InterventionOutcome.STARTED:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
                 )
@@ -358,7 +363,7 @@ class LadderScheduler:
         intervention = self._ledger.uncertain.get(worker.key)
         if intervention is None or intervention.target != target:
             intervention = await self._ledger.find_stopped(target)
-        if intervention is not None and intervention.outcome is Outcome.DONE:
+        if intervention is not None and intervention.outcome is InterventionOutcome.DONE:
             self._ledger.uncertain[worker.key] = intervention
             current = self._ledger.ladders.get(worker.key)
             if current is None or current.target != target:
@@ -386,13 +391,13 @@ class LadderScheduler:
         try:
             self._actions.permit(ActionKind.RECOVER, ladder.target)
         except ActionRefusedError as refusal:
-            outcome, detail = Outcome.REFUSED, refusal.reason
+            outcome, detail = InterventionOutcome.REFUSED, refusal.reason
         else:
             if self._settings.intervention.is_dry(ActionKind.RECOVER):
-                outcome = Outcome.DRY_RUN
+                outcome = InterventionOutcome.DRY_RUN
             else:
                 result = await self._recovery.request(ladder.target, reason, by=ladder.by)
-                outcome = Outcome.DONE if result.accepted else Outcome.REFUSED
+                outcome = InterventionOutcome.DONE if result.accepted else InterventionOutcome.REFUSED
                 detail, after = result.reason, recovering if result.accepted else human
                 if not result.accepted:
                     _log.warning("%s is not recovered: %s", ladder.target, result.reason)

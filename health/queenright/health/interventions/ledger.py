@@ -11,7 +11,12 @@ from sqlalchemy import Connection
 from queenright.health.event_log import append_events
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions import intervention as intervention_rows
-from queenright.health.interventions.intervention import Escalation, EscalationStatus, Intervention, Outcome
+from queenright.health.interventions.intervention import (
+    Escalation,
+    EscalationStatus,
+    Intervention,
+    InterventionOutcome,
+)
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
@@ -23,7 +28,7 @@ _COUNTED: Final = 100_000
 _MAX_TERMINATIONS: Final = 1000
 """The maximum number of terminations of an agent that are searched, the newest first."""
 
-_UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
+_UNCERTAIN: Final = frozenset({InterventionOutcome.STARTED, InterventionOutcome.UNCONFIRMED})
 
 
 class InterventionLedger:
@@ -48,8 +53,12 @@ class InterventionLedger:
                 intervention_rows.read_ladders(conn),
                 intervention_rows.read_escalations(conn, limit=_COUNTED, pending=True),
                 intervention_rows.count_interventions(conn),
-                intervention_rows.read_interventions(conn, limit=_COUNTED, outcome=Outcome.STARTED),
-                intervention_rows.read_interventions(conn, limit=1000, outcome=Outcome.UNCONFIRMED),
+                intervention_rows.read_interventions(
+                    conn, limit=_COUNTED, outcome=InterventionOutcome.STARTED
+                ),
+                intervention_rows.read_interventions(
+                    conn, limit=1000, outcome=InterventionOutcome.UNCONFIRMED
+                ),
             )
 
         ladders, pending, counts, started, unconfirmed = await self._store.read(read)
@@ -205,7 +214,7 @@ class InterventionLedger:
                 limit=_MAX_TERMINATIONS,
                 agent_id=target.agent_id,
                 kind=ActionKind.TERMINATE,
-                outcome=Outcome.DONE,
+                outcome=InterventionOutcome.DONE,
             )
 
         return next(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.intervention_service import AgentNotFoundError, InterventionService
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.monitor import HealthMonitor
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 BY: Final = "spending limit"
 _RETRY_SECONDS: Final = 600.0
 """Seconds until a failed brake is retried, if the worker continues to spend."""
-_DONE: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.DRY_RUN})
+_DONE: Final = frozenset({InterventionOutcome.DONE, InterventionOutcome.QUEUED, InterventionOutcome.DRY_RUN})
 _NUDGE: Final = (
     "A spending limit is reached: {reached}. Save what you have, say what remains to be done, and stop, "
     "unless your user tells you to continue."

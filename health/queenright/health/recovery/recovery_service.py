@@ -17,7 +17,7 @@ from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Outcome, read_interventions
+from queenright.health.interventions.intervention import InterventionOutcome, read_interventions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -26,7 +26,15 @@ from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
-from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, PutOff, Starter, StartResult, Stop
+from queenright.health.recovery.starter import (
+    NO_RESPAWNER,
+    Dropped,
+    NotStarted,
+    Postponed,
+    Starter,
+    StartResult,
+    Stop,
+)
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
@@ -433,7 +441,7 @@ class RecoveryService:
             reviewed=recovery.reviewed,
         )
         if isinstance(planned, plan.Allowed) and self._starter.respawner(recovery.target) is None:
-            planned = Exhausted(NOBODY)
+            planned = Exhausted(NO_RESPAWNER)
         if isinstance(planned, Exhausted):
             return self._give_up(changes, recovery, past, planned.reason)
         recovery = recovery.model_copy(
@@ -636,7 +644,7 @@ class RecoveryService:
                 await self._begin_watch(recovery, outcome, now)
             case Dropped(reason):
                 await self._end(recovery, RecoveryState.DROPPED, reason, now)
-            case PutOff(seconds, reason):
+            case Postponed(seconds, reason):
                 await self._defer(recovery, now + seconds, reason)
             case NotStarted(reason, final):
                 if recovery.started_at is None and not final:
@@ -721,7 +729,7 @@ class RecoveryService:
         """Return whether a termination of this incarnation was not confirmed."""
         unconfirmed = await self._store.read(
             lambda conn: read_interventions(
-                conn, limit=100, agent_id=target.agent_id, outcome=Outcome.UNCONFIRMED
+                conn, limit=100, agent_id=target.agent_id, outcome=InterventionOutcome.UNCONFIRMED
             )
         )
         return any(recovery.target == target for recovery in unconfirmed)

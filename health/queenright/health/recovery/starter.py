@@ -30,7 +30,7 @@ T = TypeVar("T")
 START_SECONDS: Final = 60.0
 """The time limit for looking up or starting a worker."""
 
-NOBODY: Final = (
+NO_RESPAWNER: Final = (
     "nothing here can start its worker: it runs in another process, or its graph is not loaded; start it "
     "where it ran, or set a webhook that does: health_monitoring.recovery.webhook_url"
 )
@@ -57,14 +57,14 @@ class NotStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
-    """Retry in this many seconds."""
+class Postponed:
+    """The start is retried in this many seconds."""
 
     seconds: float
     reason: str
 
 
-StartResult = Dropped | NotStarted | PutOff | Respawned
+StartResult = Dropped | NotStarted | Postponed | Respawned
 Stop = Callable[[Target, str], Awaitable[object]]
 """Stops a worker; takes the reason."""
 
@@ -142,11 +142,11 @@ class Starter:
             return Dropped(obstacle)
         respawner = self.respawner(target)
         if respawner is None:
-            return NotStarted(NOBODY, final=True)
+            return NotStarted(NO_RESPAWNER, final=True)
         try:
             permit = self._admit(target)
         except CallRefusedError as refusal:
-            return PutOff(max(1.0, refusal.retry_in), redact(str(refusal)))
+            return Postponed(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
             outcome = await self._respawn(recovery, respawner, record_start)
         except (StoreError, asyncio.CancelledError):

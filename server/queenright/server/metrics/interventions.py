@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queenright.health.interventions.intervention import Intervention, Outcome
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.instrumentation import names
 from queenright.instrumentation.label_limit import Limited
@@ -31,7 +31,9 @@ _FROM_START: Final = "from_start"
 _INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
 _MAX_TROUBLES: Final = 10_000
 """Troubles whose first intervention is remembered; the newest are kept."""
-_VISIBLE_OUTCOMES: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
+_VISIBLE_OUTCOMES: Final = frozenset(
+    {InterventionOutcome.DONE, InterventionOutcome.QUEUED, InterventionOutcome.UNCONFIRMED}
+)
 """Outcomes that have or will have an effect on the worker."""
 
 
@@ -85,8 +87,8 @@ class InterventionMetrics:
         self._delay = histogram(names.TIME_TO_INTERVENTION, registry, buckets=_INTERVENTION_SECONDS)
         for kind in ActionKind:
             self._delay.labels(kind.value)
-            for outcome in Outcome:
-                if outcome not in (Outcome.STARTED, Outcome.QUEUED):
+            for outcome in InterventionOutcome:
+                if outcome not in (InterventionOutcome.STARTED, InterventionOutcome.QUEUED):
                     self._interventions.labels(kind.value, outcome.value)
         self._recoveries = counter(names.RECOVERIES, registry)
         for outcome_label in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
@@ -124,9 +126,9 @@ class InterventionMetrics:
 
     def _count_intervention(self, intervention: Intervention, exemplar: dict[str, str] | None) -> None:
         # The delay is observed once, for the first intervention: the delays of later rungs are settings.
-        if intervention.outcome is Outcome.STARTED:
+        if intervention.outcome is InterventionOutcome.STARTED:
             return
-        if intervention.outcome is not Outcome.QUEUED:  # counted when its outcome is known
+        if intervention.outcome is not InterventionOutcome.QUEUED:  # counted when its outcome is known
             self._interventions.labels(intervention.kind.value, intervention.outcome.value).inc()
         if intervention.trouble_since is None or intervention.outcome not in _VISIBLE_OUTCOMES:
             return

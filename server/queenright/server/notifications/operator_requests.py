@@ -22,7 +22,7 @@ from queenright.health.interventions.intervention import (
     Escalation,
     EscalationStatus,
     Intervention,
-    Outcome,
+    InterventionOutcome,
     find_escalation,
     find_ladder,
     read_interventions,
@@ -61,10 +61,10 @@ REQUESTING: Final = frozenset(
 _MAX_REQUESTS: Final = 1_000
 
 _NOT_STOPPED: Final = {
-    Outcome.UNREACHABLE: "it could not be reached",
-    Outcome.UNCONFIRMED: "nothing says that it has stopped",
-    Outcome.FAILED: "that failed",
-    Outcome.EXPIRED: "it did not fetch the instruction in time",
+    InterventionOutcome.UNREACHABLE: "it could not be reached",
+    InterventionOutcome.UNCONFIRMED: "nothing says that it has stopped",
+    InterventionOutcome.FAILED: "that failed",
+    InterventionOutcome.EXPIRED: "it did not fetch the instruction in time",
 }
 
 
@@ -116,7 +116,7 @@ def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Inte
     return [
         request
         for request in terminations
-        if request.session_id == session_id and request.outcome is not Outcome.REFUSED
+        if request.session_id == session_id and request.outcome is not InterventionOutcome.REFUSED
     ]
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.health.interventions.intervention import Decision, Outcome
+from queenright.health.interventions.intervention import Decision, InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
@@ -106,7 +106,9 @@ async def list_interventions(
     health: HealthDep,
     agent_id: AgentQuery = None,
     kind: Annotated[ActionKind | None, Query(description="Only interventions of this kind.")] = None,
-    outcome: Annotated[Outcome | None, Query(description="Only interventions with this outcome.")] = None,
+    outcome: Annotated[
+        InterventionOutcome | None, Query(description="Only interventions with this outcome.")
+    ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.InterventionsPage:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.health.interventions.intervention import Outcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.permissions import PermissionDecision
 from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
@@ -60,4 +60,4 @@ async def answer_permission(
     permission = await service.permissions.answer(
         request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
     )
-    return api.PermissionResult.of(permission, delivered=permission.outcome is Outcome.DONE)
+    return api.PermissionResult.of(permission, delivered=permission.outcome is InterventionOutcome.DONE)

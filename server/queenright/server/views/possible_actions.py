@@ -9,7 +9,7 @@ from queenright.health.interventions.permit import ActionRefusedError, permit
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.plan import is_lost
-from queenright.health.recovery.starter import NOBODY
+from queenright.health.recovery.starter import NO_RESPAWNER
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.server.service import Service
 
@@ -32,7 +32,7 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth, target: 
         except ActionRefusedError as refused:
             return refused.reason
     if is_recovery and not service.remediation.recovery.can_reach(target):
-        return NOBODY
+        return NO_RESPAWNER
     if kind is ActionKind.ESCALATE:
         return service.interventions.pending_escalation(worker)
     return ""

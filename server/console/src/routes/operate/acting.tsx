@@ -4,7 +4,7 @@ import { useState } from 'react'
 import { actorName, answerApproval } from '../../api/acts'
 import { data, GET, PUT } from '../../api/client'
 import { callerQuery, statusQuery } from '../../api/queries'
-import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, Outcome } from '../../api/schema'
+import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, InterventionOutcome } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, words } from '../../format'
 import { by } from '../../shell/name'
@@ -268,8 +268,8 @@ function Ladders({ acting }: { acting: ActingState }) {
 }
 
 const KINDS: readonly ActionKind[] = ['nudge', 'escalate', 'terminate', 'recover', 'answer']
-const OUTCOMES: readonly Outcome[] = ['done', 'started', 'queued', 'unreachable', 'unconfirmed', 'refused', 'failed', 'expired', 'dry_run']
-const OUTCOME_TONES: Partial<Record<Outcome, Tone>> = { unreachable: 'stuck', unconfirmed: 'degraded', expired: 'degraded', started: 'queen', queued: 'queen' }
+const OUTCOMES: readonly InterventionOutcome[] = ['done', 'started', 'queued', 'unreachable', 'unconfirmed', 'refused', 'failed', 'expired', 'dry_run']
+const OUTCOME_TONES: Partial<Record<InterventionOutcome, Tone>> = { unreachable: 'stuck', unconfirmed: 'degraded', expired: 'degraded', started: 'queen', queued: 'queen' }
 
 function Interventions() {
   const [{ agent = '', type = '', state = '' }, change] = useFilters()
@@ -283,7 +283,7 @@ function Interventions() {
               limit: 50,
               ...(agent ? { agent_id: agent } : {}),
               ...(type ? { kind: type as ActionKind } : {}),
-              ...(state ? { outcome: state as Outcome } : {}),
+              ...(state ? { outcome: state as InterventionOutcome } : {}),
               ...(pageParam ? { cursor: pageParam } : {}),
             },
           },

@@ -1,4 +1,4 @@
-"""The desk that judge, queen, orchestrator and chat share: workers, tickets, clocks and read tools."""
+"""The context that judge, queen, orchestrator and chat share: workers, tickets, clocks and read tools."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MAX_TURNS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class DecisionContext:
     """
-    Everything that every role needs to decide; one desk per service.
+    What every role needs to decide; one per service.
 
     Args:
         read_tools: Tools besides the health summary that only read, such as metrics and traces.
@@ -57,9 +57,9 @@ class Desk:
 class Case:
     """The one worker that a graph decides about now."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._lookup = Lookup(LiveWorkers(desk.monitor), desk.clock)
+    def __init__(self, context: DecisionContext) -> None:
+        self._context = context
+        self._lookup = Lookup(LiveWorkers(context.monitor), context.clock)
 
     def select(self, key: WorkerKey) -> None:
         """Select the worker."""
@@ -68,11 +68,11 @@ class Case:
     @property
     def health(self) -> WorkerHealth | None:
         """The worker's health now; None if the worker is no longer known."""
-        return self._desk.monitor.get(*self._lookup.key)
+        return self._context.monitor.get(*self._lookup.key)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the worker's health summary, or None if the worker is no longer known."""
-        return self._desk.summary(self._lookup.key)
+        return self._context.summary(self._lookup.key)
 
     def tool(self) -> Tool:
         """Return ``get_worker_health_summary``; it shows the selected worker if the model names none."""
