@@ -87,7 +87,6 @@ async def test_other_requests_are_no_messages(http: httpx.AsyncClient, recorder:
     assert (await http.post("/else", json={})).status_code == 404
     assert (await http.post("/slack/x", content=b"x" * (2 << 20))).status_code == 413
     assert (await http.post("/deadman", json={})).status_code == 200
-    assert recorder.deadman_at == 7.0
     assert not recorder.received
 
 

@@ -27,6 +27,9 @@ __all__ = ["settings"]
 
 expect.set_options(timeout=60_000)  # a busy machine may need it
 
+HOSTILE = "<img src=x onerror=alert(1)>"
+"""A text of an agent."""
+
 CHATTER = ("net::ERR_", "Failed to load resource")
 """What the browser itself says about requests; a test looks at these by their status."""
 

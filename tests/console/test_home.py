@@ -13,14 +13,12 @@ from playwright.async_api import Page, expect
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from tests.console.conftest import Cable, Watched
+from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import request_for_looper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 async def test_an_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Running, page: Page) -> None:

@@ -7,30 +7,34 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
+from urllib.parse import quote
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
+from queenright.health.incidents import Incident
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from tests.console.conftest import Watched
+from queenright.server.views.attention import incidents_of_tickets
+from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.console.keyboard import press_tab_until
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_chat_callbacks import tell
-from tests.server.test_shared_api import failing
+from tests.server.test_shared_api import OVERLOADED, calls, failing
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = (
     "/console/",
-    "/console/agents/looper",
-    "/console/agents/looper?view=recorder",
+    "/console/agents/{agent}",
+    "/console/agents/{agent}?view=recorder",
     "/console/tickets",
     "/console/tickets/{ticket}",
     "/console/incidents",
@@ -54,6 +58,23 @@ SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
     (1920, "dark"),
 )
 RUNS_OVER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+async def pages_of(running: Running, agent: str = "looper") -> list[str]:
+    """Let an agent loop and three lose their provider; return the address of each page."""
+    ticket_id = await ticket_on(running, agent=agent)
+    service = running.service
+    for other in ("a", "b", "c"):
+        await service.ingest(calls(service.clock(), other, **OVERLOADED))
+    incidents: list[Incident] = []
+
+    def has_incident() -> bool:
+        incidents[:] = incidents_of_tickets(service, service.tickets.open_tickets())
+        return bool(incidents)
+
+    await until(has_incident, "an incident")
+    names = {"ticket": ticket_id, "incident": incidents[0].incident_id, "agent": quote(agent, safe="")}
+    return [running.url + address.format(**names) for address in PAGES]
 
 
 async def is_shown(page: Page) -> None:
@@ -305,10 +326,9 @@ async def test_incident_is_acknowledged_where_it_is_listed(running: Running, pag
 
 
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
-    ticket_id = await ticket_on(running)
     await page.emulate_media(reduced_motion="reduce")
-    for address in PAGES:
-        await page.goto(running.url + address.format(ticket=ticket_id))
+    for address in await pages_of(running):
+        await page.goto(address)
         await is_shown(page)
         for width, theme in SCREENS:
             await page.set_viewport_size({"width": width, "height": 900})
@@ -318,33 +338,82 @@ async def test_every_page_fits_the_screen(running: Running, page: Page, watched:
     assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
 
 
+async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
+    """Return what axe finds in a part of a page that is serious or critical."""
+    await page.evaluate(axe)
+    found: dict[str, Any] = await page.evaluate("part => axe.run(part)", part)
+    return [
+        f"{page.url} {page.viewport_size}, {part}: {violation['id']}: {node['html'][:120]}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+OPENS_DIALOG: Final = re.compile("…$|^Preferences$|^Search")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_every_page_is_accessible(
-    running: Running, chromium: Browser, packages: Path, theme: str
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+async def test_every_page_and_dialog_is_accessible(
+    running: Running, chromium: Browser, packages: Path, theme: Literal["light", "dark"], width: int
 ) -> None:
-    """No finding of axe that is serious or critical."""
-    ticket_id = await ticket_on(running)
+    """No finding of axe that is serious or critical, and Escape closes each dialog."""
     axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
     context = await chromium.new_context(
-        viewport={"width": 1280, "height": 900},
-        color_scheme="dark" if theme == "dark" else "light",
-        reduced_motion="reduce",
-        bypass_csp=True,
+        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
     )
     page = await context.new_page()
-    found = []
-    for address in PAGES:
-        await page.goto(running.url + address.format(ticket=ticket_id))
+    faults: list[str] = []
+    opened: set[str] = set()
+    for address in await pages_of(running):
+        await page.goto(address)
         await is_shown(page)
-        await page.evaluate(axe)
-        result = await page.evaluate("axe.run()")
-        found += [
-            f"{address}: {violation['id']}: {node['html'][:120]}"
-            for violation in result["violations"]
-            if violation["impact"] in ("serious", "critical")
-            for node in violation["nodes"]
-        ]
-    assert found == []
+        faults += await faults_of(page, axe)
+        buttons = page.get_by_role("button", name=OPENS_DIALOG).and_(page.locator(".button"))
+        for number in range(await buttons.count()):
+            button = buttons.nth(number)
+            name = await button.evaluate("button => button.ariaLabel || button.textContent")
+            if name in opened:
+                continue
+            opened.add(name)
+            await button.focus()
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("dialog")).to_be_visible()
+            faults += await faults_of(page, axe, "[role=dialog]")
+            await page.keyboard.press("Escape")
+            await expect(page.get_by_role("dialog")).to_have_count(0)
+    assert faults == []
+    assert {"Silence…", "Stop the worker…", "Load…", "Preferences"} <= opened
+
+
+async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:
+    """B114"""
+    for address in await pages_of(running, HOSTILE):
+        await page.goto(address)
+        await is_shown(page)
+        assert await page.locator("img, script:not([src^='/console/'])").count() == 0, address
+    assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
+
+
+async def test_every_page_says_that_the_connection_is_lost_and_catches_up(
+    running: Running, cable: Cable, page: Page
+) -> None:
+    """B111"""
+    for address in await pages_of(running):
+        await page.goto(address.replace(running.url, cable.url))
+        await is_shown(page)
+        await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+        heading = await page.get_by_role("heading", level=1).inner_text()
+
+        cable.pull()
+        lost = page.get_by_role("alert").filter(has_text="No connection to the service")
+        await expect(lost).to_be_visible()
+        assert await page.get_by_role("heading", level=1).inner_text() == heading, address
+        cable.is_in = True
+
+        await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+        await expect(lost).to_have_count(0)
 
 
 ACTIONS: Final = {
@@ -381,8 +450,8 @@ class TestViewer:
         await page.goto(f"{running.url}/console/tickets/{ticket_id}")
         await is_shown(page)
         await expect(page.get_by_role("button", name="Resolve…")).to_have_count(0)
-        for address in PAGES:
-            await page.goto(running.url + address.format(ticket=ticket_id))
+        for address in await pages_of(running, "other"):
+            await page.goto(address)
             await is_shown(page)
             buttons = await page.get_by_role("main").get_by_role("button").all_inner_texts()
             assert [name for name in buttons if name.strip().rstrip("…") in ACTIONS] == [], address

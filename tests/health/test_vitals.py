@@ -369,7 +369,16 @@ def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
 
 _NO_TIMES = {
     "counted_end",
-    *("_inputs", "_loops", "_refused_turn", "_seen", "_stale_turn", "_streak_turn", "clocks", "settings"),
+    *(
+        "_inputs",
+        "_loops",
+        "_refused_turn",
+        "_seen_digests",
+        "_stale_turn",
+        "_streak_turn",
+        "clocks",
+        "settings",
+    ),
     # On the clock of their source, which no clock of ours moves.
     *("_answered", "_llm_began", "_side_by_side", "_tool_ended", "active_for", "polls_from", "source"),
     *("beat", "breakers", "heartbeat_interval", "token_spike", "stale_results", "waiting"),

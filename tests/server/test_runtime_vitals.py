@@ -393,10 +393,11 @@ async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
     await watched.load(tools=("dig",))
     await watched.begin()
     await watched.pass_time(30)
-    running = (watched.health.vitals.tool, watched.health.vitals.tool_timeout, watched.found)
+    tool = watched.health.vitals.open_tool
+    running = (tool and (tool.tool, tool.timeout), watched.found)
     await watched.pass_time(11)
 
-    assert running == ("dig", 40 * MINUTE, [])
+    assert running == (("dig", 40 * MINUTE), [])
     assert (watched.health.vitals.tool, watched.health.vitals.error_count) == ("", 1)
 
 

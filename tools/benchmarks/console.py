@@ -1,4 +1,7 @@
-"""The console in Chromium: first paint, and frames while 10,000 agents change 1,000 times a second."""
+"""
+The console in Chromium: first paint, frames while 10,000 agents change 1,000 times a second, and memory over
+an hour's worth of changes.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ AGENTS = 10_000
 CHANGES_PER_SECOND = 1_000
 SECONDS = 20
 LOADS = 5
+HOUR_OF_CHANGES = 18_000
+"""An hour of five changes a second, sent as fast as the service takes them."""
 
 FIRST_PAINT = """
 () => new Promise((resolve) => new PerformanceObserver((list) => {
@@ -62,6 +67,7 @@ async def _run() -> list[Row]:
                 )
             ]
             rows += await _frames(running, page)
+            rows.append(await _hour(running, page))
             await browser.close()
     return rows
 
@@ -106,6 +112,63 @@ async def _frames(running: Running, page: Page) -> list[Row]:
             after - before <= 2e6,
         ),
     ]
+
+
+async def _hour(running: Running, page: Page) -> Row:
+    """Return the row of the heap at the quarters of an hour's worth of changes."""
+    heaps = await heap_of_changes(running, page, HOUR_OF_CHANGES)
+    measured = " / ".join(f"{heap / 1e6:.1f}" for heap in heaps)
+    return Row(
+        f"console, memory at the quarters of {HOUR_OF_CHANGES:,} changes",
+        f"{measured} MB",
+        "<= +1 MB from the first quarter",
+        heaps[-1] - heaps[0] <= 1e6,
+    )
+
+
+async def heap_of_changes(running: Running, page: Page, changes: int) -> list[float]:
+    """
+    Return the bytes of the page's heap after each quarter of ``changes``.
+
+    Twenty sessions call models and tools, and open and close as they do in an hour: the changes are data, so
+    they need no hour.
+    """
+    service = running.service
+    devtools = await page.context.new_cdp_session(page)
+    await page.goto(f"{running.url}/console/")
+    heaps = []
+    for quarter in range(4):
+        for number in range(quarter * changes // 4, (quarter + 1) * changes // 4, 100):
+            await service.ingest([_work(service.clock(), number + n) for n in range(100)])
+            await asyncio.sleep(0.02)  # the page reads what it is sent
+        await page.wait_for_timeout(1_500)  # the last reading ends
+        heaps.append(await _heap(devtools))
+    return heaps
+
+
+def _work(at: float, number: int) -> AgentEvent:
+    """Return one of the changes: a session of ten calls begins, works and ends."""
+    hash_ = f"{number:016}"
+    turn, agent = divmod(number, 20)
+    session, step = divmod(turn, 12)
+    kind, data = {
+        0: (EventType.EXECUTION_STARTED, {}),
+        11: (EventType.EXECUTION_COMPLETED, {}),
+    }.get(
+        step,
+        (
+            EventType.TOOL_CALL_COMPLETED,
+            {"tool": "read", "args_hash": hash_, "result_hash": hash_, "outcome": "ok"},
+        ),
+    )
+    return AgentEvent(
+        type=kind,
+        time=at,
+        agent_id=f"worker-{agent}",
+        session_id=f"s{session}-{agent}",
+        incarnation_id="i",
+        data=data,
+    )
 
 
 async def _change(running: Running, agents: list[str], seconds: int) -> None:

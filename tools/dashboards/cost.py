@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana.thresholds import BLUE, Thresholds
 from queenright.instrumentation import names
-from tools.dashboards import panels
+from tools.dashboards import limits, panels
 from tools.dashboards.links import agent_dashboard
 from tools.dashboards.panels import TOKENS_PER_SECOND, AnyPanel, Query, Row
 from tools.dashboards.promql import (
@@ -70,7 +70,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
                 "{{unit}}, last {{window}}",
             ),
             size=(8, 5),
-            lines=at.budget,
+            lines=limits.BUDGET,
             most=1,
         ),
         panels.numbers(
@@ -113,7 +113,7 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
                 f" / {highest_by('window, unit', names.LLM_BUDGET_LIMIT)}",
                 "{{unit}}, last {{window}}",
             ),
-            lines=at.budget,
+            lines=limits.BUDGET,
         ),
         panels.counts(
             "Rule fallbacks",

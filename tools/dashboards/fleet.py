@@ -5,7 +5,7 @@ from __future__ import annotations
 from queenright.grafana.thresholds import BLUE, Thresholds
 from queenright.instrumentation import names
 from queenright.instrumentation.names import WaitingReason
-from tools.dashboards import panels, recorded
+from tools.dashboards import limits, panels, recorded
 from tools.dashboards.firing import firing_alerts
 from tools.dashboards.links import agent_dashboard, agent_page, panel_link
 from tools.dashboards.panels import Query, Row
@@ -142,7 +142,7 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             "percentunit",
             Query(highest_by("", recorded.IN_TROUBLE), "unhealthy"),
             size=(6, 8),
-            lines=at.in_trouble,
+            lines=limits.IN_TROUBLE,
             most=1,
         ),
         firing_alerts(
@@ -196,7 +196,7 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
             Query(highest_by("", recorded.DETECTION_P99), "p99"),
             colours=WITHIN,
             size=(6, 8),
-            lines=at.detection,
+            lines=limits.DETECTION,
         ),
     ]
 
@@ -238,7 +238,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
             Query(
                 share_of("tool", names.WORKER_TOOL_CALLS, f'outcome!="{names.ToolOutcome.OK}"'), "{{tool}}"
             ),
-            lines=at.tool_errors,
+            lines=limits.TOOL_ERRORS,
             most=1,
         ),
         panels.time_series(
@@ -247,7 +247,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
             "One agent high: check its tools. All high: check what the tools depend on.",
             "percentunit",
             Query(f"topk(10, max by (agent) ({select(recorded.TOOL_ERRORS)}))", "{{agent}}"),
-            lines=at.tool_errors,
+            lines=limits.TOOL_ERRORS,
             most=1,
         ),
         panels.counts(

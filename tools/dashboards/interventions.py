@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana.thresholds import BLUE, Thresholds
 from queenright.instrumentation import names
-from tools.dashboards import panels, recorded
+from tools.dashboards import limits, panels, recorded
 from tools.dashboards.firing import firing_alerts
 from tools.dashboards.links import console, panel_link
 from tools.dashboards.panels import AnyPanel, Query, Row
@@ -67,7 +67,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             "s",
             Query(quantile_by("", 0.9, names.TIME_TO_INTERVENTION, window=SHOWN), "90 %"),
             size=(6, 4),
-            lines=at.intervention,
+            lines=limits.INTERVENTION,
         ),
     ]
 
@@ -109,7 +109,7 @@ def _done(at: Thresholds) -> list[AnyPanel]:
             Query(highest_by("", recorded.slow_interventions("1h")), "1 h"),
             colours=SPANS,
             size=(6, 8),
-            lines=at.slow_share,
+            lines=limits.SLOW_SHARE,
         ),
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana.thresholds import BLUE, ORANGE, YELLOW, Thresholds
 from queenright.instrumentation import names
-from tools.dashboards import panels
+from tools.dashboards import limits, panels
 from tools.dashboards.links import panel_link
 from tools.dashboards.panels import AnyPanel, Query, Row
 from tools.dashboards.promql import (
@@ -92,7 +92,7 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
             "Share of the checks that ended unknown. Above the line, QueenrightJudgeFailing fires.",
             "percentunit",
             Query(share_of("", names.JUDGE_CHECKS, 'outcome="unknown"'), "unknown"),
-            lines=at.unknown,
+            lines=limits.UNKNOWN,
             most=1,
         ),
         panels.counts(

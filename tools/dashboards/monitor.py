@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana.thresholds import BLUE, ORANGE, RED, Thresholds
 from queenright.instrumentation import names
-from tools.dashboards import panels, recorded
+from tools.dashboards import limits, panels, recorded
 from tools.dashboards.firing import firing_alerts
 from tools.dashboards.judge import last_look
 from tools.dashboards.panels import AnyPanel, Query, Row
@@ -69,7 +69,7 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
             "s",
             Query(f"{age_by('', names.OUTBOX_OLDEST)} or {while_known(0, names.OUTBOX_OLDEST)}", "waits"),
             size=(6, 4),
-            lines=at.outbox,
+            lines=limits.OUTBOX,
         ),
     ]
 
@@ -187,6 +187,6 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
             "timed by their arrival.",
             "s",
             Query(f"topk(10, clamp_min({ahead}, 0))", "{{agent}}"),
-            lines=at.clock,
+            lines=limits.CLOCK,
         ),
     ]

@@ -61,8 +61,6 @@ class Recorder:
         """Number of received messages; only the latest are kept."""
         self.refused: deque[str] = deque(maxlen=_KEPT)
         """Reasons of rejected requests."""
-        self.deadman_at: float | None = None
-        """Time of the last Watchdog ping."""
         self._on_message = on_message
         self._clock = clock
 
@@ -91,7 +89,6 @@ class Recorder:
         if raw is None:
             return 413, b"text/plain", b"too large"
         if path.startswith("/deadman"):
-            self.deadman_at = self._clock()
             return 200, b"text/plain", b"ok"
         try:
             body = _json_object(raw)

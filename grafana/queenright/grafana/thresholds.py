@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queenright.health.objectives import (
-    BUDGET_LOW_SHARE,
-    DEGRADED_SHARE,
-    FASTEST_BURN,
-    INTERVENTION_TARGET_SECONDS,
-    JUDGE_UNKNOWN_SHARE,
-    LATE_SHARE,
-    OUTBOX_STUCK_SECONDS,
-    TOOL_ERROR_SHARE,
-    burning_share,
-)
-from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
+from queenright.health.objectives import FASTEST_BURN, burning_share
+from queenright.health.settings import HealthSettings
 
 BLUE, YELLOW, ORANGE, RED = "blue", "yellow", "orange", "red"
 
@@ -25,7 +15,7 @@ Lines = tuple[tuple[float, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Threshold lines for one set of settings; times in seconds, shares from 0 to 1."""
+    """The lines that depend on settings; times in seconds, shares from 0 to 1."""
 
     bad_steps: Lines
     activity: Lines
@@ -33,17 +23,8 @@ class Thresholds:
     checkpoint: Lines
     judge: Lines
     triage: Lines
-    in_trouble: Lines
-    tool_errors: Lines
-    unknown: Lines
-    budget: Lines
-    outbox: Lines
-    intervention: Lines
     bad_step_share: Lines
-    slow_share: Lines
     breaker_failures: Lines
-    detection: Lines
-    clock: Lines
 
     @classmethod
     def of(cls, settings: HealthSettings) -> Thresholds:
@@ -62,17 +43,8 @@ class Thresholds:
             ),
             judge=_rising((2 * judge.interval_seconds, ORANGE), (3 * judge.interval_seconds, RED)),
             triage=_rising((judge.triage_timeout_seconds / 2, YELLOW), (judge.triage_timeout_seconds, RED)),
-            in_trouble=_rising((DEGRADED_SHARE, RED)),
-            tool_errors=_rising((TOOL_ERROR_SHARE, ORANGE)),
-            unknown=_rising((JUDGE_UNKNOWN_SHARE, ORANGE)),
-            budget=_rising((BUDGET_LOW_SHARE, ORANGE), (1.0, RED)),
-            outbox=_rising((OUTBOX_STUCK_SECONDS, RED)),
-            intervention=_rising((INTERVENTION_TARGET_SECONDS, ORANGE)),
-            bad_step_share=_burning(rules.bad_steps.error_budget),
-            slow_share=_burning(LATE_SHARE),
+            bad_step_share=burn_lines(rules.bad_steps.error_budget),
             breaker_failures=_rising((settings.circuit_breaker.default.failure_threshold, ORANGE)),
-            detection=((5, ORANGE),),
-            clock=_rising((CLOCK_TOLERANCE_SECONDS, ORANGE)),
         )
 
 
@@ -81,6 +53,6 @@ def _rising(*lines: tuple[float, str]) -> Lines:
     return tuple(sorted(lines, key=lambda line: line[0]))
 
 
-def _burning(budget: float) -> Lines:
+def burn_lines(budget: float) -> Lines:
     """Return the error budget and the share at which the fastest burn-rate alert fires."""
     return (budget, ORANGE), (burning_share(budget, FASTEST_BURN), RED)

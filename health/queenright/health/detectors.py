@@ -108,9 +108,10 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     loops = settings.loops
     return (
         v.steps_since_last_accept >= settings.bands.warning
-        or v.stale_calls >= loops.stale_calls
+        # This runs on every event, and these limits are computed: they are read only if there is a count.
+        or (v.stale_calls > 0 and v.stale_calls >= loops.stale_calls)
         or has_mostly_known_results(v, settings)
-        or v.fruitless >= loops.fruitless_calls
+        or (v.fruitless > 0 and v.fruitless >= loops.fruitless_calls)
         or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
@@ -134,7 +135,8 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.consecutive_failures > settings.health_check.consecutive_failures
         or (
             v.calls is not None
-            and ((peak := v.calls.peak) >= loops.consecutive or peak >= loops.cycles or peak >= loops.repeats)
+            # Rounds of a cycle have the limit of consecutive repeats.
+            and ((peak := v.calls.peak) >= loops.consecutive or peak >= loops.repeats)
         )
     )
 
@@ -457,7 +459,8 @@ def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
     """Return whether most results since the last change are repeats and failures, in a row or not."""
     loops, stale_results = settings.loops, v.stale_results_since_gain
     return (
-        stale_results >= loops.known_results
+        stale_results > 0
+        and stale_results >= loops.known_results
         and stale_results >= loops.known_results_share * v.results_since_gain
     )
 

@@ -226,7 +226,6 @@ class VitalState:
         "stale_results",
         "stale_results_since_gain",
         "stale_since",
-        "stale_tries",
         "start_records",
         "started_at",
         "status",
@@ -406,7 +405,7 @@ class VitalState:
         self.counted_end: tuple[int, WorkerStatus] | None = None
         """Incarnation and status of the last counted end of a run; an end may be reported twice."""
         self.calls: RecentCalls | None = None
-        self.stale_calls = self.stale_tries = 0
+        self.stale_calls = 0
         """Consecutive tool calls that returned nothing new."""
         self.stale_since = at
         self.fruitless = 0
@@ -526,12 +525,6 @@ class VitalState:
         """The tool that is running, or an empty string."""
         running = self.open_tool
         return running.tool if running else ""
-
-    @property
-    def tool_timeout(self) -> float | None:
-        """The time that the running tool declared, in seconds."""
-        running = self.open_tool
-        return running.timeout if running else None
 
     @property
     def recent_verdicts(self) -> list[str]:
@@ -682,7 +675,7 @@ class VitalState:
         """Record progress: at least a result that was not seen before."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
-        self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
+        self.stale_calls = self.fruitless = self.polls = self.rereads = 0
         self.end_failed_calls()
         if self.breakers.half_open and at > self.breakers_since:
             # They are half open, no call has probed them, and the worker makes progress without them.
@@ -713,7 +706,7 @@ class VitalState:
         """Record input of the user. Repeats before it no longer count."""
         self.has_user = True
         self.record_gain(at)
-        self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
+        self.stale_calls = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
         self.recorded_results, self.stale_results = 0, 0.0
@@ -759,7 +752,7 @@ class VitalState:
         self.llm_errors = 0
         self.limit_due = None
         self.streak = 0
-        self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
+        self.stale_calls = self.fruitless = self.polls = self.rereads = 0
         self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
         self.refusals = ()
         self.end_failed_calls()

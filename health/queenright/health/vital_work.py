@@ -636,7 +636,7 @@ def _record_call(
     if not failed and call in (None, Seen.NEVER):
         v.end_failed_calls()  # it may have had an effect: only repeats are known to be useless
         if result is None:
-            v.stale_calls = v.stale_tries = 0
+            v.stale_calls = 0
             v.end_standstill()
     if error:
         is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (
@@ -731,7 +731,7 @@ def _record_result_news(
         v._new_result = True
         if failed:
             _count_stale_result(v, 0.5)
-            v.stale_calls = v.stale_tries = 0
+            v.stale_calls = 0
         else:
             v.record_progress(at)
             v.new_in_a_row += 1
@@ -739,7 +739,6 @@ def _record_result_news(
                 v.end_standstill()
     elif call is Seen.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.
-        v.stale_tries += 1
         v.stale_results += 1.0
         v.stale_results_since_gain += 0.5
     elif call is Seen.BEFORE or failed:
@@ -758,7 +757,7 @@ def _record_result_news(
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
         elif call is Seen.NEVER:
-            v.stale_calls = v.stale_tries = 0
+            v.stale_calls = 0
 
 
 def _count_stale_result(v: VitalState, weight: float) -> None:

@@ -103,8 +103,6 @@ class Service:
     """The latest alert-class events, for the console."""
     recorder: Recorder | None = None
     """The stand-in for Slack and PagerDuty, if notifications are sent to it."""
-    deadman_at: float | None = None
-    """When the Watchdog alert last came back through Prometheus and Alertmanager."""
     faults: list[str] = field(default_factory=list)
     """What is broken outside the service, as sentences; the caller that runs it adds to them."""
 

@@ -99,7 +99,6 @@ class Connections:
         self._due_at: dict[GuardedProtocol, float] = {}
         self._logged = -_LOG_SECONDS
         self.refused = 0
-        self.expired = 0
 
     def __len__(self) -> int:
         return sum(self._open.values())
@@ -149,7 +148,6 @@ class Connections:
                 # The client is not slow: reading from it is paused.
                 self._due_at[connection] = now + HEADERS_SECONDS
             else:
-                self.expired += 1
                 connection.abort()
 
     @contextmanager

@@ -119,8 +119,6 @@ class Counts:
     ignored: int = 0
     rejected: int = 0
     events: int = 0
-    last_received: float = 0.0
-    """The time of the last accepted request, in seconds since the epoch; 0 if there was none."""
 
 
 class _ClientDisconnectedError(Exception):
@@ -261,7 +259,6 @@ class OtlpReceiver:
             batch = Batch()
             for body, form in await self._split_body(signal, encoding, media_type, raw, held_bytes):
                 await self._store(signal, await self._parse(signal, body, form), batch)
-            self.counts.last_received = self._clock()
         finally:
             held_bytes.release()
         return 200, (), render_message(_build_response(signal, batch), media_type), media_type

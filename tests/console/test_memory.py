@@ -1,0 +1,19 @@
+"""The memory of an open page."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page
+
+from queenright.server.up import Running
+from tools.benchmarks.console import HOUR_OF_CHANGES, heap_of_changes
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.parametrize("changes", [1_200, HOUR_OF_CHANGES])
+async def test_memory_is_flat_while_changes_come_in(running: Running, page: Page, changes: int) -> None:
+    """An hour of five changes a second, sent fast."""
+    first, *_, last = await heap_of_changes(running, page, changes)
+
+    assert last - first <= 1_000_000, f"{first:,.0f} bytes after a quarter, {last:,.0f} at the end"
