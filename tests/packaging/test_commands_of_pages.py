@@ -57,6 +57,7 @@ FAILING_COMMANDS: dict[str, tuple[int, str]] = {
         "there is no permission request '.*'; list them:",
     ),
     r"recover .*": (1, "no task '.*' is known"),
+    r"store copy .*": (1, r"another queenright \(process \d+\) is using .*; stop it"),
     r"judge once .*--selector .*": (3, "no workers found; check --selector"),
 }
 

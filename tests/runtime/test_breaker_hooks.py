@@ -134,7 +134,7 @@ async def test_failing_tool_opens_its_breaker_and_the_model_is_informed(bench: B
     refusal = (
         "error: search was not run: circuit breaker 'tool_execution:bee:search' is open (3 failures in a "
         "row, the last: OSError: no route). Retry in 60 s, or reset it. "
-        "Do something else meanwhile."
+        "Do something else in the meantime."
     )
     assert bench.tool_messages()[3:] == [refusal] * 2
     ended = [e.data for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED]

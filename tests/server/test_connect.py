@@ -214,7 +214,7 @@ def test_file_changed_during_the_prompt_is_not_overwritten(place: Place) -> None
     update = plan_connect(place.path, CLAUDE, place.records)
     place.path.write_text('{"new": 1}')
 
-    with pytest.raises(AgentSettingsError, match="was changed meanwhile"):
+    with pytest.raises(AgentSettingsError, match="was changed in the meantime"):
         write(update, place.records)
 
     assert place.content == b'{"new": 1}'

@@ -129,7 +129,7 @@ def test_new_file_has_no_earlier_version(folder: Path) -> None:
 
 @pytest.mark.parametrize("expected", [None, "another text\n"])
 def test_file_changed_since_reading_is_not_written(folder: Path, expected: str | None) -> None:
-    with pytest.raises(AgentFileError, match="has changed meanwhile"):
+    with pytest.raises(AgentFileError, match="has changed in the meantime"):
         files_of(folder).write("tools.py", "x = 1\n", expected=expected, version="1")
 
     assert files_of(folder).read("tools.py").startswith("def search")

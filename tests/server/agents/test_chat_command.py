@@ -39,7 +39,7 @@ async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert done.stdout.startswith("Run ")
-    assert done.stdout.endswith(" is started.\n")
+    assert " is started in session " in done.stdout
 
 
 async def test_chat_with_a_failing_run_exits_with_1(tmp_path: Path) -> None:
