@@ -32,8 +32,7 @@ from queenright.health.stall_detectors import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.vital_facts import CONTEXT_FULL, McpServer, WorkerStatus
-from queenright.health.vital_work import failure_class
+from queenright.health.vital_facts import CONTEXT_FULL, McpServer, WorkerStatus, failure_class
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact

@@ -33,9 +33,14 @@ from queenright.health.incarnation import end_session, undo_termination
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
-from queenright.health.vital_events import TERMINATED, is_settled_by_person, note_origin, work_began
+from queenright.health.vital_events import (
+    TERMINATED,
+    WORK_HANDLERS,
+    is_settled_by_person,
+    note_origin,
+    work_began,
+)
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
-from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns, WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from queenright.instrumentation.error_class import class_of_error
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
@@ -450,3 +451,13 @@ def question_in(data: Mapping[str, Any]) -> str:
     """Return the question of an event, with secrets masked; empty if it has none."""
     question = data.get("question")
     return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
+
+
+UNCLASSIFIED: Final = "error"
+"""The class of a failure without a recognizable cause. Two of them may be different failures."""
+
+
+@lru_cache(256)
+def failure_class(reported: str, error: str) -> str:
+    """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
+    return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED

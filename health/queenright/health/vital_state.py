@@ -85,7 +85,7 @@ class VitalState:
     All times are seconds since the epoch. They never go backwards, and
     reading never moves them. The rules that change the state are functions, in one module a topic:
     ``activity``, ``progress``, ``waiting``, ``incarnation`` and ``error_rate``; attributes with an
-    underscore are for them. ``vital_events`` and ``vital_work`` apply events by these rules.
+    underscore are for them. ``vital_events`` has the handler of each event type.
 
     Args:
         agent_id: The worker.
