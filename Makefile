@@ -64,7 +64,7 @@ test test-slow: .venv/.dev
 check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -n 2
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.console --lint
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
