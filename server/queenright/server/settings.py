@@ -311,8 +311,10 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
         ) from None
     except RecursionError:
         raise InvalidSettingsError(f"{file} is nested too deeply; settings have four levels.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSettingsError(f"{file} is not valid YAML: {error}") from None
+    except UnicodeDecodeError:
+        raise InvalidSettingsError(f"{file} is not UTF-8 text; save it as UTF-8.") from None
+    except yaml.YAMLError as error:
+        raise InvalidSettingsError(_explain_yaml_error(error, file)) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -321,6 +323,18 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
             f"{file} contains a {kind}; it must be a mapping of settings, such as `http: {{port: 8420}}`."
         )
     return content
+
+
+def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
+    """Return where the error is and what it is. The line itself may contain a password."""
+    where, problem = "", "it contains a character that YAML does not allow"
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        parts = (error.context, error.problem)
+        # PyYAML quotes names and values of the file, such as those of anchors and tags.
+        problem = re.sub(r"""(['"]).{2,}\1""", "...", ", ".join(part for part in parts if part))
+    return f"{file} is not valid YAML{where}: {problem}; check quotes, brackets and indentation there."
 
 
 def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
