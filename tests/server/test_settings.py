@@ -156,8 +156,8 @@ def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
             r"YAML \(line 2, column 1\): .*unexpected end",
         ),
         ("a: 1\n  database: hunter2\n", r"is not valid YAML \(line 2, column 11\): mapping values"),
-        ("database: *hunter2\n", r"is not valid YAML \(line 1, column 11\\): found undefined alias"),
-        ("database: !hunter2 x\n", r"is not valid YAML \(line 1, column 11\\): "),
+        ("database: *hunter2\n", r"is not valid YAML \(line 1, column 11\): found undefined alias"),
+        ("database: !hunter2 x\n", r"is not valid YAML \(line 1, column 11\): "),
         ("database: hunter2\x01\n", "is not valid YAML: it contains a character"),
     ],
 )
