@@ -446,9 +446,33 @@ def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path
     assert load_settings(storage=tmp_path).database_url == f"sqlite:///{tmp_path / 'queenright.db'}"
 
 
-def test_invalid_forward_url_is_refused_at_start() -> None:
-    with pytest.raises(InvalidSettingsError, match=r"otlp\.forward: .*must be a URL like https://collector"):
-        load_settings(otlp={"forward": "collector:4318"})
+@pytest.mark.parametrize(
+    "url",
+    ["collector:4318", "http://bee:hunter2@h:99999/", "http://bee:hunter2@h:0", ["http://bee:hunter2@h"]],
+)
+def test_invalid_forward_url_is_refused_at_start(url: object) -> None:
+    with pytest.raises(
+        InvalidSettingsError, match=r"otlp\.forward: \[redacted\] is refused: it must"
+    ) as refused:
+        load_settings(otlp={"forward": url})
+
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("QUEENRIGHT_HTTP", "hunter2"), ("QUEENRIGHT_AGENTS__LOAD", "[h")]
+)
+def test_invalid_json_in_the_environment_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(
+        InvalidSettingsError, match=f"{name} is not valid JSON .*QUEENRIGHT_HTTP__PORT"
+    ) as refused:
+        load_settings()
+
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_refused_secret_is_not_repeated() -> None:
