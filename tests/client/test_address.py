@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
-from queenright.client import AsyncQueenright, InvalidAddressError, Queenright, UnreachableError
+from queenright.client import (
+    AsyncQueenright,
+    InvalidAddressError,
+    Queenright,
+    RequestRejectedError,
+    UnreachableError,
+)
 from queenright.client.address import build_path, resolve_token, resolve_url
 
 
@@ -42,6 +49,15 @@ def test_credentials_of_an_unreachable_url_are_not_quoted() -> None:
 
         assert "hunter2" not in str(failed.value)
         assert "hunter2" not in repr(client)
+
+
+def test_url_of_another_server_is_named() -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(404, text="404 page not found"))
+    with (
+        Queenright("http://here:9090", transport=transport) as client,
+        pytest.raises(RequestRejectedError, match=r"it is not a Queenright API\. Name the URL of the API"),
+    ):
+        client.service.version()
 
 
 def test_token_comes_from_argument_file_or_environment(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ def refusal_error(response: httpx.Response) -> RequestRejectedError:
         problem = content if isinstance(content, dict) else {}
     url = response.request.url
     message = str(problem.get("title") or f"{_origin(url)} returned {response.status_code} for {url.path}.")
+    if response.status_code == 404 and not problem:
+        message = (
+            f"{_origin(url)} returned 404 for {url.path}: it is not a Queenright API. "
+            "Name the URL of the API with --url or QUEENRIGHT_URL, by default http://127.0.0.1:8420."
+        )
     return RequestRejectedError(message, status=response.status_code, problem=problem)
 
 
