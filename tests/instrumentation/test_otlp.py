@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
 from queenright.instrumentation.drop_counter import DROPPED
+from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.telemetry import ApplicationLogs
 from tests.instrumentation.parts import Clock, Otlp, Script, attributes, eventually
 
@@ -43,6 +44,19 @@ def test_spans_and_start_records_arrive_by_http(
     assert started.time_unix_nano == tool.start_time_unix_nano
     assert attributes(started)[names.GEN_AI_CONVERSATION_ID] == "s1"
     telemetry.close()
+
+
+def test_missing_token_is_named_with_its_variable(
+    otlp: Otlp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warn_once, "has_warned", False)
+    otlp.status = 401
+    telemetry = Telemetry(otlp.url, interval=0.02)
+    telemetry.tracer.start_span("step").end()
+
+    telemetry.close()
+
+    assert "HTTP status 401: set OTEL_EXPORTER_OTLP_HEADERS to" in caplog.text
 
 
 def test_records_are_delivered_after_a_service_restart(otlp: Otlp, registry: CollectorRegistry) -> None:

@@ -83,6 +83,11 @@ def preload() -> None:
     from opentelemetry.exporter.otlp.proto.http import _log_exporter, trace_exporter  # noqa: F401
 
 
+_REMEDIES: Final = dict.fromkeys(
+    (401, 403), ": set OTEL_EXPORTER_OTLP_HEADERS to 'Authorization=Bearer%20TOKEN' with a reporter's token"
+)
+
+
 class OtlpSender:
     """
     Sends batches to one endpoint.
@@ -140,7 +145,7 @@ class OtlpSender:
         warn_once(
             "Queenright cannot deliver telemetry to %s (%s); the agent continues and delivery is retried.",
             redact(self._logs_url.removesuffix("/v1/logs") if signal == "logs" else self.endpoint),
-            self.error or f"HTTP status {self.status}",
+            self.error or f"HTTP status {self.status}{_REMEDIES.get(self.status or 0, '')}",
         )
         return SendResult.RETRY if self.status is None or self.status in _LATER else SendResult.REJECTED
 
