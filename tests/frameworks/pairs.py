@@ -294,7 +294,7 @@ PAIRS: Final = {
         ),
         Pair(
             name="vercel-ai-sdk-legacy",
-            title="Vercel AI SDK, its older spans (versions 4 to 6 make such)",
+            title="Vercel AI SDK, its older spans (versions 4 to 6)",
             packages=("ai", "@ai-sdk/otel"),
             also=_NODE_PACKAGES,
             program="vercel_agent.mjs",

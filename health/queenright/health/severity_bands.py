@@ -9,7 +9,7 @@ from queenright.health.settings import HealthSettings
 
 HIGH_AFTER: Final = 2
 CRITICAL_AFTER: Final = 4
-"""Multiples of a limit in time: twice as long is high, and twice that critical, as the bands have it."""
+"""Multiples of a limit in time: twice as long is high, and twice that critical."""
 
 
 def severity_by_count(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:

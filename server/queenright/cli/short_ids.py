@@ -30,7 +30,7 @@ def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
 
     Args:
         prefix: The id, or its beginning.
-        what: What it is an id of, in the plural, for error messages.
+        what: What the id identifies, in the plural, for error messages.
         ids: Returns the ids that the service knows; called only for an abbreviated id.
 
     Raises:

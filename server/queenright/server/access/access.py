@@ -189,10 +189,11 @@ class Access:
             )
         if is_allowed(caller.role, level):
             return None
-        enough = " or ".join(role.value for role in roles_for(level))
+        *others, last = [role.value for role in roles_for(level)]
+        enough = f"{', '.join(others)} or {last}" if others else last
         return Denial(
             403,
-            f"the token {caller.name!r} has the role {caller.role.value}; this requires the role {enough}",
+            f"the token {caller.name!r} has the role {caller.role.value}; this requires {enough}",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="insufficient_scope"'),),
         )
 
