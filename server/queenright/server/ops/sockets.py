@@ -99,7 +99,7 @@ class Server(uvicorn.Server):
 
     def end_requests(self) -> None:
         """
-        End the requests that still run when it exits, and drop the connections of clients that do not receive.
+        End the requests that still run at exit, and drop connections whose client does not receive.
 
         uvicorn's own timeout would log an error that an operator can do nothing about.
         """
