@@ -44,14 +44,14 @@ agent = AgentSpec(
 
 
 class Rules:
-    """Follows the prompt by fixed rules, from the tools' answers so far."""
+    """A model that follows the prompt with fixed rules."""
 
     name = "rules"
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        """Return the next calls of tools."""
+        """Return the next tool calls."""
         answers = _answers(messages)
         logs = answers.get("list_logs")
         if logs is None:
@@ -86,7 +86,7 @@ def _reply(text: str, *calls: tuple[str, Any]) -> ModelReply:
 
 
 def _answers(messages: Sequence[Message]) -> dict[str, list[Any]]:
-    """Return what each tool has answered, oldest first; what was no JSON as text."""
+    """Return the answers of each tool, oldest first; answers that are not JSON as text."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     answers: dict[str, list[Any]] = {}
     for message in messages:

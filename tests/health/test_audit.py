@@ -83,13 +83,13 @@ def test_key_is_created_once_with_owner_only_permissions(tmp_path: Path) -> None
     path = tmp_path / "new" / "folder" / "audit-key.pem"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert (first.made, second.made, first.key_id) == (True, False, second.key_id)
-    assert sorted(one.name for one in path.parent.iterdir()) == ["audit-key.pem", "audit-key.pub"]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["audit-key.pem", "audit-key.pub"]
 
 
 def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
-    found: list[str] = []
+    key_ids: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(AuditKey.load_or_create(tmp_path).key_id))
+        threading.Thread(target=lambda: key_ids.append(AuditKey.load_or_create(tmp_path).key_id))
         for _ in range(8)
     ]
 
@@ -98,8 +98,8 @@ def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
 
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    assert len(key_ids) == 8
+    assert len(set(key_ids)) == 1
 
 
 def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_signature_survives_the_log_with_any_text(
     for conn in memory():
         append_events(conn, [signed])
 
-        found = verify_audit(conn, PublicKeys([one_key.public]))
+        report = verify_audit(conn, PublicKeys([one_key.public]))
 
-        assert found.ok, found
-        assert found.signatures.terminations == 1
+        assert report.ok, report
+        assert report.signatures.terminations == 1
 
 
 @pytest.mark.parametrize(
@@ -255,13 +255,13 @@ def test_terminations_with_unknown_signer_are_listed(
         ],
     )
 
-    found = verify_audit(conn, keys)
+    report = verify_audit(conn, keys)
 
-    assert (found.ok, found.log.ok, found.signatures.terminations) == (False, True, 6)
-    assert [fault.seq for fault in found.signatures.faults] == [2, 3, 4, 5, 6]
-    assert "row 2" in str(found.signatures.faults[0])
-    assert "'bee'" in str(found.signatures.faults[0])
-    assert "signed by an unknown key" in found.signatures.faults[1].reason
+    assert (report.ok, report.log.ok, report.signatures.terminations) == (False, True, 6)
+    assert [fault.seq for fault in report.signatures.faults] == [2, 3, 4, 5, 6]
+    assert "row 2" in str(report.signatures.faults[0])
+    assert "'bee'" in str(report.signatures.faults[0])
+    assert "signed by an unknown key" in report.signatures.faults[1].reason
 
 
 def test_a_great_many_faults_are_counted(conn: Connection, keys: PublicKeys) -> None:
@@ -279,10 +279,10 @@ async def test_signatures_are_checked_in_the_archive_too(
     await store.append([key.sign(termination(50)), termination(40), key.sign(termination(1))])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    found = await store.read(lambda conn: verify_audit(conn, keys))
+    report = await store.read(lambda conn: verify_audit(conn, keys))
 
-    assert (found.archive.rows, found.signatures.terminations) == (2, 3)
-    assert [fault.seq for fault in found.signatures.faults] == [2]
+    assert (report.archive.rows, report.signatures.terminations) == (2, 3)
+    assert [fault.seq for fault in report.signatures.faults] == [2]
     await store.close()
 
 
@@ -327,10 +327,10 @@ def audit(url: str, keys: PublicKeys) -> Audit:
 
 
 def test_untouched_archive_is_intact(archived: str, keys: PublicKeys) -> None:
-    found = audit(archived, keys)
+    report = audit(archived, keys)
 
-    assert found.ok
-    assert (found.log.rows, found.log.let_go, found.archive.rows) == (1, 6, 6)
+    assert report.ok
+    assert (report.log.rows, report.log.let_go, report.archive.rows) == (1, 6, 6)
 
 
 @pytest.mark.parametrize("column", [c.name for c in AUDIT_ARCHIVE.columns if c.name != "seq"])
@@ -340,9 +340,14 @@ def test_change_to_an_archived_column_is_detected_at_its_row(
     """B80: every change to a row of the audit archive is found."""
     change(archived, f"UPDATE audit_archive SET {column} = {other_value(archived, column)} WHERE seq = 4")
 
-    found = audit(archived, keys)
+    report = audit(archived, keys)
 
-    assert (found.ok, found.archive.ok, found.archive.first_bad, found.archive.rows) == (False, False, 4, 3)
+    assert (report.ok, report.archive.ok, report.archive.first_bad, report.archive.rows) == (
+        False,
+        False,
+        4,
+        3,
+    )
 
 
 @pytest.mark.parametrize("column", EVENT_COLUMNS)
@@ -352,9 +357,9 @@ def test_change_to_a_column_of_a_pruned_log_is_detected_at_its_row(
     """B80: every change to a row of the audit log is found, on either engine."""
     change(archived, f"UPDATE events SET {column} = {other_value(archived, column)} WHERE seq = 7")
 
-    found = audit(archived, keys)
+    report = audit(archived, keys)
 
-    assert (found.ok, found.log.ok, found.log.first_bad, found.archive.ok) == (False, False, 7, True)
+    assert (report.ok, report.log.ok, report.log.first_bad, report.archive.ok) == (False, False, 7, True)
 
 
 @pytest.mark.parametrize(
@@ -378,10 +383,10 @@ def test_removed_or_moved_archive_rows_are_detected(
     """B80: every change to the audit archive is found, a cut tail too."""
     change(archived, statement)
 
-    found = audit(archived, keys)
+    report = audit(archived, keys)
 
-    assert not found.archive.ok
-    assert found.archive.first_bad == first_bad
+    assert not report.archive.ok
+    assert report.archive.first_bad == first_bad
 
 
 @pytest.mark.parametrize(
@@ -420,22 +425,22 @@ def test_exported_trail_verifies_on_its_own(conn: Connection, key: AuditKey, key
 
     lines = exported(conn, key)
 
-    found = check_export(lines, keys)
-    assert (found.ok, found.rows, found.key_id, found.own_keys) == (True, 6, key.key_id, False)
-    assert (found.signatures.terminations, found.signatures.fault_count) == (2, 0)
+    report = check_export(lines, keys)
+    assert (report.ok, report.rows, report.key_id, report.own_keys) == (True, 6, key.key_id, False)
+    assert (report.signatures.terminations, report.signatures.fault_count) == (2, 0)
     rows = [json.loads(line) for line in lines[1:-1]]
     assert [row["seq"] for row in rows] == [1, 3, 4, 5, 7, 8]
     assert [row["data"] for row in rows] == [
-        one.data
-        for _, one in [*read_archive(conn), *read_events(conn)]
-        if one.type is not EventType.STEP_COMPLETED
+        event.data
+        for _, event in [*read_archive(conn), *read_events(conn)]
+        if event.type is not EventType.STEP_COMPLETED
     ]
     assert json.loads(lines[-1])["log"]["length"] == 9
 
 
 def read_archive(conn: Connection) -> list[tuple[int, AgentEvent]]:
     rows = conn.execute(select(AUDIT_ARCHIVE).order_by(AUDIT_ARCHIVE.c.seq))
-    return [(row.seq, found) for row in rows if (found := event_of(row)) is not None]
+    return [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
 
 
 def test_export_contains_only_the_requested_period(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
@@ -450,9 +455,9 @@ def test_export_contains_only_the_requested_period(conn: Connection, key: AuditK
 def test_the_files_own_keys_are_named_as_such(conn: Connection, key: AuditKey) -> None:
     fill(conn, key)
 
-    found = check_export(exported(conn, key))
+    report = check_export(exported(conn, key))
 
-    assert (found.ok, found.own_keys, found.key_id) == (True, True, key.key_id)
+    assert (report.ok, report.own_keys, report.key_id) == (True, True, key.key_id)
 
 
 def test_unsigned_export_is_reported_as_unsigned(conn: Connection, key: AuditKey) -> None:
@@ -466,9 +471,9 @@ def test_an_unsigned_termination_is_named_in_the_file_too(
 ) -> None:
     append_events(conn, [termination()])
 
-    found = check_export(exported(conn, key), keys)
+    report = check_export(exported(conn, key), keys)
 
-    assert (found.ok, [fault.seq for fault in found.signatures.faults]) == (False, [1])
+    assert (report.ok, [fault.seq for fault in report.signatures.faults]) == (False, [1])
 
 
 @pytest.mark.parametrize(
@@ -491,10 +496,10 @@ def test_removed_added_or_moved_export_lines_are_detected(
 ) -> None:
     fill(conn, key)
 
-    found = check_export(spoil(exported(conn, key)), keys)
+    report = check_export(spoil(exported(conn, key)), keys)
 
-    assert not found.ok
-    assert reason in found.reason
+    assert not report.ok
+    assert reason in report.reason
 
 
 @given(data=st.data())
@@ -533,7 +538,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
     whole = queenright("audit", "verify", cwd=tmp_path)
-    done = queenright("audit", "export", "--since", "1970-01-02", "--out", "trail.jsonl", cwd=tmp_path)
+    export = queenright("audit", "export", "--since", "1970-01-02", "--out", "trail.jsonl", cwd=tmp_path)
     alone = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
     elsewhere = queenright(
         "audit",
@@ -558,7 +563,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
             "Terminations: 1, each signed by a key of the service.",
         ],
     )
-    assert (done.returncode, key.key_id in done.stdout, "3 events" in done.stdout) == (0, True, True)
+    assert (export.returncode, key.key_id in export.stdout, "3 events" in export.stdout) == (0, True, True)
     assert stat.S_IMODE((tmp_path / "trail.jsonl").stat().st_mode) == 0o600
     assert alone.returncode == 0
     assert key.key_id in alone.stdout
@@ -592,12 +597,17 @@ async def test_the_command_reads_the_database_of_the_settings(
     await store.append([key.sign(termination(50)), key.sign(termination(1))])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    done = queenright("audit", "verify", "--json", cwd=tmp_path)
+    result = queenright("audit", "verify", "--json", cwd=tmp_path)
     trail = queenright("audit", "export", cwd=tmp_path)
     await store.close()
 
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["rows"], found["archive"]["rows"], found["terminations"]) == (0, 1, 1, 2)
+    report = json.loads(result.stdout)
+    assert (result.returncode, report["rows"], report["archive"]["rows"], report["terminations"]) == (
+        0,
+        1,
+        1,
+        2,
+    )
     assert trail.returncode == 0
     lines = trail.stdout.encode().splitlines(keepends=True)
     assert check_export(lines, PublicKeys([key.public])).rows == 2

@@ -1,4 +1,4 @@
-"""A rate limit whose end is known is a wait until then."""
+"""A worker waits until the end of a rate limit, if the end is known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("expected", "wait"),
+    ("error", "wait"),
     [
         ("Rate limit reached for gpt-5. Please try again in 20s.", 20),
         ("Rate limit reached. Please try again in 1m12.5s.", 72.5),
@@ -68,8 +68,8 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
         ("", None),
     ],
 )
-def test_end_of_a_rate_limit_is_parsed(expected: str, wait: float | None) -> None:
-    assert rate_limit_seconds({"error_type": "error", "error": expected}, NOON) == wait
+def test_end_of_a_rate_limit_is_parsed(error: str, wait: float | None) -> None:
+    assert rate_limit_seconds({"error_type": "error", "error": error}, NOON) == wait
 
 
 def test_structured_field_precedes_text() -> None:
@@ -79,7 +79,7 @@ def test_structured_field_precedes_text() -> None:
     assert rate_limit_seconds(data | {"error_type": "APIError", "error": "server error"}, NOON) is None
 
 
-def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
+def test_rate_limited_worker_waits_until_the_limit_ends() -> None:
     """B105: no provider failure, no stall before its end, and a stall if nothing happens after it."""
     script = worker()
     for _ in range(6):
@@ -128,7 +128,7 @@ def test_step_that_fails_after_a_rate_limit_is_a_failure() -> None:
 
 
 def test_work_ends_the_wait_at_once() -> None:
-    """B105: it may have another model."""
+    """B105: the worker may have switched to another model."""
     script = worker()
     script.event(EventType.LLM_CALL_STARTED)
     script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": "retry after 3600 s"})
@@ -140,7 +140,7 @@ def test_work_ends_the_wait_at_once() -> None:
 
 
 def refuse(script: WorkerScript, seconds: int, *, again: float) -> None:
-    """Let a provider refuse a call every few seconds, each time with a time to try again."""
+    """Let a provider refuse a call every few seconds, each time with a retry time."""
     for _ in range(seconds // 20):
         script.event(EventType.LLM_CALL_STARTED)
         script.event(
@@ -150,8 +150,8 @@ def refuse(script: WorkerScript, seconds: int, *, again: float) -> None:
         script.silence(20)
 
 
-def test_limits_that_never_end_as_promised_are_a_provider_failure() -> None:
-    """B105: after a quarter of an hour of times that pass in vain it is no wait."""
+def test_limits_that_outlive_their_retry_time_are_a_provider_failure() -> None:
+    """B105: after 15 minutes of expired retry times, the worker no longer counts as waiting."""
     script = worker()
     refuse(script, 14 * 60, again=1)
     before = script.finding(FindingKind.PROVIDER_FAILURE)
@@ -161,8 +161,8 @@ def test_limits_that_never_end_as_promised_are_a_provider_failure() -> None:
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-def test_rate_limit_within_its_promised_time_is_no_failure() -> None:
-    """B105: a client that asks too early is refused again, and that breaks no promise."""
+def test_refusal_before_the_retry_time_is_no_failure() -> None:
+    """B105: a client that retries too early is refused again; the limit still ends on time."""
     script = worker()
     for left in range(3_600, 0, -60):
         script.event(EventType.LLM_CALL_STARTED)
@@ -174,7 +174,7 @@ def test_rate_limit_within_its_promised_time_is_no_failure() -> None:
 
 @pytest.mark.parametrize(("every", "again"), [(20, 21), (3_600, 7_200)])
 def test_repeatedly_extended_rate_limit_is_a_provider_failure(every: int, again: int) -> None:
-    """B105: a wait ends at the time that the first refusal named, whatever the next ones name."""
+    """B105: the wait ends at the retry time of the first refusal; later refusals do not extend it."""
     script = worker()
     for _ in range(3 * again // every + 60):
         script.event(EventType.LLM_CALL_STARTED)
@@ -184,26 +184,26 @@ def test_repeatedly_extended_rate_limit_is_a_provider_failure(every: int, again:
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-@pytest.mark.parametrize(("expected", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
-def test_day_without_a_time_begins_at_midnight(expected: str, days: int) -> None:
+@pytest.mark.parametrize(("reset", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
+def test_day_without_a_time_begins_at_midnight(reset: str, days: int) -> None:
     midnight = datetime.fromtimestamp(NOON).astimezone().replace(hour=0)
-    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {expected}"}, NOON)
+    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {reset}"}, NOON)
 
     assert wait == (midnight + timedelta(days=days)).timestamp() - NOON
 
 
 @pytest.mark.parametrize("at", [float("nan"), 1e15, -1e15, 1_774_000_000_000.0])
-def test_clock_time_at_no_date_is_no_wait(at: float) -> None:
+def test_invalid_event_time_gives_no_wait(at: float) -> None:
     assert rate_limit_seconds({"error_type": "429", "error": "resets 3pm"}, at) is None
 
 
-def test_white_space_in_an_error_costs_nothing() -> None:
-    """A pattern with two ways to match white space takes hours of these."""
+def test_long_white_space_is_parsed_in_linear_time() -> None:
+    """A pattern that backtracks over white space takes hours for these texts."""
     for blank in ("reset" + " \n" * 100_000 + "in 5s", "reset-" * 100_000, "resets nov " * 100_000):
         assert rate_limit_seconds({"error_type": "429", "error": blank}, NOON) is None
 
 
-def test_answer_ends_the_promised_wait() -> None:
+def test_successful_call_resets_the_retry_time() -> None:
     script = worker()
     for _ in range(4):
         refuse(script, 10 * 60, again=1)

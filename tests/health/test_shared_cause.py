@@ -10,10 +10,10 @@ import pytest
 from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.incidents import incidents_of
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -29,7 +29,7 @@ PROVIDER, STREAK = FindingKind.PROVIDER_FAILURE, FindingKind.ERROR_STREAK
 @pytest.fixture
 def groups(desk: TicketDesk) -> TicketDesk:
     """The service of tickets, where what is shared is known."""
-    desk.group = lambda health, found: shared_cause(health, found, lambda: [health], SETTINGS, desk.now)
+    desk.group = lambda health, finding: shared_cause(health, finding, lambda: [health], SETTINGS, desk.now)
     return desk
 
 
@@ -57,10 +57,10 @@ def failing(**data: str) -> WorkerScript:
 )
 def test_failing_provider_is_a_shared_cause(data: dict[str, str], cause: str) -> None:
     script = failing(**data)
-    seen = script.finding(PROVIDER)
+    finding = script.finding(PROVIDER)
 
-    assert seen is not None
-    assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == cause
+    assert finding is not None
+    assert shared_cause(script.health, finding, lambda: [script.health], SETTINGS, script.now) == cause
 
 
 @pytest.mark.parametrize(("tool", "cause"), [("mcp__github__get_issue", "mcp:github"), ("bash", "")])
@@ -68,10 +68,10 @@ def test_mcp_server_is_a_shared_cause_and_a_private_tool_is_not(tool: str, cause
     script = worker()
     for n in range(5):
         script.call(tool, args=f"{n}", result=f"{n}", outcome="error", error_type="gone")
-    seen = script.finding(STREAK)
+    finding = script.finding(STREAK)
 
-    assert seen is not None
-    assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == cause
+    assert finding is not None
+    assert shared_cause(script.health, finding, lambda: [script.health], SETTINGS, script.now) == cause
 
 
 @pytest.mark.parametrize("calls", range(5, 10))
@@ -80,10 +80,10 @@ def test_repeated_failures_share_a_cause_whatever_the_worst_finding(calls: int) 
     script = worker()
     for n in range(calls):
         script.call("mcp__github__get_issue", args=f"{n}", result="down", outcome="error", error_type="gone")
-    seen = worst(script.health.findings)
+    finding = worst(script.health.findings)
 
-    assert seen is not None
-    assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == "mcp:github"
+    assert finding is not None
+    assert shared_cause(script.health, finding, lambda: [script.health], SETTINGS, script.now) == "mcp:github"
 
 
 def answered(**data: str) -> WorkerScript:
@@ -113,11 +113,11 @@ def test_provider_is_a_shared_cause_unless_the_caller_is_at_fault(
     scripts += [answered(**called) for _ in range(answered_workers)]
     scripts.append(failing(provider="openai", error_type=error))
     mine = scripts[0]
-    seen = mine.finding(PROVIDER)
+    finding = mine.finding(PROVIDER)
 
-    assert seen is not None
+    assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(mine.health, seen, lambda: fleet, SETTINGS, mine.now) == cause
+    assert shared_cause(mine.health, finding, lambda: fleet, SETTINGS, mine.now) == cause
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -126,11 +126,11 @@ def test_shared_provider_does_not_depend_on_worker_order(answered_workers: int, 
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [answered(**called) for _ in range(answered_workers)] + [failing(**called) for _ in range(3)]
     fleet = [script.health for script in (reversed(scripts) if is_reversed else scripts)]
-    seen = scripts[-1].finding(PROVIDER)
+    finding = scripts[-1].finding(PROVIDER)
 
-    assert seen is not None
-    found = shared_cause(scripts[-1].health, seen, lambda: fleet, SETTINGS, scripts[-1].now)
-    assert found == "provider:anthropic"
+    assert finding is not None
+    cause = shared_cause(scripts[-1].health, finding, lambda: fleet, SETTINGS, scripts[-1].now)
+    assert cause == "provider:anthropic"
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [failing(**called), *(failing(**(called | others)) for _ in range(4))]
     scripts += [answered(**called) for _ in range(20)]
-    seen = scripts[0].finding(PROVIDER)
+    finding = scripts[0].finding(PROVIDER)
 
-    assert seen is not None
+    assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_errors_without_a_type_are_told_apart_by_their_text(texts: list[str], ca
         failing(**called, error_type="_OTHER", error=texts[n % len(texts)].format(n=n)) for n in range(3)
     ]
     scripts += [answered(**called) for _ in range(30)]
-    seen = scripts[0].finding(PROVIDER)
+    finding = scripts[0].finding(PROVIDER)
 
-    assert seen is not None
+    assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_mcp_server_is_shared_unless_others_get_answers(
         attributes: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
         for call in range(5):
             script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **attributes)
-    seen = scripts[0].finding(STREAK)
+    finding = scripts[0].finding(STREAK)
 
-    assert seen is not None
+    assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
     fleet.reverse()
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
 
 
 def test_items_missing_for_several_workers_are_no_incident() -> None:
@@ -205,11 +205,11 @@ def test_items_missing_for_several_workers_are_no_incident() -> None:
     for script in scripts:
         for n in range(5):
             script.call("find_user", args=f"{n}", result="none", outcome="error", error_type="user not found")
-    seen = scripts[0].finding(STREAK)
+    finding = scripts[0].finding(STREAK)
 
-    assert seen is not None
+    assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
 def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
@@ -217,11 +217,11 @@ def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
     for script in scripts:
         for n in range(5):
             script.call("Bash", args=f"{n}", result=f"{n}", outcome="error", error_type="KeyError")
-    seen = scripts[0].finding(STREAK)
+    finding = scripts[0].finding(STREAK)
 
-    assert seen is not None
+    assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
 def workers_that_repeat(tool: str, error: str, times: int) -> list[WorkerScript]:
@@ -249,22 +249,22 @@ def test_equal_calls_that_fail_share_a_cause(
 ) -> None:
     """B104: of a call repeated during an outage, the loop is the worst finding."""
     scripts = workers_that_repeat(tool, error, times)
-    seen = next(one for one in scripts[0].health.findings if one.kind is FindingKind.DOOM_LOOP)
+    finding = next(finding for finding in scripts[0].health.findings if finding.kind is FindingKind.DOOM_LOOP)
     fleet = [script.health for script in scripts][:: -1 if is_reversed else 1]
 
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
 
 
 def test_loop_of_calls_that_succeed_is_not_shared() -> None:
     scripts = workers_that_repeat("search", "unavailable", 5)
     for _ in range(5):
         scripts[0].call("visit", args="page", result="text")
-    seen = worst(scripts[0].health.findings)
+    finding = worst(scripts[0].health.findings)
     fleet = [script.health for script in scripts]
 
-    assert seen is not None
-    assert seen.kind is FindingKind.DOOM_LOOP
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert finding is not None
+    assert finding.kind is FindingKind.DOOM_LOOP
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
 async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: TicketDesk) -> None:
@@ -322,7 +322,9 @@ async def test_individual_condition_is_a_separate_ticket_while_the_provider_fail
 
 async def failing_workers(desk: TicketDesk, count: int) -> list[EscalationTicket]:
     """Report workers whose calls of one tool fail, one after the other, and return their tickets."""
-    desk.group = lambda health, found: shared_cause(health, found, desk.workers.values, SETTINGS, desk.now)
+    desk.group = lambda health, finding: shared_cause(
+        health, finding, desk.workers.values, SETTINGS, desk.now
+    )
     ids = []
     for n in range(count):
         script = WorkerScript(agent=f"bee-{n}", at=desk.now, settings=NO_GRACE).start()
@@ -331,13 +333,13 @@ async def failing_workers(desk: TicketDesk, count: int) -> list[EscalationTicket
         desk.workers[script.health.key] = script.health
         desk.now = script.now
         ids.append((await desk.raise_(script.health)).ticket.ticket_id)
-    return [ticket for one in ids if (ticket := desk.tickets.get(one)) is not None]
+    return [ticket for ticket_id in ids if (ticket := desk.tickets.get(ticket_id)) is not None]
 
 
 async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: TicketDesk) -> None:
     """B104: of the third worker the cause is known, and the tickets of the first two share it."""
     first = await failing_workers(desk, 2)
-    assert [one.storm_id for one in first] == ["", ""]
+    assert [ticket.storm_id for ticket in first] == ["", ""]
 
     tickets = await failing_workers(desk, 3)
 
@@ -352,9 +354,9 @@ async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fle
     """A fleet with many tickets of its own does not slow an incident down."""
     compared: list[str] = []
 
-    def group(health: WorkerHealth, found: Finding) -> str:
+    def group(health: WorkerHealth, finding: Finding) -> str:
         compared.append(health.vitals.agent_id)
-        return shared_cause(health, found, desk.workers.values, SETTINGS, desk.now)
+        return shared_cause(health, finding, desk.workers.values, SETTINGS, desk.now)
 
     desk.group = group
     for name in [f"other-{n}" for n in range(20)] + ["bee-0", "bee-1", "bee-2"]:
@@ -383,7 +385,7 @@ def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
 
 async def ended_in_incident(desk: TicketDesk) -> None:
     """Let the sessions of an incident end while calls still fail."""
-    desk.group = lambda health, found: "provider:anthropic"
+    desk.group = lambda health, finding: "provider:anthropic"
     for n in range(2):
         await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
         gone = service.worker(agent=f"bee-{n}")
@@ -393,8 +395,8 @@ async def ended_in_incident(desk: TicketDesk) -> None:
 
 
 def closings(desk: TicketDesk) -> list[tuple[str, object]]:
-    found = [one.data for one in desk.published if one.type is EventType.INCIDENT_CLOSED]
-    return [(str(one["cause"]), one["closed_at"]) for one in found]
+    incidents = [event.data for event in desk.published if event.type is EventType.INCIDENT_CLOSED]
+    return [(str(event["cause"]), event["closed_at"]) for event in incidents]
 
 
 @pytest.mark.parametrize("restarts", [(), (300.0,), (900.0,), (300.0, 900.0, 901.0)])
@@ -414,13 +416,13 @@ async def test_incident_that_closes_by_the_clock_is_reported_once(
         await desk.tickets.settle(desk.now)
         assert closings(desk) == ([] if after < 600 else [("provider:anthropic", began + 600)])
 
-    assert [one for one in await desk.logged() if one.type is EventType.INCIDENT_CLOSED] == [
-        one for one in desk.published if one.type is EventType.INCIDENT_CLOSED
+    assert [event for event in await desk.logged() if event.type is EventType.INCIDENT_CLOSED] == [
+        event for event in desk.published if event.type is EventType.INCIDENT_CLOSED
     ]
 
 
 async def test_incident_that_closes_with_its_last_ticket_is_reported(desk: TicketDesk) -> None:
-    desk.group = lambda health, found: "provider:anthropic"
+    desk.group = lambda health, finding: "provider:anthropic"
     for n in range(2):
         await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
         await desk.tickets.settle(desk.now)
@@ -492,12 +494,12 @@ def test_tool_that_fails_equally_for_several_workers_is_shared(
         for _ in range(5):
             script.call("search", outcome="error", error_type=error if n == 0 else "gone")
         fleet.append(script)
-    seen = fleet[0].finding(STREAK)
+    finding = fleet[0].finding(STREAK)
 
-    assert seen is not None
+    assert finding is not None
     now = fleet[0].now + quiet_for
     workers = [script.health for script in fleet]
-    assert shared_cause(workers[0], seen, lambda: workers, SETTINGS, now) == cause
+    assert shared_cause(workers[0], finding, lambda: workers, SETTINGS, now) == cause
 
 
 @pytest.mark.parametrize(("error", "cause"), [("overloaded", "provider:anthropic"), ("", "")])
@@ -513,10 +515,10 @@ def test_short_runs_that_fail_on_one_provider_share_it(error: str, cause: str) -
             script.start()
             script.event(EventType.LLM_CALL_COMPLETED, calls)
             script.event(EventType.EXECUTION_FAILED, {"error": "failed"})
-    seen = script.finding(FindingKind.RUNS_FAILED)
+    finding = script.finding(FindingKind.RUNS_FAILED)
 
-    assert seen is not None
-    assert shared_cause(script.health, seen, monitor.workers, SETTINGS, script.now) == cause
+    assert finding is not None
+    assert shared_cause(script.health, finding, monitor.workers, SETTINGS, script.now) == cause
 
 
 def test_equal_errors_of_different_tools_share_no_cause() -> None:
@@ -525,11 +527,11 @@ def test_equal_errors_of_different_tools_share_no_cause() -> None:
     for script, tool in zip(scripts, ("search", "search", "visit", "visit"), strict=True):
         for n in range(5):
             script.call(tool, args=f"{n}", result=f"{n}", outcome="error", error_type="unavailable")
-    seen = scripts[0].finding(STREAK)
+    finding = scripts[0].finding(STREAK)
     fleet = [script.health for script in scripts]
 
-    assert seen is not None
-    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert finding is not None
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
 
 
 @pytest.mark.parametrize(("agents", "cause"), [(1, ""), (3, "provider:anthropic")])
@@ -547,18 +549,18 @@ def test_consecutive_failed_runs_of_one_agent_count_as_one_worker(agents: int, c
             ).start()
             script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "overloaded", **called})
             script.event(EventType.EXECUTION_FAILED, {"error": "failed"})
-    seen = script.finding(FindingKind.RUNS_FAILED)
+    finding = script.finding(FindingKind.RUNS_FAILED)
 
-    assert seen is not None
-    assert shared_cause(script.health, seen, monitor.workers, SETTINGS, script.now) == cause
+    assert finding is not None
+    assert shared_cause(script.health, finding, monitor.workers, SETTINGS, script.now) == cause
 
 
 def test_one_session_with_two_findings_counts_as_one_worker() -> None:
     """B104"""
     scripts = workers_that_repeat("search", "unavailable", 20)[:2]
-    kinds = [one.kind for one in scripts[0].health.findings]
+    kinds = [finding.kind for finding in scripts[0].health.findings]
     fleet = [script.health for script in scripts]
 
     assert {FindingKind.DOOM_LOOP, STREAK} <= set(kinds)
-    for seen in scripts[0].health.findings:
-        assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    for trouble in scripts[0].health.findings:
+        assert shared_cause(scripts[0].health, trouble, lambda: fleet, SETTINGS, scripts[0].now) == ""

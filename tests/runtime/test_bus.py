@@ -23,11 +23,11 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
-        self.seen: list[AgentEvent] = []
+        self.received: list[AgentEvent] = []
 
     async def __call__(self, event: AgentEvent) -> None:
         await self.opened.wait()
-        self.seen.append(event)
+        self.received.append(event)
 
 
 class ListLog:
@@ -62,8 +62,8 @@ async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> N
     await bus.drain()
 
     assert len(awake) == 1000
-    assert [e.node_id for e in asleep.seen if e.type is TICKET] == [str(n) for n in range(0, 1000, 100)]
-    assert slow.dropped == 1000 - len(asleep.seen) > 0
+    assert [e.node_id for e in asleep.received if e.type is TICKET] == [str(n) for n in range(0, 1000, 100)]
+    assert slow.dropped == 1000 - len(asleep.received) > 0
     assert sum(count for _, count in drops) == slow.dropped
     assert {name for name, _ in drops} == {"slow"}
 
@@ -78,7 +78,7 @@ async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> Non
     gate.opened.set()
     await bus.drain()
 
-    assert [e.node_id for e in gate.seen] == ["7", "8", "9"]
+    assert [e.node_id for e in gate.received] == ["7", "8", "9"]
 
 
 async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> None:
@@ -92,7 +92,7 @@ async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -
     gate.opened.set()
     await bus.drain()
 
-    assert [e.node_id for e in gate.seen] == ["0", "1", "2", "3", "4"]
+    assert [e.node_id for e in gate.received] == ["0", "1", "2", "3", "4"]
     assert subscription.dropped == 100_000
 
 
@@ -110,13 +110,13 @@ def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacit
         bus.fan_out(*(event(kind, node_id=str(n)) for n, kind in enumerate(kinds)))
         gate.opened.set()
         await bus.drain()
-        return [int(e.node_id) for e in gate.seen], subscription.dropped
+        return [int(e.node_id) for e in gate.received], subscription.dropped
 
-    seen, dropped = asyncio.run(scenario())
+    received, dropped = asyncio.run(scenario())
 
-    assert seen == sorted(seen)
-    assert {n for n, kind in enumerate(kinds) if kind in ALERT_CLASS} <= set(seen)
-    assert len(seen) + dropped == len(kinds)
+    assert received == sorted(received)
+    assert {n for n, kind in enumerate(kinds) if kind in ALERT_CLASS} <= set(received)
+    assert len(received) + dropped == len(kinds)
     assert dropped == 0 or len(kinds) > capacity
 
 
@@ -146,18 +146,18 @@ async def test_failing_handler_is_reported_and_isolated() -> None:
     """B60: neither the publisher nor other handlers are affected; the handler gets the next event."""
     errors: list[tuple[str, BaseException]] = []
     bus = EventBus(on_error=lambda name, error: errors.append((name, error)))
-    seen: list[AgentEvent] = []
+    received: list[AgentEvent] = []
 
     def broken(_: AgentEvent) -> None:
         raise LookupError("no such bee")
 
     bus.subscribe(broken, name="broken")
-    bus.subscribe(seen.append, name="fine")
+    bus.subscribe(received.append, name="fine")
 
     await bus.publish(event(), event())
     await bus.drain()
 
-    assert len(seen) == 2
+    assert len(received) == 2
     assert [(name, str(error)) for name, error in errors] == [("broken", "no such bee")] * 2
 
 
@@ -197,8 +197,8 @@ async def test_events_of_graphs_with_equal_node_ids_are_routed_separately() -> N
 
 async def test_filters_on_type_agent_and_stream_all_hold_at_once() -> None:
     bus = EventBus()
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="narrow", types={TICKET}, filter_agent="a", filter_stream="s")
+    received: list[AgentEvent] = []
+    bus.subscribe(received.append, name="narrow", types={TICKET}, filter_agent="a", filter_stream="s")
 
     bus.fan_out(
         event(TICKET, agent_id="a", stream_id="s", node_id="yes"),
@@ -208,7 +208,7 @@ async def test_filters_on_type_agent_and_stream_all_hold_at_once() -> None:
     )
     await bus.drain()
 
-    assert [e.node_id for e in seen] == ["yes"]
+    assert [e.node_id for e in received] == ["yes"]
 
 
 async def test_events_are_durable_before_delivery() -> None:
@@ -229,14 +229,14 @@ async def test_unlogged_event_is_not_delivered() -> None:
             raise OSError("disk full")
 
     bus = EventBus(log=FullDisk())
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="reader")
+    received: list[AgentEvent] = []
+    bus.subscribe(received.append, name="reader")
 
     with pytest.raises(OSError, match="disk full"):
         await bus.publish(event())
     await bus.drain()
 
-    assert seen == []
+    assert received == []
 
 
 async def test_on_publish_receives_every_event() -> None:
@@ -264,17 +264,17 @@ async def test_cancelled_subscription_leaves_no_task() -> None:
 
     assert bus.subscriptions == ()
     assert asyncio.all_tasks() == before
-    assert gate.seen == []
+    assert gate.received == []
 
 
 async def test_a_subscription_may_cancel_itself_in_its_handler() -> None:
     bus = EventBus()
-    seen: list[AgentEvent] = []
+    received: list[AgentEvent] = []
 
     async def once(event: AgentEvent) -> None:
         subscription.cancel()
         await asyncio.sleep(0)
-        seen.append(event)
+        received.append(event)
 
     subscription = bus.subscribe(once, name="once")
     bus.fan_out(event(node_id="1"), event(node_id="2"))
@@ -282,7 +282,7 @@ async def test_a_subscription_may_cancel_itself_in_its_handler() -> None:
     await bus.drain()
     await asyncio.sleep(0)
 
-    assert [e.node_id for e in seen] == ["1"]
+    assert [e.node_id for e in received] == ["1"]
 
 
 async def test_drain_inside_a_handler_is_an_error() -> None:
@@ -314,15 +314,15 @@ async def test_a_closed_bus_has_no_tasks_and_no_subscribers() -> None:
 
 async def test_another_thread_publishes_through_the_loop() -> None:
     bus = EventBus()
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="reader")
+    received: list[AgentEvent] = []
+    bus.subscribe(received.append, name="reader")
     loop = asyncio.get_running_loop()
 
     await asyncio.to_thread(loop.call_soon_threadsafe, bus.fan_out, event(node_id="far"))
     await asyncio.sleep(0)
     await bus.drain()
 
-    assert [e.node_id for e in seen] == ["far"]
+    assert [e.node_id for e in received] == ["far"]
 
 
 def test_capacity_must_be_positive() -> None:
@@ -338,19 +338,19 @@ class RecordingSubscriber:
 
     def __init__(self, temper: str) -> None:
         self.temper = temper
-        self.seen: list[str] = []
+        self.received: list[str] = []
         self.subscription: Subscription | None = None
 
     async def __call__(self, event: AgentEvent) -> None:
         if event.type in ALERT_CLASS:
-            self.seen.append(event.node_id)
+            self.received.append(event.node_id)
         match self.temper:
             case "slow":
                 for _ in range(3):
                     await asyncio.sleep(0)
             case "raising":
                 raise LookupError("no such flower")
-            case "cancelling" if len(self.seen) == 2:
+            case "cancelling" if len(self.received) == 2:
                 assert self.subscription is not None
                 self.subscription.cancel()
 
@@ -394,7 +394,7 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
 
     for subscriber, graph in asyncio.run(scenario()):
         sent = [str(n) for n, (kind, to, _) in enumerate(events) if kind is TICKET and graph in (None, to)]
-        assert subscriber.seen == (sent[:2] if subscriber.temper == "cancelling" else sent)
+        assert subscriber.received == (sent[:2] if subscriber.temper == "cancelling" else sent)
 
 
 async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
@@ -412,22 +412,22 @@ async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
     await bus.drain()
 
     assert last.node_id == "999"
-    assert [e.node_id for e in gate.seen if e.type is TICKET] == [str(n) for n in range(1000)]
+    assert [e.node_id for e in gate.received if e.type is TICKET] == [str(n) for n in range(1000)]
 
 
 async def test_event_keeps_its_graph_through_the_bus() -> None:
     """B63: unchanged for subscribers, in the log and over the wire."""
     log = ListLog()
     bus = EventBus(log=log)
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="reader")
+    received: list[AgentEvent] = []
+    bus.subscribe(received.append, name="reader")
     sent = event(TICKET, graph_id="worker_health_judge", stream_id="worker_health_judge::health_check")
 
     await bus.publish(sent)
     await bus.drain()
 
-    assert [e.graph_id for e in (*seen, *log.rows)] == ["worker_health_judge"] * 2
-    assert seen[0].to_dict()["graph_id"] == "worker_health_judge"
+    assert [e.graph_id for e in (*received, *log.rows)] == ["worker_health_judge"] * 2
+    assert received[0].to_dict()["graph_id"] == "worker_health_judge"
 
 
 def test_subscription_exposes_its_filter() -> None:
@@ -461,10 +461,10 @@ async def test_expectation_catches_event_before_await() -> None:
         bus.fan_out(event(graph_id="g"), event(TICKET), event(TICKET, graph_id="g", node_id="a"))
         bus.fan_out(event(TICKET, graph_id="g", node_id="b"), event(TICKET, graph_id="g", node_id="b"))
 
-        found = await expected
+        matched = await expected
 
-        assert (found.graph_id, found.node_id) == ("g", "b")
-        assert await expected.within(5) is found
+        assert (matched.graph_id, matched.node_id) == ("g", "b")
+        assert await expected.within(5) is matched
 
 
 async def test_awaited_event_is_durable() -> None:
@@ -536,24 +536,24 @@ async def test_finished_expectation_is_unsubscribed() -> None:
 async def test_failing_condition_raises_in_waiter_not_publisher() -> None:
     """B60: as with handlers."""
     bus = EventBus()
-    seen: list[AgentEvent] = []
+    received: list[AgentEvent] = []
 
     def broken(_: AgentEvent) -> bool:
         raise LookupError("no such bee")
 
     with bus.expect(TICKET, where=broken) as expected:
-        bus.subscribe(seen.append, name="fine")
+        bus.subscribe(received.append, name="fine")
         bus.fan_out(event(TICKET))
         await bus.drain()
 
-        assert len(seen) == 1
+        assert len(received) == 1
         with pytest.raises(LookupError, match="no such bee"):
             await expected
 
 
 async def test_condition_can_cancel_the_next_subscription() -> None:
     bus = EventBus()
-    seen: list[AgentEvent] = []
+    received: list[AgentEvent] = []
     later: list[Subscription] = []
 
     def cancels(_: AgentEvent) -> bool:
@@ -562,11 +562,11 @@ async def test_condition_can_cancel_the_next_subscription() -> None:
 
     before = asyncio.all_tasks()
     with bus.expect(TICKET, where=cancels):
-        later.append(bus.subscribe(seen.append, name="later"))
+        later.append(bus.subscribe(received.append, name="later"))
         bus.fan_out(event(TICKET), event(TICKET))
 
     assert asyncio.all_tasks() == before
-    assert seen == []
+    assert received == []
 
 
 async def test_closing_the_bus_fails_waiters() -> None:

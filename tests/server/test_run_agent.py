@@ -35,11 +35,11 @@ def test_killed_run_resumes_where_it_was(tmp_path: Path) -> None:
         running.send_signal(signal.SIGKILL)
     session = text.decode().splitlines()[0].removeprefix("session ")
 
-    done = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
+    result = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:2] == [f"session {session}", "resumed"]
-    assert "  name: Ada" in done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[:2] == [f"session {session}", "resumed"]
+    assert "  name: Ada" in result.stdout.splitlines()
 
 
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,15 +49,15 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
     circler(tmp_path / "agent")
 
-    done = run(tmp_path)
+    result = run(tmp_path)
 
     parts = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
-    result = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
-    assert done.returncode == 1
-    assert "double" in result[0]
-    assert "3 times" in result[0]
-    assert "work: escalated: " in done.stdout
-    assert 15 < done.stdout.count("work: double ok") < 30
+    warnings = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
+    assert result.returncode == 1
+    assert "double" in warnings[0]
+    assert "3 times" in warnings[0]
+    assert "work: escalated: " in result.stdout
+    assert 15 < result.stdout.count("work: double ok") < 30
 
 
 def test_guard_follows_the_settings(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_guard_follows_the_settings(tmp_path: Path) -> None:
     (tmp_path / "strict.yaml").write_text("{}", encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("health: {}", encoding="utf-8")
 
-    found, named, bad = run(tmp_path), run(tmp_path, "-c", "strict.yaml"), run(tmp_path, "-c", "bad.yaml")
+    default, named, bad = run(tmp_path), run(tmp_path, "-c", "strict.yaml"), run(tmp_path, "-c", "bad.yaml")
 
-    assert found.stdout.count("work: double ok") == 30
-    assert "work: escalated: " not in found.stdout
+    assert default.stdout.count("work: double ok") == 30
+    assert "work: escalated: " not in default.stdout
     assert "work: escalated: " in named.stdout
     assert (bad.returncode, bad.stdout) == (1, "")
     assert "bad.yaml" in bad.stderr
@@ -80,11 +80,11 @@ def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:
     """B99: nothing is run; a session that is there already may have it."""
     adder(tmp_path / "agent")
 
-    done = run(tmp_path, "--input", '{"b": 2}')
+    result = run(tmp_path, "--input", '{"b": 2}')
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "input 'a' is missing: node 'add' needs a, b, but got 'b'" in done.stderr
-    assert "--input" in done.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "input 'a' is missing: node 'add' needs a, b, but got 'b'" in result.stderr
+    assert "--input" in result.stderr
     session = run(tmp_path, "--input", '{"a": 1, "b": 2}').stdout.split()[1]
     again = run(tmp_path, "--session", session, "--input", '{"b": 3}')
     assert "  sum: 4" in again.stdout.splitlines()
@@ -98,13 +98,13 @@ def test_run_with_input_refused_by_its_first_node_is_cancelled(tmp_path: Path) -
         "def add(a, b):\n    raise InvalidInputError(f'a: {a} is too large; at most 9')\n",
     )
 
-    done = run(tmp_path, "--input", '{"a": 10, "b": 2}')
+    result = run(tmp_path, "--input", '{"a": 10, "b": 2}')
 
-    assert done.returncode == 1
-    assert "cancelled" in done.stdout
-    assert "a: 10 is too large; at most 9" in done.stdout
-    assert "--resume" not in done.stderr
-    assert "queenright run agent" in done.stderr
+    assert result.returncode == 1
+    assert "cancelled" in result.stdout
+    assert "a: 10 is too large; at most 9" in result.stdout
+    assert "--resume" not in result.stderr
+    assert "queenright run agent" in result.stderr
 
 
 def test_agent_with_lifecycle_tools_loads_a_neighbouring_agent(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_agent_with_lifecycle_tools_loads_a_neighbouring_agent(tmp_path: Path) -
     adder(tmp_path / "adder")
     keeper(tmp_path / "keeper")
 
-    done = queenright("run", "keeper", "--storage", "here", "--no-telemetry", "--json", cwd=tmp_path)
+    result = queenright("run", "keeper", "--storage", "here", "--no-telemetry", "--json", cwd=tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["outputs"] == {"answer": "started"}
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["outputs"] == {"answer": "started"}
     assert (tmp_path / "here" / "graphs" / "adder" / "sessions").is_dir()
 
 
@@ -125,12 +125,12 @@ def test_session_with_another_writer_is_not_touched(tmp_path: Path) -> None:
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     folder = tmp_path / "here" / "sessions" / session
     with lock_file(folder / ".lock", wait=False):
-        done = run(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
+        result = run(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
 
-    assert done.returncode == 1
-    assert f"Session '{session}' is busy" in done.stdout
-    assert "Traceback" not in done.stderr
-    assert "--resume" not in done.stdout + done.stderr
+    assert result.returncode == 1
+    assert f"Session '{session}' is busy" in result.stdout
+    assert "Traceback" not in result.stderr
+    assert "--resume" not in result.stdout + result.stderr
 
 
 def streamed(
@@ -169,12 +169,12 @@ def test_unusable_storage_is_reported_without_a_traceback(
 ) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "a_file").write_text("", encoding="utf-8")
-    given = ("--storage", storage, *as_json, "--input", '{"a": 1, "b": 2}')
+    arguments = ("--storage", storage, *as_json, "--input", '{"a": 1, "b": 2}')
 
     ours, theirs = os.pipe()
     with open(ours, encoding="utf-8") as reading:
         # A pipe: what is printed counts as no file, and has no limit.
-        code, _, _ = streamed(tmp_path, *given, out=theirs, err=theirs, file_bytes=limit)
+        code, _, _ = streamed(tmp_path, *arguments, out=theirs, err=theirs, file_bytes=limit)
         os.close(theirs)
         result = reading.read()
 
@@ -200,30 +200,30 @@ def add(a, b):
 def test_stdout_has_only_the_result(tmp_path: Path) -> None:
     adder(tmp_path / "agent", PRINTS)
 
-    done = run(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
+    result = run(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
 
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["outputs"] == {"sum": 3}
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["outputs"] == {"sum": 3}
     for words in ("while it is loaded", "printed", "written", "by a child", "and left behind"):
-        assert words in done.stderr
+        assert words in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_agent_that_exits_the_program_has_failed(tmp_path: Path, kind: str) -> None:
     adder(tmp_path / "agent", f"import sys\n\n{kind} add(a, b):\n    sys.exit(0)\n")
 
-    done = run(tmp_path, "--input", '{"a": 1, "b": 2}')
+    result = run(tmp_path, "--input", '{"a": 1, "b": 2}')
 
-    assert done.returncode == 1
-    assert "node 'add' failed: SystemExit: 0" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 1
+    assert "node 'add' failed: SystemExit: 0" in result.stdout
+    assert "Traceback" not in result.stderr
 
 
 def first_line(reading: int) -> str:
     """Read as ``head -1`` does."""
-    done = subprocess.run(["head", "-1"], stdin=reading, stdout=subprocess.PIPE, text=True, check=True)
+    result = subprocess.run(["head", "-1"], stdin=reading, stdout=subprocess.PIPE, text=True, check=True)
     os.close(reading)
-    return done.stdout
+    return result.stdout
 
 
 def nothing(reading: int) -> str:
@@ -251,13 +251,13 @@ def test_closed_reader_does_not_change_the_run(
         read = pool.submit(reader, ours)
         if reader is nothing:
             read.result()
-        done, _, output = streamed(
+        returncode, _, output = streamed(
             tmp_path, *as_json, "--input", json.dumps({"a": 1, "b": b}), out=theirs, err=theirs if both else 2
         )
         os.close(theirs)
         output += read.result()
 
-    assert done == code
+    assert returncode == code
     assert "Broken" not in output
     assert "Traceback" not in output
 
@@ -296,7 +296,7 @@ def test_streams_closed_at_the_start_do_not_change_the_run(
     adder(tmp_path / "agent")
     command = f'{PROGRAM} {" ".join(RUN)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirected}'
 
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
@@ -305,9 +305,9 @@ def test_streams_closed_at_the_start_do_not_change_the_run(
         check=False,
     )
 
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert "Broken" not in done.stderr
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr
+    assert "Broken" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -338,12 +338,12 @@ def test_outcome_of_a_node_is_printed_once(
     spec["graph"]["nodes"][0]["conversation_judge"] = "strict" if judges else ""
     folder_of(talker(tmp_path / "agent"), spec, replies, **({"judges": judges} if judges else {}))
 
-    done = run(tmp_path)
+    result = run(tmp_path)
 
-    status, why, session = done.stdout.splitlines()[-3:]
+    status, why, session = result.stdout.splitlines()[-3:]
     name = session.split()[1]
-    assert (done.returncode, status, why) == (1, "failed", f"  {expected}")
-    assert f"queenright run agent --resume {name} --storage here\n" in done.stderr
+    assert (result.returncode, status, why) == (1, "failed", f"  {expected}")
+    assert f"queenright run agent --resume {name} --storage here\n" in result.stderr
 
 
 STUBBORN = """
@@ -373,12 +373,12 @@ def test_second_signal_exits_immediately_with_a_resume_command(
     [session] = (tmp_path / "here" / "sessions").iterdir()
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     again = output.rpartition(": ")[2].split()[2:]
-    done = run(tmp_path, *again[1:3])
+    result = run(tmp_path, *again[1:3])
 
     resume = f"queenright run agent --resume {session.name} --storage here"
     assert running.wait() == code
     assert resume in output
-    assert "  sum: 3" in done.stdout.splitlines(), done.stderr
+    assert "  sum: 3" in result.stdout.splitlines(), result.stderr
 
 
 HELD_UP = """
@@ -438,13 +438,13 @@ def test_telemetry_of_a_run_is_delivered_when_it_ends(tmp_path: Path, option: st
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-        done = queenright("run", "agent", "--storage", "here", option, cwd=tmp_path, env=environment)
+        result = queenright("run", "agent", "--storage", "here", option, cwd=tmp_path, env=environment)
         server.shutdown()
         thread.join()
 
     received: list[tuple[str, bytes]] = handler.received  # type: ignore[attr-defined]
     spans = b"".join(body for path, body in received if path == "/v1/traces")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     if option == "--telemetry":
         for name in (b"invoke_agent talker", b"step work", b"execute_tool double", b"chat scripted"):
             assert name in spans
@@ -565,8 +565,8 @@ def test_an_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: 
     """As a script's unset variable gives it."""
     adder(tmp_path / "agent")
 
-    done = queenright("run", "agent", option, "", "--input", "{}", cwd=tmp_path)
+    result = queenright("run", "agent", option, "", "--input", "{}", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert "is empty" in done.stderr
+    assert result.returncode == 2
+    assert "is empty" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["agent"]

@@ -16,6 +16,10 @@ TOKENS: Final = "tokens"
 """Key under which the tokens between two gains are learned."""
 TOKENS_COUNTED_AS: Final = 1_000
 """Tokens in one learned unit."""
+FASTEST_REPLY_SECONDS: Final = 5.0
+"""A person needs longer to read an answer and write the next message, time after time."""
+SLOWEST_ANSWER_SECONDS: Final = 60.0
+"""Assumed duration of a model call that reports none, in seconds."""
 
 
 def record_progress(v: VitalState, at: float) -> None:

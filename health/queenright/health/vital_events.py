@@ -1,5 +1,7 @@
 """
-How events change vital signs: one function an event type. Work itself is in ``vital_work``.
+Handlers that change vital signs, one for each event type.
+
+Those of work are in ``steps``, ``llm_calls`` and ``tool_calls``.
 
 Events of a worker and events of the health layer about it are separate: only the worker's own are activity
 and name the incarnation that sent them.
@@ -20,14 +22,17 @@ from queenright.health.incarnation import (
     is_of_earlier_incarnation,
     reopen_session,
 )
+from queenright.health.llm_calls import on_llm_completed, on_llm_started, on_text_delta
 from queenright.health.progress import begin_visit, record_accepted_work, record_progress, record_user_input
 from queenright.health.resource_limits import after_report
+from queenright.health.session_outcome import WorkerStatus
+from queenright.health.steps import on_step_completed, on_step_started
+from queenright.health.tool_calls import on_tool_completed, on_tool_started
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
     PROCESS_PREFIX,
     HeartbeatFields,
     Output,
-    WorkerStatus,
     after_mcp_change,
     clean_text,
     display_name,
@@ -37,7 +42,6 @@ from queenright.health.vital_facts import (
     tail,
 )
 from queenright.health.vital_state import Handler, VitalState
-from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.waiting import begin_wait, end_wait
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import WaitingReason
@@ -281,6 +285,16 @@ def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any
     if data.get("worker_dead") and v.ended_at is None and is_of_current_incarnation(v, event.incarnation_id):
         end_session(v, WorkerStatus.UNKNOWN, at)
 
+
+WORK_HANDLERS: Final[dict[EventType, Handler]] = {
+    EventType.STEP_STARTED: on_step_started,
+    EventType.STEP_COMPLETED: on_step_completed,
+    EventType.LLM_CALL_STARTED: on_llm_started,
+    EventType.LLM_TEXT_DELTA: on_text_delta,
+    EventType.LLM_CALL_COMPLETED: on_llm_completed,
+    EventType.TOOL_CALL_STARTED: on_tool_started,
+    EventType.TOOL_CALL_COMPLETED: on_tool_completed,
+}
 
 _WORKER_EVENT_HANDLERS: Final[dict[EventType, Handler]] = {
     EventType.EXECUTION_STARTED: _on_execution_started,

@@ -6,10 +6,10 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from queenright.instrumentation.error_class import class_of_error
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
@@ -170,22 +170,6 @@ def _display_name(text: str) -> str:
 def display_name(value: object) -> str:
     """Return a tool name or error class as one line of at most 80 characters, with secrets masked."""
     return _display_name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
-
-
-class WorkerStatus(StrEnum):
-    """Status of a session; unrecognized values become ``unknown``."""
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    TERMINATED = "terminated"
-    UNKNOWN = "unknown"
-
-    @classmethod
-    def _missing_(cls, value: object) -> WorkerStatus:
-        return cls.UNKNOWN
 
 
 class OpenTool(NamedTuple):
@@ -450,3 +434,13 @@ def question_in(data: Mapping[str, Any]) -> str:
     """Return the question of an event, with secrets masked; empty if it has none."""
     question = data.get("question")
     return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
+
+
+UNCLASSIFIED: Final = "error"
+"""The class of a failure without a recognizable cause. Two of them may be different failures."""
+
+
+@lru_cache(256)
+def failure_class(reported: str, error: str) -> str:
+    """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
+    return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED

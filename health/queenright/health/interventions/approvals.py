@@ -36,8 +36,7 @@ _log = logging.getLogger(__name__)
 _MAX_LOADED: Final = 10_000
 _RETRY_SECONDS: Final = 5.0
 
-Change = Callable[[Connection, Approval], None]
-Unless = Callable[[WorkerHealth], str | None]
+ApprovalChange = Callable[[Connection, Approval], None]
 
 
 Terminate = Callable[..., Awaitable[Intervention]]
@@ -84,7 +83,7 @@ class Approvals:
         clock: Clock,
         publish: Callable[..., None],
         ids: Callable[[], str] = new_id,
-        on_change: Change = lambda conn, approval: None,
+        on_change: ApprovalChange = lambda conn, approval: None,
     ) -> None:
         self._store = store
         self._timeout = timeout

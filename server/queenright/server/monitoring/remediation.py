@@ -12,8 +12,7 @@ from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState
-from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.approvals import Change as ApprovalChange
+from queenright.health.interventions.approvals import ApprovalChange, Approvals
 from queenright.health.interventions.instructions import Instructions
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions

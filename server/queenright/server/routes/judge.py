@@ -35,7 +35,7 @@ async def list_judge_checks(
 
 
 def check_row(event: AgentEvent) -> api.JudgeCheck:
-    """Return the check that an event records. A field that is missing or cannot be read is not recorded."""
+    """Return the check that an event records. Invalid fields are left out."""
     checked_at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="seconds")
     data = {**event.data, "checked_at": checked_at}
     try:

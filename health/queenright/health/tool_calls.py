@@ -1,13 +1,11 @@
-"""How work changes vital signs: steps, LLM calls and tool calls."""
+"""How tool calls change vital signs: results, repeats, changes, polls and failures."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from array import array
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Final
 
 from queenright.health.activity import (
@@ -21,81 +19,56 @@ from queenright.health.activity import (
 from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.error_rate import record_outcome
 from queenright.health.progress import (
+    FASTEST_REPLY_SECONDS,
+    SLOWEST_ANSWER_SECONDS,
     add_idle_turn,
-    begin_visit,
     end_failed_calls,
     end_standstill,
-    enter_node,
-    record_accepted_work,
     record_gain,
     record_progress,
     record_user_input,
 )
-from queenright.health.rate_limits import rate_limit_seconds
-from queenright.health.resource_limits import after_answer
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
-    CONTEXT_FULL,
+    UNCLASSIFIED,
     OpenTool,
     after_refusal,
-    context_is_full,
-    count_or_zero,
     display_name,
+    failure_class,
     is_bare_exit,
     is_missing,
     is_stopped_by_user,
-    parse_dollars,
     parse_seconds,
     question_in,
-    tail,
-    was_cancelled,
 )
-from queenright.health.vital_state import Handler, VitalState
-from queenright.health.waiting import begin_wait, end_wait, wait_for_rate_limit
+from queenright.health.vital_state import VitalState
+from queenright.health.waiting import begin_wait, end_wait
 from queenright.instrumentation.effect import CHANGING, READING, Effect
-from queenright.instrumentation.effects import (
-    asks_user,
-    effect_of_tool,
-    is_note,
-    is_shell,
-    speaks,
-)
-from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
+from queenright.instrumentation.effects import asks_user, effect_of_tool, is_note, is_shell, speaks
+from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, WaitingReason
 from queenright.instrumentation.shell_effects import MIN_WAIT_SECONDS
-from queenright.instrumentation.verdict import Verdict
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import AgentEvent
 
-_RECENT_VERDICTS: Final = 20
-_RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
-_FASTEST_REPLY_SECONDS: Final = 5.0
-"""Seconds. A person needs longer to read an answer and write the next message, time after time."""
-_SLOWEST_ANSWER_SECONDS: Final = 60.0
-"""Seconds that a model may take, where it is not known how long it took."""
-_SPIKE_CLEAR_FACTOR: Final = 0.75
-UNCLASSIFIED: Final = "error"
-"""The class of a failure without a recognizable cause. Two of them may be different failures."""
-
 _TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out|\bwaiting for\b", re.IGNORECASE)
 
 
 class _Failure(Enum):
-    """What a failed call tells."""
+    """Meaning of a failed call."""
 
     TROUBLE = "trouble"
     MISS = "miss"
-    """The tool works, and what it was asked for this time is not there, or fails its check."""
+    """The tool works; the requested item does not exist or fails its check."""
     POLL = "poll"
-    """What is waited for is still not there."""
+    """The awaited state has not been reached."""
 
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
 _NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
 _SIGNATURE_BYTES: Final = 8
-
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 """Effects whose error means that the tool rejected the change: edits and submissions."""
 
@@ -108,191 +81,9 @@ _SEARCHES: Final = Effect.SEARCHES
 _SUBMITS: Final = Effect.SUBMITS
 _WAITS: Final = Effect.WAITS
 
-_LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
-
-def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if record_start(v, at):
-        v.start_records = True
-        enter_node(v, event.node_id, at)
-
-
-def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    is_late = is_late_report(v, at)
-    failed = bool(data.get("error_type") or data.get("error"))
-    # A step that fails during a rate limit fails because of it: the worker still waits.
-    is_limited = failed and v.limited_until is not None and at <= v.limited_until
-    if not is_late and not (record_activity(v, at) if is_limited else record_end(v, at)):
-        return
-    v.steps_total += 1
-    text = data.get("error") or data.get("text") or data.get("error_type")
-    if text:
-        v.evidence = tail(text)
-    # A step that failed because of its LLM call is counted as a provider failure.
-    provider = is_limited or (failed and v.llm_errors > 0)
-    if not provider:
-        v.error_count += failed
-    if is_late:
-        return
-    enter_node(v, event.node_id, at)
-    # Open calls that began before its end have lost their end events. Later ones are of a later step, whose
-    # start records arrive before this span if both are in one batch.
-    if v._llm_began < event.time:
-        v.llm_open = 0
-    if v.open_tools and not data.get("is_model_turn"):
-        v.open_tools = [
-            tool for tool in v.open_tools if tool.node_id != event.node_id or tool.began >= event.time
-        ] or None
-    if event.span_id:
-        v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
-    verdict = data.get("verdict")
-    if not provider:
-        record_outcome(v, failed, at)
-    letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
-    letter = letter or ("X" if failed else "-")
-    v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
-    if not is_limited:
-        v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
-    if letter == "C":
-        _count_continued(v)
-    elif letter != "-":
-        v.idle_turns = 0  # it was accepted, or counts as a bad step
-    if letter == "A":
-        begin_visit(v)
-        record_accepted_work(v, at)
-        v.streak = 0
-        v.llm_errors = 0  # a model has answered, even if no call was reported
-        if v.calls is not None:
-            v.calls.clear()
-    elif letter in "RE" or (letter == "X" and (not provider or v.llm_error == CONTEXT_FULL)):
-        _count_bad(v, str(text) if text else "", at)
-    v._new_result = v._known_result = False
-
-
-def _count_continued(v: VitalState) -> None:
-    """Count a judged turn once, even if the judge called the model too."""
-    v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
-    v._idle_before = v.idle_turns
-
-
-def _count_bad(v: VitalState, text: str, at: float) -> None:
-    if v.steps_since_last_accept == 0:
-        v.bad_since = at
-    v.steps_since_last_accept += 1
-    new_text = bool(text) and v.is_new(digest("text", text))
-    # Results are stronger evidence than text: models rephrase the same failure.
-    new = v._new_result if v._known_result else new_text
-    if not new:
-        v.bad_repeats += 1
-
-
-def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if record_start(v, at):
-        _note_model(v, data)
-        v.start_records = True
-        v.llm_open += 1
-        v._llm_began = event.time
-
-
-def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if record_activity(v, at) and v.tokens_at is not None:
-        v.tokens_from = at
-
-
-def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if (cost := parse_dollars(data.get("cost_usd"))) is not None:
-        v.cost_usd = (v.cost_usd or 0.0) + cost
-        v.unpriced_tokens -= min(count_or_zero(data.get("priced_tokens")), v.unpriced_tokens)
-    is_late = is_late_report(v, at)
-    if data.get("amends") or (not is_late and not record_end(v, at)):
-        return
-    _note_model(v, data)
-    if v.llm_open:
-        v.llm_open -= 1
-    if data.get("error_type") or data.get("error"):
-        kind = _provider_error(data)
-        if was_cancelled(f"{kind} {data.get('error') or ''}"):
-            return  # cancelled by a person or the agent: not a provider failure
-        wait = None if is_late else rate_limit_seconds(data, at)
-        if wait is not None and wait_for_rate_limit(v, at, at + wait):
-            return
-        if v.llm_errors == 0:
-            v.llm_error_since = at
-        v.llm_errors += 1
-        full = context_is_full(kind) or context_is_full(str(data.get("error") or ""))
-        v.llm_error = CONTEXT_FULL if full else kind
-        v.note_error(data)
-        record_outcome(v, True, at)
-        return
-    if not is_late or at >= v.llm_error_since:
-        v.llm_errors = 0
-        v.limit_due = None
-    received = _count_tokens(v, data, at)
-    if is_late:
-        return
-    v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
-    duration = parse_seconds(data.get("duration"))
-    # Parallel calls of a model are one turn.
-    is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
-    is_unprompted = _is_unprompted(v, data, duration)
-    v._answered = v.active_for
-    if not v.open_tools and not is_parallel:
-        add_idle_turn(v, at, is_unprompted=is_unprompted)
-        v.idle_turns_of_model = True
-    record_outcome(v, False, at)
-    if duration is not None:
-        learn_duration(v, Phase.LLM, v.model, duration, at)
-    if v.tokens_at is not None:
-        v.tokens_from = at  # a finished call used tokens, even if it reports none
-    if received:
-        _update_token_spike(v, received)
-
-
-def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | None) -> bool:
-    """Return whether an answer repeats the last one, or began before a person could have asked for it."""
-    before, v._answer = v._answer, str(data.get("answer_hash") or "")
-    if before and before == v._answer:
-        return True
-    ended = max(v._answered or 0.0, v._tool_ended or 0.0)
-    pause = v.active_for - ended
-    return pause < _SLOWEST_ANSWER_SECONDS if duration is None else pause - duration < _FASTEST_REPLY_SECONDS
-
-
-def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
-    v.model = display_name(data.get("model")) or v.model
-    v.provider = display_name(data.get("provider")) or v.provider
-
-
-def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
-    """Count the tokens of a model call and return its input tokens."""
-    received = count_or_zero(data.get("input_tokens"))
-    used = received + count_or_zero(data.get("output_tokens"))
-    if used:
-        v.tokens += used
-        v.tokens_since_gain += used
-        if parse_dollars(data.get("cost_usd")) is None:
-            v.unpriced_tokens += used
-        v.tokens_at = at if v.tokens_at is None else max(v.tokens_at, at)
-    return received
-
-
-def _update_token_spike(v: VitalState, received: int) -> None:
-    """Compare the input tokens of this call with those of the last few."""
-    inputs = v._inputs
-    if inputs is None:
-        inputs = v._inputs = array("Q")
-    before, v.token_spike = v.token_spike, 0.0
-    if len(inputs) == _RECENT_INPUTS:
-        if received >= v._loops.token_spike_minimum:
-            ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
-            # Hysteresis: a spike ends well below its start threshold, so that it does not flap.
-            factor = v._loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
-            v.token_spike = ratio if ratio >= factor else 0.0
-        del inputs[0]
-    inputs.append(received)
-
-
-def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Apply the start of a tool call."""
     # Calls that start beside an open question, such as a sub-agent's, do not answer it.
     is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
     if not (record_activity(v, at) if is_asking else record_start(v, at)):
@@ -417,7 +208,8 @@ def _compared_result(args: str, result: str | None, effect: str | None) -> str |
     return "" if result is not None and effect == _EDITS and args not in _NO_ARGUMENTS else result
 
 
-def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Apply the end of a tool call and its result."""
     tool = display_name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
@@ -458,7 +250,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         learn_duration(v, Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
     # A harness without a user answers at once.
-    if asks_user(tool) and (took is None or took >= _FASTEST_REPLY_SECONDS):
+    if asks_user(tool) and (took is None or took >= FASTEST_REPLY_SECONDS):
         v.has_user = True
         if not failed:
             record_user_input(v, at)
@@ -467,7 +259,7 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _parallel_turn(v, turn, event.trace_id, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < _SLOWEST_ANSWER_SECONDS)
+    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < SLOWEST_ANSWER_SECONDS)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             record_progress(v, at)
@@ -506,21 +298,6 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         _count_failed_call(v, turn, at)
     if failure is not _Failure.POLL:
         _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
-
-
-def _provider_error(data: Mapping[str, Any]) -> str:
-    """Return the class of a failed model call's error; ``error`` if it has none."""
-    reported = display_name(data.get("error_type"))
-    if reported.isdecimal():
-        return reported  # the status of the answer
-    error_class = failure_class(reported, str(data.get("error") or ""))
-    return error_class if error_class != UNCLASSIFIED else reported or "error"
-
-
-@lru_cache(256)
-def failure_class(reported: str, error: str) -> str:
-    """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
-    return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED
 
 
 def _parallel_turn(v: VitalState, turn: object, trace_id: str, began: float, at: float) -> object:
@@ -821,14 +598,3 @@ def _count_streak(
         v.streak_tool = tool
         v.streak_error = error
     v._streak_turn = turn
-
-
-WORK_HANDLERS: Final[dict[EventType, Handler]] = {
-    EventType.STEP_STARTED: _on_step_started,
-    EventType.STEP_COMPLETED: _on_step,
-    EventType.LLM_CALL_STARTED: _on_llm_started,
-    EventType.LLM_TEXT_DELTA: _on_text,
-    EventType.LLM_CALL_COMPLETED: _on_llm,
-    EventType.TOOL_CALL_STARTED: _on_tool_started,
-    EventType.TOOL_CALL_COMPLETED: _on_tool,
-}
