@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.client import AsyncQueenright, InvalidAddressError, Queenright
+from queenright.client import AsyncQueenright, InvalidAddressError, Queenright, UnreachableError
 from queenright.client.address import build_path, resolve_token, resolve_url
 
 
@@ -22,6 +22,26 @@ def test_argument_precedes_environment_and_default() -> None:
 def test_invalid_url_is_named(url: str) -> None:
     with pytest.raises(InvalidAddressError, match="is not a URL; pass one such as http://"):
         resolve_url(url, {})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://bee:hunter2@host:99999", "bee:hunter2@host", "http://bee:hun/ter2@host:x"]
+)
+def test_credentials_of_an_invalid_url_are_not_quoted(url: str) -> None:
+    with pytest.raises(InvalidAddressError, match="host") as refused:
+        resolve_url(url, {})
+
+    assert "bee" not in str(refused.value)
+    assert "ter2" not in str(refused.value)
+
+
+def test_credentials_of_an_unreachable_url_are_not_quoted() -> None:
+    with Queenright("http://bee:hunter2@127.0.0.1:1") as client:
+        with pytest.raises(UnreachableError, match=r"at http://127\.0\.0\.1:1 \(") as failed:
+            client.service.version()
+
+        assert "hunter2" not in str(failed.value)
+        assert "hunter2" not in repr(client)
 
 
 def test_token_comes_from_argument_file_or_environment(tmp_path: Path) -> None:

@@ -148,6 +148,36 @@ def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
         load_settings(written(text))
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (
+            'database: "postgresql://u:hunter2@h/db\n',
+            r"YAML \(line 2, column 1\): .*unexpected end",
+        ),
+        ("a: 1\n  database: hunter2\n", r"is not valid YAML \(line 2, column 11\): mapping values"),
+        ("database: *hunter2\n", r"is not valid YAML \(line 1, column 11\): found undefined alias"),
+        ("database: !hunter2 x\n", r"is not valid YAML \(line 1, column 11\): "),
+        ("database: hunter2\x01\n", "is not valid YAML: it contains a character"),
+    ],
+)
+def test_invalid_yaml_is_located_and_not_quoted(text: str, where: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=where) as refused:
+        load_settings(written(text))
+
+    assert "hunter2" not in str(refused.value)
+    assert "unicode string" not in str(refused.value)
+    assert "check quotes, brackets and indentation" in str(refused.value)
+
+
+def test_settings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes("storage: Bienenköni\n".encode("latin-1"))
+
+    with pytest.raises(InvalidSettingsError, match="is not UTF-8 text; save it as UTF-8"):
+        load_settings(file)
+
+
 def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
     file = written("health_monitoring: {stall: {idle_seconds: -3}}")
 
@@ -416,9 +446,33 @@ def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path
     assert load_settings(storage=tmp_path).database_url == f"sqlite:///{tmp_path / 'queenright.db'}"
 
 
-def test_invalid_forward_url_is_refused_at_start() -> None:
-    with pytest.raises(InvalidSettingsError, match=r"otlp\.forward: .*must be a URL like https://collector"):
-        load_settings(otlp={"forward": "collector:4318"})
+@pytest.mark.parametrize(
+    "url",
+    ["collector:4318", "http://bee:hunter2@h:99999/", "http://bee:hunter2@h:0", ["http://bee:hunter2@h"]],
+)
+def test_invalid_forward_url_is_refused_at_start(url: object) -> None:
+    with pytest.raises(
+        InvalidSettingsError, match=r"otlp\.forward: \[redacted\] is refused: it must"
+    ) as refused:
+        load_settings(otlp={"forward": url})
+
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("QUEENRIGHT_HTTP", "hunter2"), ("QUEENRIGHT_AGENTS__LOAD", "[h")]
+)
+def test_invalid_json_in_the_environment_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(
+        InvalidSettingsError, match=f"{name} is not valid JSON .*QUEENRIGHT_HTTP__PORT"
+    ) as refused:
+        load_settings()
+
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_refused_secret_is_not_repeated() -> None:

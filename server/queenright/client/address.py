@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -33,8 +34,13 @@ def resolve_url(url: str | None, environment: Mapping[str, str] = os.environ) ->
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise InvalidAddressError(f"{url!r} is not a URL; pass one such as {LOCAL_URL}.")
+        raise InvalidAddressError(f"{without_credentials(url)!r} is not a URL; pass one such as {LOCAL_URL}.")
     return url.rstrip("/")
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL for messages, without user and password; it need not be valid."""
+    return re.sub(r"^(\w*://)?.*@", r"\1", url, flags=re.DOTALL)
 
 
 def resolve_token(

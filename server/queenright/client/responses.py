@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from queenright.client.address import without_credentials
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.instrumentation.validation_messages import describe_faults
 
@@ -81,7 +82,7 @@ def not_queenright_error(response: httpx.Response, why: str) -> UnreachableError
 def unreachable_error(url: str, error: Exception) -> UnreachableError:
     """Return the error for a request without a complete response."""
     return UnreachableError(
-        f"Queenright does not respond at {url} ({type(error).__name__}). "
+        f"Queenright does not respond at {without_credentials(url)} ({type(error).__name__}). "
         "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
     )
 

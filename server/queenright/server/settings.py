@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -54,10 +55,10 @@ _OTHER_VARIABLES = {
 }
 """Environment variables of ours that are not settings: addresses, tokens and recorded runs."""
 
-_SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
+_SECRET = frozenset({"database", "forward", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message shows: they may hold a password or a token."""
 
-_REACHED_AT: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_LOCAL_ADDRESS: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 """The address by which a service that listens on all addresses is reached from its own machine."""
 
 _AnyBlock = TypeVar("_AnyBlock", bound=BaseModel)
@@ -112,9 +113,13 @@ class OtlpSettings(_Block):
     @field_validator("forward")
     @classmethod
     def _url(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "http://none")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be a URL like https://collector.example.com:4318")
+        try:
+            parts = urlsplit(url or "http://none")
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # the host or the port is invalid
+            is_valid = False
+        if not is_valid:
+            raise ValueError("it must be a URL like https://collector.example.com:4318")
         return url
 
     @field_serializer("forward", when_used="json")
@@ -150,7 +155,7 @@ class Settings(BaseSettings):
     def _require_distinct_ports(self) -> Self:
         hosts = {host.replace("localhost", "127.0.0.1") for host in (self.http.host, self.otlp.host)}
         # On two different addresses, both may have the same port.
-        if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _REACHED_AT.keys()):
+        if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _LOCAL_ADDRESS.keys()):
             raise ValueError(
                 f"http.port and otlp.port are both {self.http.port}; give each its own port, or 0 for "
                 "any free one"
@@ -205,7 +210,7 @@ class Settings(BaseSettings):
         """Return the settings with ``console_url`` set to where the service listens, unless it is set."""
         if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
             return self
-        host = _REACHED_AT.get(self.http.host, self.http.host)
+        host = _LOCAL_ADDRESS.get(self.http.host, self.http.host)
         url = f"http://[{host}]:{self.http.port}" if ":" in host else f"http://{host}:{self.http.port}"
         return self.model_copy(update={"alerting": self.alerting.model_copy(update={"console_url": url})})
 
@@ -275,7 +280,20 @@ def _load(
     except ValidationError as error:
         raise InvalidSettingsError(_explain(error, file)) from None
     except SettingsError as error:
-        raise InvalidSettingsError(f"The environment holds a setting that cannot be read: {error}.") from None
+        raise InvalidSettingsError(_explain_environment(error)) from None
+
+
+def _explain_environment(error: SettingsError) -> str:
+    """Return which variable is not valid JSON, and why. The value may contain a password."""
+    cause = error.__cause__ or error.__context__
+    if not isinstance(cause, JSONDecodeError):
+        return f"The environment holds a setting that cannot be read: {error}."
+    name = next((name for name, value in os.environ.items() if value == cause.doc), f"{ENV_PREFIX}...")
+    return (
+        f"The environment variable {name} is not valid JSON ({cause.msg}, character {cause.pos + 1}); "
+        'write a mapping as {"name": "value"} and a list as ["value"], or set one setting of a block by its '
+        f"own variable, such as {ENV_PREFIX}HTTP__PORT=8420."
+    )
 
 
 def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
@@ -311,8 +329,10 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
         ) from None
     except RecursionError:
         raise InvalidSettingsError(f"{file} is nested too deeply; settings have four levels.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSettingsError(f"{file} is not valid YAML: {error}") from None
+    except UnicodeDecodeError:
+        raise InvalidSettingsError(f"{file} is not UTF-8 text; save it as UTF-8.") from None
+    except yaml.YAMLError as error:
+        raise InvalidSettingsError(_explain_yaml_error(error, file)) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -321,6 +341,18 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
             f"{file} contains a {kind}; it must be a mapping of settings, such as `http: {{port: 8420}}`."
         )
     return content
+
+
+def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
+    """Return where the error is and what it is. The line itself may contain a password."""
+    where, problem = "", "it contains a character that YAML does not allow"
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        parts = (error.context, error.problem)
+        # PyYAML quotes names and values of the file, such as those of anchors and tags.
+        problem = re.sub(r"""(['"]).{2,}\1""", "...", ", ".join(part for part in parts if part))
+    return f"{file} is not valid YAML{where}: {problem}; check quotes, brackets and indentation there."
 
 
 def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from queenright import api
 from queenright.api.events import Event
 from queenright.client import AsyncQueenright
+from queenright.client.address import without_credentials
 from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
@@ -46,7 +47,7 @@ class ServiceGateway:
     @property
     def url(self) -> str:
         """URL of the service."""
-        return self._client.url
+        return without_credentials(self._client.url)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import httpx
 
 from queenright.api.events import Event
+from queenright.client.address import without_credentials
 from queenright.client.asynchronous.transport import AsyncTransport
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice
@@ -144,13 +145,15 @@ class AsyncEventStream:
                 if not self._events:
                     self.last_event_id = self._resume_id
                 return
-            connection_error = UnreachableError(f"The event stream from {self._transport.url} has ended.")
+            connection_error = UnreachableError(
+                f"The event stream from {without_credentials(self._transport.url)} has ended."
+            )
         except (httpx.HTTPError, httpx.StreamError) as error:
             connection_error = unreachable_error(self._transport.url, error)
         except (ValueError, UnreachableError) as error:
             await self.aclose()
             raise UnreachableError(
-                f"{self._transport.url} does not send a Queenright event stream: {error}"
+                f"{without_credentials(self._transport.url)} does not send a Queenright event stream: {error}"
             ) from error
         await self._disconnect()
         if not self._closed:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import BaseModel
 
+from queenright.client.address import without_credentials
 from queenright.client.errors import UnreachableError
 from queenright.client.responses import (
     json_object,
@@ -150,7 +151,9 @@ class AsyncTransport:
             answer = await self.get_json(path, limit=size, cursor=cursor, **params)
             rows = answer.get(name)
             if not isinstance(rows, list):
-                raise UnreachableError(f"{self.url} answered {path} without {name!r}; it is not Queenright.")
+                raise UnreachableError(
+                    f"{without_credentials(self.url)} answered {path} without {name!r}; it is not Queenright."
+                )
             for row in rows:
                 yield row
             cursor = answer.get("next")
