@@ -1,4 +1,4 @@
-"""Matchers that a person gives: what is no list of them is refused, with words, before it is written."""
+"""Matchers in the settings of exported rules: invalid ones are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ SYNTAX = [
 ]
 
 
-def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
-    """Ask the real one; return which of them it does not take, counted from 0."""
+def rejected_by_promtool(file: Path, matchers: list[str]) -> set[int]:
+    """Return the indices of the matchers that the real promtool rejects."""
     rules = [{"record": "x", "expr": f"queenright_agents{{{matcher}}}"} for matcher in matchers]
     file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
     result = run("promtool", "check", "rules", file)
@@ -67,12 +67,12 @@ def test_invalid_matchers_are_rejected(given: str) -> None:
 
 
 def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
-    """All of them in one file: promtool names every rule that it does not take."""
-    taken = [given for given, _ in VALID_MATCHERS]
-    read = [read_matchers(given, "service") for given in taken]
-    refused = refused_by_promtool(tmp_path / "rules.yml", [*taken, *read, *SYNTAX])
+    """All matchers are in one file: promtool names every rule that it rejects."""
+    inputs = [given for given, _ in VALID_MATCHERS]
+    read = [read_matchers(given, "service") for given in inputs]
+    rejected = rejected_by_promtool(tmp_path / "rules.yml", [*inputs, *read, *SYNTAX])
 
-    assert refused == set(range(2 * len(VALID_MATCHERS), 2 * len(VALID_MATCHERS) + len(SYNTAX)))
+    assert rejected == set(range(2 * len(VALID_MATCHERS), 2 * len(VALID_MATCHERS) + len(SYNTAX)))
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ async def compared(url: str, heard: ActionLog) -> list[str]:
 def _twice(kept: StoredDecisions) -> list[str]:
     """Return what is kept under two identities."""
     wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
-    live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)
+    live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.is_live)
     wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
     # A ticket never has two alerts.
     active = Counter(ticket_id for ticket_id, _, _, is_on in kept.outbox if is_on)

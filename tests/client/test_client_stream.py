@@ -57,7 +57,7 @@ async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: P
     def follow_in_a_thread(url: str) -> None:
         with (
             Queenright(url, sleep=lambda _: time.sleep(0.05)) as qr,
-            qr.events.stream(types=["nudge_sent"], agent="bee", on_notice=plain_notices.append) as stream,
+            qr.events.stream(types=["nudge_sent"], agent_id="bee", on_notice=plain_notices.append) as stream,
         ):
             for event in stream:
                 plain.append(event.data["number"])
@@ -121,7 +121,7 @@ async def refusals(qr: AsyncQueenright, running: Running) -> None:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
     assert refused.value.status == 400
     with pytest.raises(InvalidAddressError):
-        qr.events.stream(agent="")
+        qr.events.stream(agent_id="")
 
 
 async def test_unavailable_service_is_an_error_or_waited_for() -> None:

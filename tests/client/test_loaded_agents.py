@@ -15,7 +15,7 @@ SAMPLE = {"folder": str(EXAMPLES / "docs_checker" / "sample")}
 async def ended(qr: AsyncQueenright, execution: str, after: str) -> tuple[str, str]:
     """Follow the agent's events until a run is over; return how it ended, and its session."""
     types = ["execution_completed", "execution_failed"]
-    async with qr.events.stream(types=types, agent="docs_checker", last_event_id=after) as stream:
+    async with qr.events.stream(types=types, agent_id="docs_checker", last_event_id=after) as stream:
         async for event in stream:
             if event.execution_id == execution:
                 return event.type, event.session_id

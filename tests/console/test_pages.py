@@ -154,6 +154,40 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
     await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
 
 
+async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await is_shown(page)
+    stop = page.get_by_role("group", name="Actions").get_by_role("button", name="Stop…")
+    await page.get_by_label("Question to the queen").fill("typed before")
+    await page.route("**/worker-dialogs-*.js", lambda route: route.abort())
+
+    await stop.click()
+
+    await expect(page.get_by_text("Cannot load the dialog")).to_be_visible()
+    await expect(page.get_by_role("button", name="Reload")).to_be_visible()
+    await expect(page.get_by_label("Question to the queen")).to_have_value("typed before")
+    await page.unroute("**/worker-dialogs-*.js")
+
+
+async def test_escape_closes_a_dialog_that_was_refused(running: Running, page: Page) -> None:
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await is_shown(page)
+    await page.route("**/terminate", lambda route: route.fulfill(status=409, json={"title": "Replaced."}))
+    await page.get_by_role("group", name="Actions").get_by_role("button", name="Stop…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Reason").fill("it loops")
+    await dialog.get_by_role("button", name="Stop", exact=True).click()
+    await expect(dialog.get_by_role("alert")).to_be_visible()
+
+    await page.keyboard.press("Escape")
+
+    await expect(dialog).to_have_count(0)
+
+
 async def test_session_shows_its_calls_and_which_repeat(running: Running, page: Page) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/?search=looper")
@@ -456,3 +490,17 @@ class TestViewer:
             buttons = await page.get_by_role("main").get_by_role("button").all_inner_texts()
             assert [name for name in buttons if name.strip().rstrip("…") in ACTIONS] == [], address
             await expect(page.get_by_label("Question to the queen")).to_have_count(0)
+
+    async def test_page_of_an_ended_sign_in_asks_for_the_token(
+        self, running: Running, chromium: Browser
+    ) -> None:
+        page = await (await chromium.new_context()).new_page()
+        await page.goto(running.url)
+        await page.locator("input[type=password]").fill(self.token)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+
+        await page.context.clear_cookies()
+        await page.evaluate("dispatchEvent(new Event('online'))")
+
+        await expect(page).to_have_url(re.compile(r"/login\?next="))

@@ -115,7 +115,7 @@ def test_b73_open_breaker_closes_after_its_timeout_and_successful_probes() -> No
     bench.breaker.admit().record_success()
 
     assert bench.path() == ["closed>open", "open>half_open", "half_open>closed"]
-    assert bench.breaker.untouched
+    assert bench.breaker.is_untouched
     assert bench.breaker.status.opened_at is None
 
 
@@ -128,7 +128,7 @@ def test_b73_open_breaker_is_reset_by_hand() -> None:
     assert bench.breaker.reset("anna", "the network is back")
     late.record_failure("too late")
 
-    assert bench.breaker.untouched
+    assert bench.breaker.is_untouched
     assert all(part in bench.changes[-1].status.reason for part in ("anna", "the network is back"))
     assert not bench.breaker.reset("anna")
 
@@ -241,7 +241,7 @@ def test_outcome_from_before_opening_is_ignored() -> None:
     probe.record_success()
     slow[2].record_failure("old")
 
-    assert bench.breaker.untouched
+    assert bench.breaker.is_untouched
 
 
 def test_only_the_first_outcome_of_a_call_counts() -> None:

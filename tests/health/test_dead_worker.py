@@ -104,7 +104,7 @@ async def test_ticket_of_a_dead_worker_is_resolved_by_a_person(
     assert service.told[-1].status is TicketStatus.RESOLVED, "the page ends"
     assert service.worker.vitals.status is WorkerStatus.UNKNOWN
     assert service.worker.findings == ()
-    assert not service.worker.state.in_trouble
+    assert not service.worker.state.is_in_trouble
 
 
 async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(service: Service) -> None:
@@ -176,7 +176,7 @@ async def test_worker_presumed_dead_is_watched_again_after_an_event(
     second = await service.paged()
 
     assert second.ticket_id != first.ticket_id
-    assert second.live
+    assert second.is_live
 
 
 @pytest.mark.parametrize("settled", ["resolved", "dismissed", "by itself"])
@@ -205,7 +205,7 @@ async def test_next_life_of_a_dead_worker_has_tickets_of_its_own(service: Servic
     assert again.incarnation_id == "i2"
     before = service.tickets.get(ticket.ticket_id)
     assert before is not None
-    assert not before.live
+    assert not before.is_live
 
 
 async def test_settled_death_holds_over_a_restart(service: Service) -> None:

@@ -293,7 +293,7 @@ async def test_decisions_survive_a_server_crash() -> None:
         await store.append([step(4)])
 
         assert "start the server, or check host and port" in unwritable
-        assert store.writable
+        assert store.is_writable
 
         found = await numbers(store)
         assert all("start the server, or check host and port" in outcome for outcome in outcomes[:1])

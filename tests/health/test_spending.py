@@ -18,7 +18,7 @@ from tests.health.worker_script import WorkerScript
 SPENDING = FindingKind.SPENDING
 
 
-def limited(**limits: Any) -> HealthSettings:
+def settings_with(**limits: Any) -> HealthSettings:
     return HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}, "spending": limits})
 
 
@@ -40,7 +40,7 @@ def spend(script: WorkerScript, dollars: float | None, **more: Any) -> None:
 def test_run_is_warned_near_its_limit_and_over_it_at_the_limit(
     spent: float, severity: Severity | None
 ) -> None:
-    script = WorkerScript(settings=limited(run_usd=1)).start()
+    script = WorkerScript(settings=settings_with(run_usd=1)).start()
     spend(script, spent)
 
     finding = script.finding(SPENDING)
@@ -50,7 +50,7 @@ def test_run_is_warned_near_its_limit_and_over_it_at_the_limit(
 
 def test_evidence_has_spending_and_unpriced_tokens() -> None:
     """B106"""
-    script = WorkerScript(settings=limited(run_usd=1)).start()
+    script = WorkerScript(settings=settings_with(run_usd=1)).start()
     spend(script, 0.9)
     spend(script, None)
 
@@ -60,14 +60,14 @@ def test_evidence_has_spending_and_unpriced_tokens() -> None:
 
 
 def test_no_limit_means_no_finding() -> None:
-    script = WorkerScript(settings=limited()).start()
+    script = WorkerScript(settings=settings_with()).start()
     spend(script, 1_000_000.0)
 
     assert script.finding(SPENDING) is None
 
 
 def test_sessions_of_an_agent_share_a_daily_limit_and_the_fleet_has_another() -> None:
-    monitor = HealthMonitor(limited(agent_day_usd=1, day_usd=3))
+    monitor = HealthMonitor(settings_with(agent_day_usd=1, day_usd=3))
     first = WorkerScript(monitor=monitor, session="one").start()
     second = WorkerScript(monitor=monitor, session="two").start()
     other = WorkerScript(monitor=monitor, agent="other").start()
@@ -88,7 +88,7 @@ def test_sessions_of_an_agent_share_a_daily_limit_and_the_fleet_has_another() ->
 
 
 def test_new_day_begins_at_midnight() -> None:
-    script = WorkerScript(settings=limited(agent_day_usd=1), at=20_000 * DAY - 100).start()
+    script = WorkerScript(settings=settings_with(agent_day_usd=1), at=20_000 * DAY - 100).start()
     spend(script, 1.0)
     before = script.finding(SPENDING)
     script.silence(200)
@@ -98,7 +98,7 @@ def test_new_day_begins_at_midnight() -> None:
 
 
 def test_replay_restores_daily_spending() -> None:
-    settings = limited(agent_day_usd=1)
+    settings = settings_with(agent_day_usd=1)
     script = WorkerScript(settings=settings).start()
     spend(script, 0.6)
     spend(script, 0.6)
@@ -113,7 +113,7 @@ def test_replay_restores_daily_spending() -> None:
 
 def test_an_amendment_that_prices_a_call_counts() -> None:
     """B106"""
-    script = WorkerScript(settings=limited(agent_day_usd=1)).start()
+    script = WorkerScript(settings=settings_with(agent_day_usd=1)).start()
     spend(script, None)
     spend(script, 1.5, amends=True, priced_tokens=100)
 
@@ -126,15 +126,15 @@ def test_an_amendment_that_prices_a_call_counts() -> None:
         max_size=30,
     )
 )
-def test_daily_spending_is_the_sum_of_its_events(told: list[tuple[str, float, float]]) -> None:
+def test_daily_spending_is_the_sum_of_its_events(payments: list[tuple[str, float, float]]) -> None:
     today, known = DailySpending(), 0.0
-    for n, (agent, dollars, at) in enumerate(told):
-        found = today.add(agent, dollars, at)
+    for n, (agent, dollars, at) in enumerate(payments):
+        total = today.add(agent, dollars, at)
         known = max(known, at)
-        last = max(one[2] for one in told[: n + 1])
-        of_day = [one for m, one in enumerate(told[: n + 1]) if one[2] == last]
-        # What came before the day began is not of it.
-        assert found.day == int(known // DAY)
-        assert found.fleet == pytest.approx(sum(one[1] for one in of_day))
-        assert found.agent == pytest.approx(sum(one[1] for one in of_day if one[0] == agent))
-        assert found.agent <= found.fleet + 1e-9
+        last = max(payment[2] for payment in payments[: n + 1])
+        of_day = [payment for payment in payments[: n + 1] if payment[2] == last]
+        # Payments of earlier days do not count.
+        assert total.day == int(known // DAY)
+        assert total.fleet == pytest.approx(sum(payment[1] for payment in of_day))
+        assert total.agent == pytest.approx(sum(payment[1] for payment in of_day if payment[0] == agent))
+        assert total.agent <= total.fleet + 1e-9

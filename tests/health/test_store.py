@@ -302,21 +302,21 @@ def refuse(conn: Connection) -> None:
 
 async def test_write_failure_is_reported_until_a_write_succeeds(database_url: str) -> None:
     store = Store.open(database_url, busy_timeout=0.05)
-    assert store.writable
+    assert store.is_writable
 
     with locked(database_url):
         for write in (store.append([step()]), store.transact(touch_head), store.check_writable()):
             with pytest.raises(StoreError, match="lock") as failed:
                 await write
-            assert not store.writable
+            assert not store.is_writable
             assert store.failure is failed.value
     for at_fault in (refuse, read_nothing):
         with contextlib.suppress(StoreError):
             await store.transact(at_fault)
-        assert not store.writable, "nothing has been written yet"
+        assert not store.is_writable, "nothing has been written yet"
     await store.append([step()])
 
-    assert store.writable
+    assert store.is_writable
     assert store.failure is None
     await store.close()
 
@@ -327,7 +327,7 @@ async def test_rows_that_are_refused_and_reads_do_not_make_a_store_unwritable(st
     with pytest.raises(StoreError):
         await store.read(lambda conn: conn.execute(text("SELECT * FROM nowhere")).all())
 
-    assert store.writable
+    assert store.is_writable
 
 
 async def test_full_disk_is_probed_without_changes(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ async def test_full_disk_is_probed_without_changes(tmp_path: Path) -> None:
 
     await store.check_writable()
 
-    assert store.writable
+    assert store.is_writable
     assert await store.read(count) == 1
     assert (await store.read(verify)).ok
     await store.close()
@@ -361,13 +361,13 @@ async def test_store_stays_unwritable_while_only_small_writes_fit(tmp_path: Path
             await store.append([step(1, data={"text": os.urandom(100_000).hex()})])
         await store.check_writable()
         await store.append([step(2)])
-        while_full = store.writable
+        while_full = store.is_writable
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     await store.check_writable()
 
     assert not while_full
-    assert store.writable
+    assert store.is_writable
     await store.close()
 
 

@@ -978,7 +978,7 @@ class TicketMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.desk.now += seconds
         for ticket in self.run(self.desk.tickets.settle(self.desk.now)):
-            assert not ticket.live
+            assert not ticket.is_live
 
     @rule()
     def end(self) -> None:
@@ -1003,13 +1003,13 @@ class TicketMachine(RuleBasedStateMachine):
             now = tickets[ticket_id]
             assert now.severity.rank >= before.severity.rank
             assert now.occurrences >= before.occurrences
-            assert before.live or now == before
-            assert (now.closed_at is None) == now.live
+            assert before.is_live or now == before
+            assert (now.closed_at is None) == now.is_live
         for ticket in tickets.values():
             self.reports.setdefault(ticket.ticket_id, ticket.occurrences)
-            if ticket.live:
+            if ticket.is_live:
                 assert self.desk.tickets.get(ticket.ticket_id) == ticket
-        live = [ticket for ticket in tickets.values() if ticket.live]
+        live = [ticket for ticket in tickets.values() if ticket.is_live]
         assert sum(ticket.is_open for ticket in live) <= 1
         assert len({ticket.fingerprint for ticket in live}) == len(live)
         self.seen = tickets

@@ -295,7 +295,7 @@ def test_hold_starts_when_the_condition_first_clears() -> None:
 
     assert lifecycle.settle(cleared, now=319.9, hold=120.0) is cleared
     closed = lifecycle.settle(cleared, now=320.0, hold=120.0)
-    assert (closed.status, closed.closed_at, closed.live) == (TicketStatus.RESOLVED, 320.0, False)
+    assert (closed.status, closed.closed_at, closed.is_live) == (TicketStatus.RESOLVED, 320.0, False)
 
 
 @pytest.mark.parametrize(

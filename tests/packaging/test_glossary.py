@@ -31,30 +31,31 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
     "held": ("frozen by",),
     "health": ("well-being", "how it is doing"),
     "outcome": ("manner of end",),
-    "finding": ("detector hit", "detection result"),
+    "finding": ("detector hit", "detection result", "anomaly", "anomalies"),
     "severity": ("badness",),
-    "ticket": ("trouble ticket", "case file"),
+    "ticket": ("trouble ticket", "case file", "incident ticket"),
     "triage": ("queen's verdict",),
     "intervention": ("countermeasure",),
     "nudge": ("poke",),
     "escalate": ("hand up", "pass upwards"),
     "terminate": ("put down", "do away with"),
-    "recover": ("brought back", "bring back", "revive"),
+    "recover": ("brought back", "bring back", "revive", "resurrect", "reboot"),
     "incident": ("crowd",),
-    "storm": ("avalanche",),
+    "storm": ("avalanche", "alert storm", "mass failure"),
     "notification": ("what people got", "what people were told"),
-    "outbox": ("send queue",),
-    "silence": ("nobody hears", "keep quiet about"),
-    "acknowledge": ("in hand",),
-    "checkpoint": ("save point", "savepoint"),
+    "outbox": ("send queue", "delivery queue", "notification queue"),
+    "silence": ("nobody hears", "keep quiet about", "mute", "snooze"),
+    "acknowledge": ("in hand", "ack"),
+    "checkpoint": ("save point", "savepoint", "restore point"),
     "circuit breaker": ("fuse",),
     "judge": ("assessor",),
-    "queen": ("triager",),
+    "queen": ("triager", "triage agent"),
     "orchestrator": ("coordinator",),
-    "provider": ("model vendor", "model supplier"),
+    "provider": ("model vendor", "model supplier", "llm vendor"),
 }
 """The words that must not be used, by the term of the glossary to use instead."""
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
+CONSOLE = sorted(path for path in ROOT.glob("server/console/src/**/*.ts*") if ".test." not in path.name)
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
@@ -135,6 +136,14 @@ def test_templates_use_the_terms(template: Path) -> None:
     text = re.sub(r"<(script|style)\b.*?</\1>|{#.*?#}", "", template.read_text("utf-8"), flags=re.DOTALL)
 
     assert faults(html.unescape(re.sub(r"<[^>]*>", " ", text))) == []
+
+
+@pytest.mark.parametrize("source", CONSOLE, ids=lambda path: path.name)
+def test_console_uses_the_terms(source: Path) -> None:
+    # The code is checked with its texts: names in it are terms too.
+    text = re.sub(r"^import .*$", "", source.read_text("utf-8"), flags=re.MULTILINE)
+
+    assert faults(text) == []
 
 
 async def test_the_api_document_uses_the_terms(tmp_path: Path) -> None:

@@ -765,15 +765,15 @@ async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: Fak
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
     assert math.isinf(runtime.user_idle_seconds)
-    assert not runtime.user_present
+    assert not runtime.is_user_present
 
     assert not await runtime.inject_input("judge", "hello?")
 
     fake_time.now += 119
-    assert runtime.user_present
+    assert runtime.is_user_present
     assert runtime.user_idle_seconds == 119
     fake_time.now += 1
-    assert not runtime.user_present
+    assert not runtime.is_user_present
     await runtime.stop()
 
 

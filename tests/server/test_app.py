@@ -279,7 +279,7 @@ async def test_not_ready_while_the_store_cannot_write(tmp_path: Path, database_u
         with locked(database_url):
             refused = await http.post("/api/heartbeats", json={"agent_id": "bee"})
             not_ready = await http.get("/readyz")
-        await until(lambda: store.writable, "the service tries again by itself")
+        await until(lambda: store.is_writable, "the service tries again by itself")
         ready = await http.get("/readyz")
 
     assert (refused.status_code, not_ready.status_code, ready.status_code) == (503, 503, 200)

@@ -66,3 +66,13 @@ def test_refused_copy_does_not_print_the_password(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert done.stderr.startswith("queenright: ")
         assert "hush" not in done.stderr + done.stdout
+
+
+def test_usage_error_of_a_surplus_argument_does_not_print_the_password(tmp_path: Path) -> None:
+    target = "postgresql://ada:hush@127.0.0.1:1/x"
+
+    done = queenright("store", "copy", "sqlite:///a.db", target, target, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "unexpected extra argument" in done.stderr
+    assert "hush" not in done.stderr + done.stdout

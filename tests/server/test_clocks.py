@@ -421,7 +421,9 @@ def test_notes_round_trip(tmp_path: Path) -> None:
     assert again.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
 
 
-@pytest.mark.parametrize("content", ["", "lived", "\x00\xff" * 40, "lived x\nat 1 2\naway 1.0 nan\njump  \n"])
+@pytest.mark.parametrize(
+    "content", ["", "alive_until", "\x00\xff" * 40, "alive_until x\nat 1 2\naway 1.0 nan\njump  \n"]
+)
 def test_damaged_notes_file_is_ignored(tmp_path: Path, content: str) -> None:
     path = tmp_path / "arrivals"
     path.write_text(content, "latin-1")

@@ -380,7 +380,7 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_thei
     await service.bus.drain()
     held = service.tickets.get(ticket.ticket_id)
     assert held is not None
-    assert held.live, "that it is over has to hold, as of any other trouble"
+    assert held.is_live, "that it is over has to hold, as of any other trouble"
     clock.now += 10 * MINUTE
     await service.tickets.settle(clock.now)
     closed = await service.tickets.find(ticket.ticket_id)

@@ -50,7 +50,7 @@ async def test_stream_has_only_the_requested_events(running: Running) -> None:
     events = [event(kind, agent) for kind in EventType for agent in ("bee", "team/wasp")]
     async with (
         Follower(f"{running.url}/api/events") as usual,
-        Follower(f"{running.url}/api/events?types=all&agent=bee") as bees,
+        Follower(f"{running.url}/api/events?types=all&agent_id=bee") as bees,
         Follower(
             f"{running.url}/api/agents/team%2Fwasp/events?types=nudge_sent,step_started&types=edge_traversed"
         ) as wasps,
@@ -80,7 +80,7 @@ async def test_stream_of_an_unknown_worker_is_not_found(running: Running) -> Non
         assert answer.status_code == 404
         assert "no worker 'nope' is known" in answer.json()["title"]
 
-    async with Follower(f"{running.url}/api/events?types=all&agent=not-yet") as early:
+    async with Follower(f"{running.url}/api/events?types=all&agent_id=not-yet") as early:
         await running.service.store.append([event(agent="not-yet")])
         await early.until(lambda: early.ids, "the first of it comes")
 
@@ -97,11 +97,13 @@ async def test_unknown_type_is_rejected_with_suggestions(running: Running) -> No
             assert "nudge_sent?" in title
             assert "worker_escalation_ticket" in title
         assert (await http.get("/api/events?types=")).status_code == 400
+        former = await http.get("/api/events?agent=bee")
+        assert (former.status_code, "agent_id" in former.json()["title"]) == (400, True)
 
 
 async def test_resumed_stream_misses_no_event(running: Running) -> None:
     """B64: with Last-Event-ID nothing is missed, also by who was gone before the first event."""
-    service, url = running.service, f"{running.url}/api/events?types=all&agent=returns"
+    service, url = running.service, f"{running.url}/api/events?types=all&agent_id=returns"
     async with Follower(url) as first:
         pass
     assert first.last_id is not None
@@ -153,7 +155,7 @@ class Deaf:
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.connect((host, port))
-        self.socket.sendall(b"GET /api/events?types=all&agent=busy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.socket.sendall(b"GET /api/events?types=all&agent_id=busy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.socket.setblocking(False)
         self.read = b""
         self.ended = False
@@ -183,7 +185,7 @@ async def test_slow_client_gets_every_alert_or_is_disconnected_and_resumes(
     running: Running,
 ) -> None:
     """B64: a slow client is never silently skipped; with Last-Event-ID it misses nothing."""
-    url = f"{running.url}/api/events?types=all&agent=busy"
+    url = f"{running.url}/api/events?types=all&agent_id=busy"
     kinds = sorted(ALERT_CLASS)
     events = [event(kinds[n % len(kinds)], "busy", n=n, text="x" * _LONG) for n in range(_MANY)]
     with contextlib.closing(Deaf(running.url)) as slow, contextlib.closing(Deaf(running.url)) as lost:
@@ -232,3 +234,18 @@ async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
         await follower.__aenter__()
     await follower.until(lambda: follower.ended, "the stream ends as a whole answer")
     assert follower.blocks[-1].comment == "the service is stopping"
+
+
+async def test_client_that_does_not_receive_does_not_delay_the_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
+    events = [event(EventType.STEP_COMPLETED, "busy", text="x" * _LONG) for _ in range(_MANY)]
+    async with serving(settings) as running:
+        deaf = Deaf(running.url)
+        await until(lambda: running.service.feed.readers == 1, "it reads")
+        await running.service.store.append(events)
+        [reader] = running.service.feed._readers
+        await until(lambda: reader.sending_since is not None, "its buffers are full")
+    deaf.close()
+    assert [record.message for record in caplog.records if record.name == "uvicorn.error"] == []

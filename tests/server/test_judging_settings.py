@@ -61,18 +61,20 @@ async def test_config_check_refuses_what_serve_refuses(
     if text is not None:
         (tmp_path / "mine.md").write_bytes(text)
 
-    checked = CliRunner().invoke(app, ["config", "check"])
-    with pytest.raises(QueenrightError) as served:
+    check_result = CliRunner().invoke(app, ["config", "check"])
+    with pytest.raises(QueenrightError) as start_error:
         async with serving(load_settings(storage=Path("there"), http={"port": 0}, otlp={"port": 0})):
             pass
 
-    assert (checked.exit_code, str(checked.exception)) == (1, str(served.value))
-    # Paths of settings are absolute; a script's is part of a model's name.
-    assert str(served.value).startswith(reason.replace("prompt: mine.md", f"prompt: {tmp_path / 'mine.md'}"))
+    assert (check_result.exit_code, str(check_result.exception)) == (1, str(start_error.value))
+    # A path that is a setting becomes absolute; a script's path is part of a model's name and does not.
+    assert str(start_error.value).startswith(
+        reason.replace("prompt: mine.md", f"prompt: {tmp_path / 'mine.md'}")
+    )
     assert not (tmp_path / "there").exists()
 
 
-def test_files_that_can_be_used_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.md").write_text("---\nversion: 3\n---\nCritical from $critical on.\n")
     (tmp_path / "script.json").write_text('{"replies": []}')
@@ -80,6 +82,6 @@ def test_files_that_can_be_used_are_valid(tmp_path: Path, monkeypatch: pytest.Mo
         "judging: {judge: {prompt: mine.md, model: 'scripted:script.json'}}"
     )
 
-    checked = CliRunner().invoke(app, ["config", "check"])
+    check_result = CliRunner().invoke(app, ["config", "check"])
 
-    assert checked.exit_code == 0
+    assert check_result.exit_code == 0

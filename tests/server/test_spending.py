@@ -1,4 +1,4 @@
-"""What runs spend: since their problem began, on their tickets; and what is done at a limit."""
+"""Spending of sessions: the cost on their tickets, and actions at a limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 async def test_ticket_has_the_cost_since_its_condition_began(
     running: Running, http: httpx.AsyncClient
 ) -> None:
-    """B106: the price of a call without one is not known, and not nothing."""
+    """B106: a call without a price has an unknown cost, not a cost of zero."""
     service = running.service
     events = list(looping(service.clock(), times=5))
     who = {"agent_id": "looper", "session_id": events[0].session_id}
@@ -65,11 +65,11 @@ def limits(tmp_path: Path, **spending: Any) -> Settings:
     return found.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
 
 
-async def done(running: Running) -> list[dict[str, Any]]:
+async def brake_actions(running: Running) -> list[dict[str, Any]]:
     await running.service.pipeline.brake.wait_until_idle()
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         interventions = (await http.get("/api/interventions")).json()["interventions"]
-    return [one for one in interventions if one["by"] == "spending limit"]
+    return [action for action in interventions if action["by"] == "spending limit"]
 
 
 @pytest.mark.parametrize(
@@ -80,48 +80,46 @@ async def done(running: Running) -> list[dict[str, Any]]:
         ("approval", "terminate", "an operator would be asked whether to stop it: $1.20 of $1.00 spent"),
     ],
 )
-async def test_a_brake_is_only_written_down_at_first(
-    tmp_path: Path, brake: str, kind: str, reason: str
-) -> None:
+async def test_brake_is_a_dry_run_by_default(tmp_path: Path, brake: str, kind: str, reason: str) -> None:
     async with serving(limits(tmp_path, brake=brake)) as running:
         await spends(running, 0.9)
-        before = await done(running)
+        before = await brake_actions(running)
         await spends(running, 0.3)
         await until(lambda: running.service.tickets.open_tickets(), "a ticket")
         await until(lambda: running.service.pipeline.brake._braked, "the brake")
         await spends(running, 0.3)
-        [one] = await done(running)
+        [action] = await brake_actions(running)
         [ticket] = running.service.tickets.open_tickets()
 
     assert before == []
-    assert (one["kind"], one["outcome"]) == (kind, "dry_run")
-    assert reason in one["reason"] or kind == "nudge"
+    assert (action["kind"], action["outcome"]) == (kind, "dry_run")
+    assert reason in action["reason"] or kind == "nudge"
     assert (ticket.kind, ticket.severity) == (FindingKind.SPENDING, Severity.HIGH)
 
 
-async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: Path) -> None:
+async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path) -> None:
     async with serving(limits(tmp_path, brake="approval", dry_run=False)) as running:
         await spends(running, 1.2)
-        await until(lambda: running.service.approvals.pending(), "an operator is asked")
+        await until(lambda: running.service.approvals.pending(), "an approval is pending")
         await spends(running, 0.2)
         await running.service.pipeline.brake.wait_until_idle()
-        [pending_requests] = running.service.approvals.pending()
+        [request] = running.service.approvals.pending()
         [ticket] = running.service.tickets.open_tickets()
 
-    assert (pending_requests.ticket_id, pending_requests.asked_by) == (ticket.ticket_id, "spending limit")
-    assert pending_requests.reason.startswith("$1.20 of $1.00")
+    assert (request.ticket_id, request.asked_by) == (ticket.ticket_id, "spending limit")
+    assert request.reason.startswith("$1.20 of $1.00")
 
 
-async def test_worker_is_told_of_its_limit_once_reachable(tmp_path: Path) -> None:
+async def test_reachable_worker_gets_one_nudge_about_its_limit(tmp_path: Path) -> None:
     async with serving(limits(tmp_path, dry_run=False)) as running:
         brake = running.service.pipeline.brake
         await spends(running, 1.2)
-        unreached = await done(running)
+        unreached = await brake_actions(running)
         who = {"session_id": "bee-1", "incarnation_id": "bee-a"}
         async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
             await http.get("/api/agents/bee/instructions", params=who)
             await spends(running, 0.1)
-            too_soon = await done(running)
+            too_soon = await brake_actions(running)
             brake._not_before.clear()
             await spends(running, 0.1)
             await brake.wait_until_idle()
@@ -129,13 +127,13 @@ async def test_worker_is_told_of_its_limit_once_reachable(tmp_path: Path) -> Non
             await spends(running, 0.1)
             brake._not_before.clear()
             await spends(running, 0.1)
-        once = await done(running)
+        once = await brake_actions(running)
 
-    assert [one["outcome"] for one in unreached] == ["unreachable"]
+    assert [action["outcome"] for action in unreached] == ["unreachable"]
     assert too_soon == unreached
     assert [instruction["kind"] for instruction in instructions] == ["nudge"]
     assert "$1.40 of $1.00" in instructions[0]["message"]
-    assert [one["outcome"] for one in once] == ["queued", "unreachable"]
+    assert [action["outcome"] for action in once] == ["queued", "unreachable"]
 
 
 async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path: Path) -> None:
@@ -172,7 +170,7 @@ async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path:
             assert (await http.post(f"{running.otlp_url}/v1/traces", json=body)).json() == {}
             if number == 1:
                 before = await queenright(running, "approvals", "list")
-        await until(lambda: running.service.approvals.pending(), "an operator is asked")
+        await until(lambda: running.service.approvals.pending(), "an approval is pending")
         pending_requests = await queenright(running, "approvals", "list")
 
     assert "bee" not in before.out

@@ -75,7 +75,7 @@ def _recovered(tally: Tally) -> dict[str, Any]:
             never += any(_LIMIT_WORDS in each.outcome for each in attempts)
         elif attempts[0].session_id in tally.beyond_help:
             beyond += 1
-        elif attempts[0].under_way:
+        elif attempts[0].is_under_way:
             watched += 1
         elif attempts[0].state is RecoveryState.FAILED:
             lost += 1

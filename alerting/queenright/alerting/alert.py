@@ -177,7 +177,7 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
         elif ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
         return f"{agent} {became}: it {words} ({ticket.severity.value})."
-    wanted = "".join(f" {request.title}" for request in requests if ticket.live)
+    wanted = "".join(f" {request.title}" for request in requests if ticket.is_live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
     now_too = f", and now it {_WORDS[others[0]]}" if others and of_runs else ""

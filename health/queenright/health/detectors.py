@@ -103,7 +103,7 @@ def _detectors_of(kinds: frozenset[FindingKind], has_ended: bool) -> tuple[Detec
     return tuple(detector for kind, detector in candidates if kind in kinds)
 
 
-def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
+def is_suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     """Return whether any detector that counts, rather than waits, could have something to say. Cheap."""
     loops = settings.loops
     return (

@@ -133,7 +133,7 @@ class HealthState(StrEnum):
         return _STATE_RANK[self]
 
     @property
-    def in_trouble(self) -> bool:
+    def is_in_trouble(self) -> bool:
         """Whether the worker is stuck or failing, so that an intervention may be needed."""
         return self in (HealthState.STUCK, HealthState.FAILING)
 

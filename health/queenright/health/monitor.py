@@ -26,7 +26,7 @@ from queenright.health.deadlines import (
     silent_from,
     stall_clock,
 )
-from queenright.health.detectors import detect, detect_shadow, suspicious
+from queenright.health.detectors import detect, detect_shadow, is_suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.incarnation import end_session, undo_termination
@@ -318,7 +318,7 @@ class HealthMonitor:
             worker.findings
             or worker.shadow
             or worker.state is not _HEALTHY
-            or ((kind in _COUNTED or v.mcp_servers) and suspicious(v, self.settings))
+            or ((kind in _COUNTED or v.mcp_servers) and is_suspicious(v, self.settings))
             or (v.ended_at is not None and v.llm_errors)
             or (new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
@@ -902,7 +902,7 @@ class HealthMonitor:
             if v.ended_at is not None:
                 change["outcome"] = v.status.value
             events.append(health_event(EventType.HEALTH_STATE_CHANGED, v, now, change))
-            if not state.in_trouble:
+            if not state.is_in_trouble:
                 worker.trouble_since = None
             elif worker.trouble_since is None or worker.incarnation_number != v.incarnation_count:
                 worker.trouble_since = now

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from queenright.health.deadlines import ProcessSign, moments, shortest_limit
-from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow, suspicious
+from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow, is_suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState
 from queenright.health.health_state import health_state
 from queenright.health.settings import HealthSettings
@@ -89,7 +89,7 @@ def replay(
             next_due = _next_moment(v, settings, at, shortest)
         clock = at
         v.apply(event, at)
-        is_examined = has_findings or next_due <= at or suspicious(v, settings)
+        is_examined = has_findings or next_due <= at or is_suspicious(v, settings)
         findings = _all_findings(v, settings, at) if is_examined or v.ended_at is not None else []
         has_findings = bool(findings)
         yield Moment(index, at, findings, v)

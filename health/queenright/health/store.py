@@ -134,7 +134,7 @@ class Store:
         return self._depth
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether the last write succeeded. Does no I/O."""
         return self._failure is None
 

@@ -91,7 +91,7 @@ def clear(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
 
 def hold_ends(ticket: EscalationTicket, hold: float) -> float | None:
     """Return when the hold ends and ``settle`` closes the ticket, or None."""
-    if not ticket.live or ticket.condition_cleared_at is None:
+    if not ticket.is_live or ticket.condition_cleared_at is None:
         return None
     return ticket.condition_cleared_at + hold
 
@@ -111,7 +111,7 @@ def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | N
     Args:
         after: Seconds after the last notification or reminder.
     """
-    if ticket.status is not TicketStatus.INTERVENING or not ticket.live:
+    if ticket.status is not TicketStatus.INTERVENING or not ticket.is_live:
         return None
     # No reminder during the hold: the ticket may close in a moment.
     if ticket.condition_cleared_at is not None or ticket.reminders >= most:
@@ -198,7 +198,7 @@ def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | 
     """Return whether a person can resolve the ticket; ``dead_from`` as for ``resolve``."""
     is_dead = dead_from is not None and dead_from <= now
     settles = is_dead or is_about_work(ticket)
-    return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
+    return ticket.is_live and ticket.status is not TicketStatus.DISMISSED and settles
 
 
 def can_be_acknowledged(ticket: EscalationTicket) -> bool:
@@ -480,5 +480,5 @@ def _close(ticket: EscalationTicket, status: TicketStatus, reason: str, now: flo
 
 
 def _must_be_live(ticket: EscalationTicket) -> None:
-    if not ticket.live:
+    if not ticket.is_live:
         raise TicketClosedError(ticket)

@@ -197,7 +197,7 @@ class TicketService:
                 read_events(conn, types={EventType.INCIDENT_CLOSED}, since=since),
             )
         )
-        closed = [ticket for ticket in recent if not ticket.live]
+        closed = [ticket for ticket in recent if not ticket.is_live]
         for ticket in (*tickets, *sorted(closed, key=lambda ticket: ticket.closed_at or 0.0)):
             self._remember(ticket)
         reported_ids = {str(event.data.get("incident_id")) for _, event in reported}
@@ -470,7 +470,7 @@ class TicketService:
             has_others = bool(table.live_tickets_of_worker(conn, *new))
             for former in table.tickets_of_worker(conn, *old):
                 ticket = lifecycle.rename(former, *new)
-                if not ticket.live:
+                if not ticket.is_live:
                     table.update_ticket(conn, ticket)
                     if ticket.ticket_id in self._closed:
                         changes.tickets.append(ticket)
@@ -530,10 +530,10 @@ class TicketService:
             closed = []
             for ticket_id in ticket_ids:
                 ticket = table.find_ticket(conn, ticket_id)
-                if ticket is None or not ticket.live:
+                if ticket is None or not ticket.is_live:
                     continue
                 settled = lifecycle.settle(ticket, now=now, hold=self._hold)
-                if not settled.live:
+                if not settled.is_live:
                     self._close(conn, changes, settled)
                     closed.append(settled)
                 elif (at := self._remind_at(ticket)) is not None and at <= now:
@@ -559,7 +559,7 @@ class TicketService:
 
         def work(conn: Connection, changes: _Changes) -> None:
             ticket = table.find_ticket(conn, ticket_id)
-            if ticket is None or not ticket.live:
+            if ticket is None or not ticket.is_live:
                 return
             if ticket.status is TicketStatus.INTERVENING and (ticket.bumped_at or 0.0) < since:
                 self._remind(conn, changes, ticket, now, is_request=True)
@@ -571,8 +571,8 @@ class TicketService:
     def _schedule(self, ticket: EscalationTicket) -> None:
         """Schedule the next look of ``settle`` at a ticket; a silence may only defer what it does then."""
         self._reached.discard(ticket.ticket_id)
-        at = lifecycle.hold_ends(ticket, self._hold) if ticket.live else None
-        if at is None and ticket.live:
+        at = lifecycle.hold_ends(ticket, self._hold) if ticket.is_live else None
+        if at is None and ticket.is_live:
             at = lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
         if at is None:
             self._scheduled.pop(ticket.ticket_id, None)
@@ -1073,7 +1073,7 @@ class TicketService:
             ids.discard(ticket.ticket_id)
             if not ids:
                 del self._by_worker[key]
-        if ticket.live:
+        if ticket.is_live:
             self._live[ticket.ticket_id] = ticket
             key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)

@@ -92,7 +92,7 @@ def ended_tickets_of_incidents(
     body = select(TICKETS.c.body)
     incidents = {ticket.incident for ticket in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
     result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
-    return [ticket for ticket in result if not ticket.live and ticket.incident in incidents]
+    return [ticket for ticket in result if not ticket.is_live and ticket.incident in incidents]
 
 
 def recent_tickets(

@@ -227,7 +227,7 @@ class EscalationTicket(WorkerFacts):
         return ":" in self.storm_id
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """Whether it can still change."""
         return self.closed_at is None
 

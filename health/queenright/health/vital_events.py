@@ -351,7 +351,7 @@ def work_began(event: AgentEvent) -> float | None:
 
 
 WORKER_EVENTS: Final = frozenset(_WORKER_EVENT_HANDLERS)
-"""What workers tell of themselves."""
+"""Events that workers report."""
 
 ABOUT_WORKERS: Final = frozenset(_SERVICE_EVENT_HANDLERS)
-"""What the health layer did to a worker, and the monitor takes note of; everything else is its own echo."""
+"""Events of the health layer that the monitor applies; its other events are ignored."""

@@ -281,7 +281,7 @@ class ChatTools:
 
     def _open_ticket(self, turn: ChatTurn) -> EscalationTicket:
         ticket = self._tickets.get(turn.question.about.ticket_id)
-        if ticket is None or not ticket.live:
+        if ticket is None or not ticket.is_live:
             raise ToolError(
                 "the ticket is closed; act on the worker itself with queenright nudge or queenright terminate"
             )

@@ -23,7 +23,7 @@ MAX_EXTENSIONS: Final = 3
 MAX_EXTRA_MINUTES: Final = 60
 """Total extra time of a worker without progress; or the usual time, if that is longer."""
 
-_TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
+_TROUBLE: Final = frozenset(state.value for state in HealthState if state.is_in_trouble)
 _OVER: Final = frozenset(
     {
         WorkerStatus.COMPLETED.value,

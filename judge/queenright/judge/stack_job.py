@@ -316,7 +316,9 @@ class StackJudge:
         return [
             after
             for ticket in before
-            if (after := self.tickets.get(ticket.ticket_id)) is not None and not after.live and ticket.is_open
+            if (after := self.tickets.get(ticket.ticket_id)) is not None
+            and not after.is_live
+            and ticket.is_open
         ]
 
     async def _live(self) -> list[EscalationTicket]:

@@ -79,7 +79,7 @@ class Coverage:
         if covered is None:
             return None
         ticket = self._tickets.get(covered.ticket_id)
-        if ticket is None or not ticket.live:
+        if ticket is None or not ticket.is_live:
             del self._by_worker[key]
             return None
         return ticket

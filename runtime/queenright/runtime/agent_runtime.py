@@ -683,7 +683,7 @@ class AgentRuntime:
         return math.inf if self._user_spoke_at is None else self._monotonic() - self._user_spoke_at
 
     @property
-    def user_present(self) -> bool:
+    def is_user_present(self) -> bool:
         """Whether a user was active within ``PRESENCE_SECONDS``."""
         return self.user_idle_seconds < PRESENCE_SECONDS
 

@@ -93,7 +93,7 @@ def wait_for_reply(
     if after is None:  # the message itself has added events to the log
         after = [event.id for event in service.audit.list()][-1]
     types = _START_TYPES | _END_TYPES
-    with service.events.stream(types=types, agent=agent_id, last_event_id=after) as stream:
+    with service.events.stream(types=types, agent_id=agent_id, last_event_id=after) as stream:
         for event in stream:
             if not _belongs_to(event, started):
                 continue

@@ -77,11 +77,12 @@ class LazyGroup(TyperGroup):
 
 @contextmanager
 def _plain_usage_errors() -> Iterator[None]:
-    """Replace pydantic's terms in usage errors, and shorten the values that the errors quote."""
+    """Replace pydantic's terms in usage errors; mask and shorten the values that the errors quote."""
     try:
         yield
     except _UsageError as error:
         from queenright.cli.errors import shorten_lines
+        from queenright.instrumentation.redaction import redact
 
         if (errors := getattr(error.__cause__, "errors", None)) is not None:
             from queenright.instrumentation.validation_messages import fault_message, shorten_value
@@ -91,7 +92,7 @@ def _plain_usage_errors() -> Iterator[None]:
             if fault["type"] != "value_error":  # our messages, and Typer's for a choice, quote the value
                 message = f"{message}, not {shorten_value(fault['input'])}"
             error.message = message
-        error.message = shorten_lines(error.message)
+        error.message = shorten_lines("\n".join(redact(line, 10_000) for line in error.message.split("\n")))
         raise
 
 

@@ -297,7 +297,7 @@ class Events(_Resource):
         self,
         *,
         types: Iterable[str] | str | None = None,
-        agent: str | None = None,
+        agent_id: str | None = None,
         last_event_id: str | None = None,
         wait: bool = False,
         on_notice: Callable[[Notice], None] = ignore,
@@ -305,7 +305,7 @@ class Events(_Resource):
         """Return an iterator over events from now on; see ``AsyncQueenright``."""
         return EventStream(
             self._asynchronous.stream(
-                types=types, agent=agent, last_event_id=last_event_id, wait=wait, on_notice=on_notice
+                types=types, agent_id=agent_id, last_event_id=last_event_id, wait=wait, on_notice=on_notice
             )
         )
 

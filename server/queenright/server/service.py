@@ -183,9 +183,9 @@ class Service:
 
     async def replace_settings(self, settings: Settings) -> None:
         """
-        Use other settings from now on; only ``reload.RELOADABLE`` may differ.
+        Replace the settings; only ``reload.RELOADABLE`` may differ.
 
-        Every worker is evaluated again at once, with the new settings.
+        Every worker is evaluated at once with the new settings.
         """
         self.settings = settings
         health = settings.health_monitoring

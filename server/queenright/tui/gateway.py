@@ -111,7 +111,7 @@ class ServiceGateway:
         last_event_id: str | None = None,
     ) -> AsyncIterator[Event]:
         stream = self._client.events.stream(
-            types=types, agent=agent_id, last_event_id=last_event_id, wait=True, on_notice=on_notice
+            types=types, agent_id=agent_id, last_event_id=last_event_id, wait=True, on_notice=on_notice
         )
         async with aclosing(stream):
             async for event in stream:

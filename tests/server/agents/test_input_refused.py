@@ -116,6 +116,6 @@ async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
 
         assert (row["status"], "'nowhere'" in row["error"]) == ("cancelled", True)
         assert worker.vitals.status is WorkerStatus.CANCELLED
-        assert not worker.state.in_trouble
+        assert not worker.state.is_in_trouble
         assert not worker.findings
         assert await home.service.health.recoveries(10) == []

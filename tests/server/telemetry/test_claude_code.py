@@ -30,20 +30,20 @@ def types(events: list[AgentEvent]) -> list[str]:
 @pytest.mark.parametrize("name", [path.stem for path in PATHS])
 def test_call_reported_by_several_sources_counts_once(name: str) -> None:
     """B84: log records, spans and hook calls of one session are one run."""
-    all_of_them = summary(replay(records(name)))
+    all_sources = summary(replay(records(name)))
     otlp = summary(replay(records(name, without=HOOKS)))
     logs = summary(replay([record for record in records(name) if record.path == "/v1/logs"]))
 
-    assert all_of_them["agents"] == (2 if name == "two_at_once" else 1)
-    for fewer in (otlp, logs) if name != "killed" else ():  # it was killed before it sent any
-        assert fewer["agents"] == all_of_them["agents"]
-        for counted in ("steps", "model calls", "failed model calls", "tokens", "cost", "tools"):
-            assert fewer[counted] == all_of_them[counted], counted
+    assert all_sources["agents"] == (2 if name == "two_at_once" else 1)
+    for subset in (otlp, logs) if name != "killed" else ():  # killed before it sent log records or spans
+        assert subset["agents"] == all_sources["agents"]
+        for figure in ("steps", "model calls", "failed model calls", "tokens", "cost", "tools"):
+            assert subset[figure] == all_sources[figure], figure
 
 
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_order_splits_repeats_and_delays_change_nothing(path: object, seed: int) -> None:
-    """B84: hook calls arrive as they are made; what goes over OTLP is late, in pieces, and sent again."""
+    """B84: hook calls arrive at once; OTLP records may arrive late, in pieces and more than once."""
     given_records, chance = load_fixture(path).records, Random(seed)  # type: ignore[arg-type]
     expected = summary(replay(given_records))
     moved = []
@@ -85,8 +85,8 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> N
     assert {event.agent_id for event in events} == {"claude-code/project"}
 
 
-def test_turn_that_ended_waits_for_its_user() -> None:
-    """B95: also where only its log records are seen, which say no end of the session."""
+def test_ended_turn_waits_for_the_user() -> None:
+    """B95: also with log records only, which do not report the end of a session."""
     for given_records in (records("healthy", without=HOOKS), records("healthy")[:-2]):
         event_types = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
         assert event_types[-1] == "worker_waiting"
@@ -103,7 +103,7 @@ def test_permission_request_is_a_wait_from_its_start() -> None:
 
 
 def test_granted_permission_ends_the_wait() -> None:
-    """B93: a tool that hangs after it was allowed is no wait; its decision is in the log, its end is not."""
+    """B93: a tool that hangs after permission is not waiting; the log has no end of the call."""
     granted = [record for piece in records("permission_granted") for record in split(piece)]
     is_decided = [record for record in granted if "tool_decision" in str(record.body)]
     before_its_end = [
@@ -134,8 +134,8 @@ def test_tool_that_hangs_in_the_first_call_is_open(name: str, without: str) -> N
     assert "tool_call_completed" not in found
 
 
-def test_loop_is_one_call_with_one_result_again_and_again() -> None:
-    """B26: the hook calls say what the log records leave out."""
+def test_loop_repeats_one_call_with_one_result() -> None:
+    """B26: hook calls report what log records omit."""
     for name, without in (("loop", ""), ("loop", "/v1"), ("loop-traces", "")):
         calls = [e.data for e in replay(records(name, without=without)) if e.type == "tool_call_completed"]
         assert len(calls) >= 5
@@ -182,7 +182,7 @@ def test_mcp_server_that_cannot_be_started_is_reported_once_the_session_began() 
 
 
 def test_mcp_server_report_alone_starts_no_session() -> None:
-    """A client that was started and not used yet waits rightly, and one that exits only disconnects."""
+    """An unused client is waiting; one that exits only disconnects."""
     [only] = [
         piece
         for record in records("mcp_missing")

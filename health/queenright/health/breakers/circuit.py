@@ -167,7 +167,7 @@ class CircuitBreaker:
             return machine.open_for(self._monotonic()) if machine.state is BreakerState.OPEN else None
 
     @property
-    def untouched(self) -> bool:
+    def is_untouched(self) -> bool:
         """Whether nothing has happened yet, or all was reset."""
         return self._machine.state is BreakerState.CLOSED and not self._machine.failures
 

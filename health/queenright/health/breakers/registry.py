@@ -274,7 +274,7 @@ class BreakerRegistry:
         """
         while len(self._breakers) > max(self._capacity, len(requested)):
             others = [breaker for breaker in self._breakers.values() if breaker not in requested]
-            victim = next((breaker for breaker in others if breaker.untouched), None)
+            victim = next((breaker for breaker in others if breaker.is_untouched), None)
             victim = victim or min(others, key=lambda breaker: _FORGET_ORDER.index(breaker.state))
             # Subscribers that know it as open must see it close.
             victim.reset("itself", f"there are more than {self._capacity} circuit breakers")

@@ -61,12 +61,12 @@ class Intervention(WorkerRecord):
     checkpoint_id: str | None = None
 
     @property
-    def delivered(self) -> bool:
+    def is_delivered(self) -> bool:
         """Whether a nudge is in the worker's context, or queued until the worker fetches it."""
         return self.outcome in (InterventionOutcome.DONE, InterventionOutcome.QUEUED)
 
     @property
-    def terminated(self) -> bool:
+    def has_stopped(self) -> bool:
         """Whether the worker has certainly stopped after a termination."""
         return self.outcome is InterventionOutcome.DONE
 
@@ -158,7 +158,7 @@ _LADDER: Final = select(LADDERS.c.body).where(
 
 
 def find_ladder(conn: Connection, key: WorkerKey) -> Ladder | None:
-    """Return the ladder of a worker; None: not climbed."""
+    """Return the ladder of a worker, or None if it has none."""
     body = conn.execute(_LADDER, {"agent": key[0], "session": key[1]}).scalar()
     return None if body is None else Ladder.model_validate_json(body)
 

@@ -210,7 +210,7 @@ class InterventionService:
         if worker is not None and (worker.vitals.ended or self._shares_cause(worker)):
             return
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
-        if after.rank > before.rank and after.in_trouble:
+        if after.rank > before.rank and after.is_in_trouble:
             key = (event.agent_id, event.session_id)
             began = self._storm.worse(
                 key,

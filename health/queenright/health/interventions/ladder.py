@@ -156,7 +156,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
     if ladder is not None and not ladder.is_untouched and _has_progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
-    if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
+    if s.waiting or s.unknown or s.provider_at_fault or not s.state.is_in_trouble:
         return Step(ladder=ladder)
     if s.given_up and (ladder is None or ladder.level not in _DECIDED):
         return Step(ladder=ladder)

@@ -150,7 +150,7 @@ class RecoveryLedger:
         await self._store.transact(changes.write)
         for _, recovery in changes.rows:
             live = self.live.get(recovery.task_id)
-            if recovery.under_way:
+            if recovery.is_under_way:
                 self.live[recovery.task_id] = recovery
             elif live is not None and live.recovery_id == recovery.recovery_id:
                 del self.live[recovery.task_id]

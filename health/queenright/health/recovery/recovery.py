@@ -69,7 +69,7 @@ class Recovery(WorkerRecord):
         )
 
     @property
-    def under_way(self) -> bool:
+    def is_under_way(self) -> bool:
         """Whether it is in progress."""
         return self.state in UNDER_WAY
 

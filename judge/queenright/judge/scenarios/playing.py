@@ -146,7 +146,7 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
     worker_tickets = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     worst = max(worker_tickets, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
-    decided = [t.triage_decision or "dismiss" for t in worker_tickets if t.triage_decision or not t.live]
+    decided = [t.triage_decision or "dismiss" for t in worker_tickets if t.triage_decision or not t.is_live]
     is_notified = any(decision != "dismiss" for decision in decided)
     return Outcome(
         scenario=scenario,

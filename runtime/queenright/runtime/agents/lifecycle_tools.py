@@ -199,7 +199,7 @@ class Lifecycle:
     async def _get_user_presence(self, _: _NoArguments, *, runtime: AgentRuntime) -> str:
         idle = runtime.user_idle_seconds
         seconds = None if math.isinf(idle) else round(idle, 1)
-        return json.dumps({"user_present": runtime.user_present, "user_idle_seconds": seconds})
+        return json.dumps({"user_present": runtime.is_user_present, "user_idle_seconds": seconds})
 
     # -- inside ---------------------------------------------------------------------------------
 

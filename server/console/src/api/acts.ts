@@ -1,6 +1,8 @@
+import { words } from '../format'
 import { by } from '../shell/name'
 import { say } from '../ui/act'
 import { data, GET, POST, RequestError } from './client'
+import type { Intervention } from './schema'
 
 /** A worker as a person saw it: the service refuses an action if another session or process has taken its place. */
 export interface Target {
@@ -9,16 +11,29 @@ export interface Target {
   incarnation_id: string
 }
 
+type Outcome = Intervention['outcome']
+
+const DONE: ReadonlySet<Outcome> = new Set<Outcome>(['done', 'started', 'queued'])
+
+/** Whether an intervention was carried out, or still is. */
+export const isDone = (outcome: Outcome): boolean => DONE.has(outcome)
+
+/** Say what became of an intervention. One that was not carried out stays until it is closed. */
+export function sayOutcome(what: string, { outcome, detail }: { outcome: Outcome; detail?: string }): void {
+  if (isDone(outcome)) say(detail || `${what[0]!.toUpperCase()}${what.slice(1)}: ${words(outcome)}.`, false)
+  else say(`${outcome === 'unconfirmed' ? 'Not confirmed' : 'Not done'}: ${what}. ${detail || `Outcome: ${words(outcome)}.`}`, true)
+}
+
 /** Ask a worker to stop, and say what happened. */
 export async function stopWorker({ agentId, reason, ...seen }: Target & { reason: string }): Promise<void> {
   const result = await data(POST('/api/agents/{agent_id}/terminate', { params: { path: { agent_id: agentId } }, body: { reason, ...seen, ...by() } }))
-  say(result.detail || `Stop of ${agentId}: ${result.outcome}.`)
+  sayOutcome(`stop of ${agentId}`, result)
 }
 
 /** Send a hint to a worker, and say what happened. An empty message is written by Queenright. */
 export async function nudgeWorker({ agentId, message, ...seen }: Target & { message: string }): Promise<void> {
   const result = await data(POST('/api/agents/{agent_id}/nudge', { params: { path: { agent_id: agentId } }, body: { ...(message ? { message } : {}), ...seen, ...by() } }))
-  say(result.detail || `Nudge of ${agentId}: ${result.outcome}.`)
+  sayOutcome(`nudge of ${agentId}`, result)
 }
 
 /** Approve or deny a stop that the queen asks for, and return what to say. */

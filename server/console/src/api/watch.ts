@@ -1,5 +1,6 @@
 import type { QueryClient } from '@tanstack/react-query'
 import { useSyncExternalStore } from 'react'
+import { data, GET } from './client'
 
 /*
  * List, then watch: pages read lists, and one stream of events says which of them are stale. After an
@@ -224,7 +225,10 @@ export function watch(queries: QueryClient): void {
     source.onerror = () => {
       lose()
       // A browser does not reconnect after an answer that is not a stream, as a proxy's error.
-      if (source?.readyState === EventSource.CLOSED) setTimeout(open, 3000)
+      if (source?.readyState !== EventSource.CLOSED) return
+      setTimeout(open, 3000)
+      // Nor does it tell its status. A request that is refused for want of a token opens the sign-in page.
+      void data(GET('/api/caller')).catch(() => undefined)
     }
   }
 

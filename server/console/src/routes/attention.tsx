@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
-import { lazy, Suspense, useState } from 'react'
+import { useState } from 'react'
 import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
 import type { AttentionItem } from '../api/schema'
@@ -9,13 +9,14 @@ import { counted, duration, words } from '../format'
 import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Shape, toneOf } from '../ui/basics'
+import { lazyDialog } from '../ui/lazy-dialog'
 import { acknowledgeTickets, answerApproval } from '../api/acts'
 import { DECISIONS } from './decisions'
 import type { Decision } from './decisions'
 import { distinct } from './sentences'
 
-const DecideEscalation = lazy(() => import('./worker-dialogs').then((module) => ({ default: module.DecideEscalation })))
-const StopWorker = lazy(() => import('./worker-dialogs').then((module) => ({ default: module.StopWorker })))
+const DecideEscalation = lazyDialog(() => import('./worker-dialogs').then((module) => module.DecideEscalation))
+const StopWorker = lazyDialog(() => import('./worker-dialogs').then((module) => module.StopWorker))
 
 const KINDS: Record<AttentionItem['kind'], string> = {
   permission: 'asks for permission',
@@ -188,14 +189,12 @@ function Answers({ item }: { item: AttentionItem }) {
           </Link>
         </>
       )}
-      <Suspense>
-        {(asked?.what === 'stop' || asked?.what === 'approve') && (
-          <StopWorker target={asked.target} {...(asked.what === 'approve' ? { run: () => approval.mutateAsync('approve') } : {})} onClose={() => setAsked(null)} />
-        )}
-        {asked && asked.what !== 'stop' && asked.what !== 'approve' && (
-          <DecideEscalation escalationId={item.item_id} target={asked.target} choice={asked.what} onClose={() => setAsked(null)} />
-        )}
-      </Suspense>
+      {(asked?.what === 'stop' || asked?.what === 'approve') && (
+        <StopWorker target={asked.target} {...(asked.what === 'approve' ? { run: () => approval.mutateAsync('approve') } : {})} onClose={() => setAsked(null)} />
+      )}
+      {asked && asked.what !== 'stop' && asked.what !== 'approve' && (
+        <DecideEscalation escalationId={item.item_id} target={asked.target} choice={asked.what} onClose={() => setAsked(null)} />
+      )}
     </div>
   )
 }

@@ -1,17 +1,18 @@
 import './shell.css'
 import { useQuery } from '@tanstack/react-query'
 import { Link, Outlet, useRouterState } from '@tanstack/react-router'
-import { lazy, Suspense, useEffect, useRef, useState } from 'react'
+import { useEffect, useRef, useState } from 'react'
 import { attentionQuery } from '../api/queries'
 import { useConnection } from '../api/watch'
 import { timeOfDay } from '../format'
 import { Toasts } from '../ui/act'
 import { Button } from '../ui/basics'
+import { lazyDialog } from '../ui/lazy-dialog'
 import { useCurrentInView } from '../ui/filters'
 import { useTitleCount } from './title'
 
-const Palette = lazy(() => import('./palette'))
-const Preferences = lazy(() => import('./preferences'))
+const Palette = lazyDialog(() => import('./palette').then((module) => module.default))
+const Preferences = lazyDialog(() => import('./preferences').then((module) => module.default))
 
 const PAGES = [
   { to: '/', label: 'Fleet' },
@@ -91,10 +92,8 @@ export function Shell() {
         <Outlet />
       </main>
       <Toasts />
-      <Suspense>
-        {open === 'palette' && <Palette onClose={() => setOpen(null)} />}
-        {open === 'preferences' && <Preferences onClose={() => setOpen(null)} />}
-      </Suspense>
+      {open === 'palette' && <Palette onClose={() => setOpen(null)} />}
+      {open === 'preferences' && <Preferences onClose={() => setOpen(null)} />}
     </>
   )
 }

@@ -6,6 +6,8 @@ interface Toast {
   id: number
   text: string
   failed: boolean
+  /** What can be done about it. */
+  action: { label: string; run: () => void } | undefined
 }
 
 let toasts: readonly Toast[] = []
@@ -18,9 +20,9 @@ function set(next: readonly Toast[]): void {
 }
 
 /** Say what happened. What failed stays until it is closed. */
-export function say(text: string, failed = false): void {
+export function say(text: string, failed = false, action?: Toast['action']): void {
   const id = nextId++
-  set([...toasts.slice(-3), { id, text, failed }])
+  set([...toasts.slice(-3), { id, text, failed, action }])
   if (!failed) setTimeout(() => set(toasts.filter((toast) => toast.id !== id)), 8000)
 }
 
@@ -37,6 +39,11 @@ export function Toasts() {
       {shown.map((toast) => (
         <div key={toast.id} className={`toast ${toast.failed ? 'failed' : ''}`}>
           <span className="grow">{toast.text}</span>
+          {toast.action && (
+            <Button small onPress={toast.action.run}>
+              {toast.action.label}
+            </Button>
+          )}
           <Button look="plain" small aria-label="Close the message" onPress={() => set(toasts.filter((other) => other.id !== toast.id))}>
             ✕
           </Button>

@@ -80,7 +80,9 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
       const field = fields.find((one) => one.name === fieldOf(fault))?.name ?? ''
       setError({ field, message: fault instanceof Error ? fault.message : String(fault) })
       setBusy(false)
-      if (field) form.querySelector<HTMLElement>(`[name="${CSS.escape(field)}"]`)?.focus()
+      // The button that had the focus was disabled meanwhile; without the focus in the dialog, Escape does not close it.
+      const place = field ? `[name="${CSS.escape(field)}"]` : 'input, select, textarea, button'
+      form.querySelector<HTMLElement>(place)?.focus()
     }
   }
   return (

@@ -48,7 +48,7 @@ def events(
     if agent is not None:
         require_text(agent, "worker's name")
     remaining = limit
-    with service.events.stream(types=types, agent=agent, last_event_id=after, on_notice=_warn) as stream:
+    with service.events.stream(types=types, agent_id=agent, last_event_id=after, on_notice=_warn) as stream:
         try:
             for event in stream:
                 typer.echo(json.dumps(json_values(event)) if as_json else _line(event))

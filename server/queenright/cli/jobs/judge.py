@@ -377,7 +377,7 @@ class TicketChanges:
             if self._printed.get(ticket.ticket_id) != now:
                 typer.echo(_json_line(ticket, unseen) if self._as_json else _text(ticket, unseen))
                 self._printed[ticket.ticket_id] = now
-            if not ticket.live:
+            if not ticket.is_live:
                 del self._printed[ticket.ticket_id]
 
 
@@ -408,7 +408,7 @@ def _json_line(ticket: EscalationTicket, unseen: MissingWorker | None = None) ->
 def _text(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
     head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.agent_id}"
     where = f"  {ticket.kind.value} at {ticket.session_id}, ticket {ticket.ticket_id}"
-    if not ticket.live:
+    if not ticket.is_live:
         return f"{head}\n{where}"
     text = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
     text += f"\n  evidence: {_plain(ticket.evidence_snippet)}"

@@ -38,7 +38,7 @@ def run_agent(options: RunOptions) -> int:
     agent's own code goes to stderr.
 
     Raises:
-        UsageError: The command line makes no sense.
+        UsageError: The options are invalid.
         QueenrightError: The settings are invalid, the agent cannot be loaded or started, there is no such
             session, or the result cannot be written.
     """
@@ -131,7 +131,7 @@ async def _run(
                     session_id=options.session,
                 )
             except InvalidInputError as refused:
-                raise UsageError(f"{refused}. Nothing was run; give it with --input.") from refused
+                raise UsageError(f"{refused}. Pass the input with --input; no run started.") from refused
         pause.execution_id = execution_id
         answering = asyncio.create_task(prompt.answer(progress.input_requests, stop))
         try:
@@ -149,23 +149,23 @@ async def _run(
 
 
 async def _wait_or_pause(runtime: AgentRuntime, execution_id: str, stop: asyncio.Event) -> ExecutionResult:
-    ended = asyncio.ensure_future(runtime.wait(execution_id))
-    stopped = asyncio.ensure_future(stop.wait())
+    run_task = asyncio.ensure_future(runtime.wait(execution_id))
+    stop_task = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
+        await asyncio.wait({run_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        if not run_task.done():
             await runtime.pause_execution(execution_id)
-        return await ended
+        return await run_task
     finally:
-        stopped.cancel()
+        stop_task.cancel()
 
 
 async def _start_unless_stopped(starting: Any, stop: asyncio.Event) -> AgentRuntime:
     """Start the runtime, or raise if ``stop`` is set first."""
     task: asyncio.Task[AgentRuntime] = asyncio.ensure_future(starting)
-    stopped = asyncio.ensure_future(stop.wait())
+    stop_task = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -173,4 +173,4 @@ async def _start_unless_stopped(starting: Any, stop: asyncio.Event) -> AgentRunt
             raise QueenrightError("Stopped before the agent started; nothing was run.")
         return await task
     finally:
-        stopped.cancel()
+        stop_task.cancel()

@@ -343,7 +343,7 @@ class AsyncEvents(AsyncResource):
         self,
         *,
         types: Iterable[str] | str | None = None,
-        agent: str | None = None,
+        agent_id: str | None = None,
         last_event_id: str | None = None,
         wait: bool = False,
         on_notice: Callable[[Notice], None] = ignore,
@@ -353,18 +353,18 @@ class AsyncEvents(AsyncResource):
 
         Args:
             types: Event types; ``"all"`` for every type. Default: chosen by the service.
-            agent: Only events of this worker, which need not exist yet.
+            agent_id: Only events of this worker, which need not exist yet.
             last_event_id: Start after this event.
             wait: Also wait for a service that does not respond yet.
             on_notice: Called with notices about the stream itself.
         """
-        if agent is not None:
-            build_path(agent)  # raises for a blank name, which the service would take for all workers
+        if agent_id is not None:
+            build_path(agent_id)  # raises for a blank name, which the service would take for all workers
         type_list = types if types is None or isinstance(types, str) else ",".join(types)
         return AsyncEventStream(
             self._transport,
             "/api/events",
-            {"types": type_list, "agent": agent},
+            {"types": type_list, "agent_id": agent_id},
             last_event_id=last_event_id,
             wait=wait,
             on_notice=on_notice,

@@ -53,7 +53,7 @@ class ConsoleSessions:
             return None
         if now < session.until:
             for token in tokens.all:
-                if token.id == session.token_id and token.live(now):
+                if token.id == session.token_id and token.is_live(now):
                     return token
         del self._sessions[key]
         return None

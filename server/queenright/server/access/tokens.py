@@ -45,7 +45,7 @@ class Token(BaseModel):
     """None: never."""
     revoked_at: float | None = None
 
-    def live(self, now: float) -> bool:
+    def is_live(self, now: float) -> bool:
         """Return whether it is not revoked and not expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
@@ -53,7 +53,7 @@ class Token(BaseModel):
         """Return "live", "expired" or "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
-        return "live" if self.live(now) else "expired"
+        return "live" if self.is_live(now) else "expired"
 
 
 class _File(BaseModel):
@@ -76,11 +76,11 @@ class Tokens:
         match = next((token for token in self.all if token.id == token_id), None)
         # Always compared, and in constant time.
         same = hmac.compare_digest(hash_token(token_text), match.sha256 if match else _NO_HASH)
-        return match if match is not None and same and match.live(now) else None
+        return match if match is not None and same and match.is_live(now) else None
 
     def live(self, now: float) -> tuple[Token, ...]:
         """Return the live tokens."""
-        return tuple(token for token in self.all if token.live(now))
+        return tuple(token for token in self.all if token.is_live(now))
 
     def with_token(self, token: Token, now: float) -> Tokens:
         """

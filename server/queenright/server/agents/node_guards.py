@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from queenright.health.detectors import detect, suspicious
+from queenright.health.detectors import detect, is_suspicious
 from queenright.health.findings import FindingKind, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_signs import VitalSigns
@@ -75,7 +75,7 @@ class HealthGuard:
         at = max(event.time, vitals.last_activity)
         # A visit that a restart interrupted is the same visit: its counts continue.
         vitals.apply(replace(event, incarnation_id=""), at)
-        if not suspicious(vitals, self._settings):
+        if not is_suspicious(vitals, self._settings):
             return None
         worst_finding = worst(
             finding

@@ -220,7 +220,7 @@ class EventPipeline:
         """After a failed write, try to write until it succeeds: until then the service is not ready."""
         while True:
             await asyncio.sleep(_WRITE_CHECK_PAUSE_SECONDS)
-            if not self.store.writable:
+            if not self.store.is_writable:
                 with contextlib.suppress(StoreError):
                     await self.store.check_writable()
 

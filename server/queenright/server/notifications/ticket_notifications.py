@@ -58,7 +58,7 @@ class TicketNotifications:
     def write_approval(self, connection: Connection, approval: Approval) -> None:
         """Update the notification of a ticket when its approval request is made or answered."""
         ticket = find_ticket(connection, approval.ticket_id)
-        if ticket is not None and ticket.live and ticket.notified_severity is not None:
+        if ticket is not None and ticket.is_live and ticket.notified_severity is not None:
             self.write(connection, ticket)
 
     def find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:

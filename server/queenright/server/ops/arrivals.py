@@ -26,7 +26,7 @@ NOTE_INTERVAL_SECONDS: Final = 10.0
 _MAX_NOTES: Final = 50_000
 """After this many new lines, old ones are removed from the file."""
 
-_HEAD: Final = "lived {:020.6f}\n"
+_HEAD: Final = "alive_until {:020.6f}\n"
 _LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
 # These may not be in the log.
 _TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
@@ -84,7 +84,7 @@ class ArrivalLog:
         except OSError as error:
             _log.warning("cannot read %s (%s): using the event log's times", self.path, error)
             return []
-        if lines and (head := re.fullmatch(r"lived (\d{1,13}\.\d+)", lines[0])):
+        if lines and (head := re.fullmatch(r"alive_until (\d{1,13}\.\d+)", lines[0])):
             self.alive_until = float(head[1])
         return [note for line in lines[1:] for note in _parse_note(line) if note.time >= since]
 

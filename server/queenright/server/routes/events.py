@@ -261,18 +261,20 @@ async def stream_events(
     request: Request,
     service: ServiceDep,
     types: Types = None,
-    agent: Annotated[str | None, Query(max_length=1000, description="Only events of this worker.")] = None,
+    agent_id: Annotated[str | None, Query(max_length=1000, description="Only events of this worker.")] = None,
     last_event_id: LastEventId = None,
     after: After = None,
 ) -> EventStream:
     """
     Stream events of all workers as server-sent events, in the order of the event log.
 
-    With `agent`, those of one worker, which may be unknown yet.
+    With `agent_id`, those of one worker, which may be unknown yet.
     With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
     """
+    if "agent" in request.query_params:  # ignoring it would stream the events of all workers
+        raise HTTPException(400, "agent is not a parameter of event streams; use agent_id")
     # The header is the newer one: a browser that reconnects repeats the URL as it was.
-    return await _open_stream(request, service, wanted_types(types), agent, last_event_id or after)
+    return await _open_stream(request, service, wanted_types(types), agent_id, last_event_id or after)
 
 
 @router.get(

@@ -58,15 +58,14 @@ async def nudge_agent(
 ) -> api.NudgeResult:
     """Send a message into a worker's context."""
     nudge = body or Nudge()
-    return api.NudgeResult.of(
-        await health.send_nudge(
-            agent_id,
-            nudge.message,
-            session_id=nudge.session_id,
-            incarnation_id=nudge.incarnation_id,
-            by=person_name(request, nudge.by),
-        )
+    intervention = await health.send_nudge(
+        agent_id,
+        nudge.message,
+        session_id=nudge.session_id,
+        incarnation_id=nudge.incarnation_id,
+        by=person_name(request, nudge.by),
     )
+    return api.NudgeResult.of(intervention, delivered=intervention.is_delivered)
 
 
 @router.post("/agents/{agent_id:agent}/escalate", **operation(status=202, errors=(404, 409)))
@@ -90,15 +89,14 @@ async def terminate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
 ) -> api.TerminationResult:
     """Terminate a worker: its state is saved and its resources are freed."""
-    return api.TerminationResult.of(
-        await health.terminate_agent(
-            agent_id,
-            body.reason,
-            session_id=body.session_id,
-            incarnation_id=body.incarnation_id,
-            by=audit_name(request, body.by),
-        )
+    intervention = await health.terminate_agent(
+        agent_id,
+        body.reason,
+        session_id=body.session_id,
+        incarnation_id=body.incarnation_id,
+        by=audit_name(request, body.by),
     )
+    return api.TerminationResult.of(intervention, terminated=intervention.has_stopped)
 
 
 @router.get("/interventions")

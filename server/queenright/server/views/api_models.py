@@ -55,7 +55,7 @@ def ticket_row(
         actions: What a person can do.
     """
     values = ticket.model_dump(mode="json")
-    if ticket.live:
+    if ticket.is_live:
         values["analysis"] = current_analysis(ticket)
     else:
         values |= {"suggested_action": "", "analysis": _without_advice(ticket)}

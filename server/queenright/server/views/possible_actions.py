@@ -40,7 +40,7 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth, target: 
 
 def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     """Return what can be done with a ticket, and whether its worker can be terminated."""
-    if not ticket.live:
+    if not ticket.is_live:
         return []
     actions = []
     if ticket_lifecycle.can_be_acknowledged(ticket):

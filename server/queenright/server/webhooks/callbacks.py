@@ -294,7 +294,7 @@ class Callbacks:
             return False, "This ticket does not exist."
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
-            has = ticket is not None and ticket.live and ticket.acknowledged_by == by
+            has = ticket is not None and ticket.is_live and ticket.acknowledged_by == by
             return has, f"Acknowledged by {by}." if has else _explain(ticket, refused)
         return True, f"Acknowledged by {by}."
 

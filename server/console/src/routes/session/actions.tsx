@@ -1,17 +1,17 @@
 import { useQuery } from '@tanstack/react-query'
-import { lazy, Suspense, useState } from 'react'
-import { nudgeWorker } from '../../api/acts'
+import { useState } from 'react'
+import { nudgeWorker, sayOutcome } from '../../api/acts'
 import { data, GET, POST } from '../../api/client'
 import { callerQuery } from '../../api/queries'
 import type { AgentHealth, Ticket } from '../../api/schema'
 import { by } from '../../shell/name'
-import { say } from '../../ui/act'
 import { Button } from '../../ui/basics'
+import { lazyDialog } from '../../ui/lazy-dialog'
 
-const Ask = lazy(() => import('../../ui/dialog').then((module) => ({ default: module.Ask })))
-const RecoverTask = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.RecoverTask })))
-const SilenceTickets = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.SilenceTickets })))
-const StopWorker = lazy(() => import('../worker-dialogs').then((module) => ({ default: module.StopWorker })))
+const Ask = lazyDialog(() => import('../../ui/dialog').then((module) => module.Ask))
+const RecoverTask = lazyDialog(() => import('../worker-dialogs').then((module) => module.RecoverTask))
+const SilenceTickets = lazyDialog(() => import('../worker-dialogs').then((module) => module.SilenceTickets))
+const StopWorker = lazyDialog(() => import('../worker-dialogs').then((module) => module.StopWorker))
 
 /** Tickets of one session, newest first. */
 export function useTickets(worker: AgentHealth) {
@@ -46,7 +46,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
           Stop…
         </Button>
       )}
-      <Suspense>{asked && <Question {...asked} onClose={() => setAsked(null)} />}</Suspense>
+      {asked && <Question {...asked} onClose={() => setAsked(null)} />}
     </div>
   )
 }
@@ -84,7 +84,7 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
           confirm="Escalate"
           run={async ({ reason = '' }) => {
             const result = await data(POST('/api/agents/{agent_id}/escalate', { params: { path: { agent_id: agentId } }, body: { reason, session_id, incarnation_id, ...by() } }))
-            say(`Escalation of ${agentId}: ${result.outcome}.`)
+            sayOutcome(`escalation of ${agentId}`, result)
           }}
           onClose={onClose}
         />

@@ -5,7 +5,7 @@ import { lazy, Suspense } from 'react'
 import { data, GET } from '../../api/client'
 import { stepsQuery } from '../../api/steps'
 import type { AgentHealth, Finding, Intervention, Ticket } from '../../api/schema'
-import { actorName } from '../../api/acts'
+import { actorName, isDone } from '../../api/acts'
 import { useNow } from '../../clock'
 import { count, counted, duration, money, timeOfDay, words } from '../../format'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
@@ -159,7 +159,7 @@ function Interventions({ worker }: { worker: AgentHealth }) {
     <Panel title="Interventions" aside={list && list.length > 0 && <span className="muted number">{list.length}</span>}>
       {ladder && (
         <p className="ladder">
-          <strong>{words(ladder.level)}</strong> <span className="muted">in trouble for {duration(now - ladder.trouble_since)}</span>
+          <strong>{ladderName(ladder.level, list ?? [])}</strong> <span className="muted">in trouble for {duration(now - ladder.trouble_since)}</span>
           {ladder.until !== null && ladder.until > now && <span className="muted number">, next in {duration(ladder.until - now)}</span>}
           {ladder.reason && <span className="side-note wrap">{ladder.reason}</span>}
         </p>
@@ -175,6 +175,12 @@ function Interventions({ worker }: { worker: AgentHealth }) {
       )}
     </Panel>
   )
+}
+
+/** What the ladder has come to. A nudge that no worker received is none. */
+function ladderName(level: string, list: readonly Intervention[]): string {
+  const nudge = level === 'nudged' && list.find((one) => one.kind === 'nudge' && one.by === 'ladder')
+  return nudge && !isDone(nudge.outcome) ? 'could not be nudged' : words(level)
 }
 
 function InterventionItem({ one }: { one: Intervention }) {

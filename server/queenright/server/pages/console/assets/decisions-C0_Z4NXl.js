@@ -1,1 +1,0 @@
-var e={more_time:`More time`,hand_off:`Hand over`,terminate:`Stop`};export{e as t};

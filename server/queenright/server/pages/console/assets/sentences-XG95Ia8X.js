@@ -1,2 +1,0 @@
-var e=e=>e.split(/(?<=[.!?])\s+|\n+/).filter(e=>e.trim()),t=e=>e.toLowerCase().replace(/[\s.!?]+/g,` `).trim();function n(n,r){let i=r.map(n=>e(n).map(t).join(` `)).join(`
-`),a=e(n),o=a.filter(e=>!i.includes(t(e)));return o.length===a.length?n:o.join(` `)}function r(e){let t=[],r=[];for(let[i,a]of e){let e=n(a??``,t);a&&t.push(a),e.trim()&&r.push([i,e])}return r}export{n,r as t};
