@@ -24,11 +24,14 @@ const PLACES: readonly Entry[] = [
   { id: 'p-incidents', label: 'Incidents', note: 'page', to: '/incidents' },
   { id: 'p-talk', label: 'Talk with agents', note: 'page', to: '/talk' },
   { id: 'p-acting', label: 'What Queenright does', note: 'page', to: '/operate/acting' },
+  { id: 'p-stop', label: 'Emergency stop', note: 'page', to: '/operate/acting' },
   { id: 'p-breakers', label: 'Circuit breakers', note: 'page', to: '/operate/breakers' },
   { id: 'p-recoveries', label: 'Recoveries', note: 'page', to: '/operate/recoveries' },
+  { id: 'p-silences', label: 'Silences', note: 'page', to: '/operate/silences' },
   { id: 'p-telemetry', label: 'Telemetry', note: 'page', to: '/operate/telemetry' },
   { id: 'p-audit', label: 'Audit trail', note: 'page', to: '/operate/audit' },
   { id: 'p-settings', label: 'Settings', note: 'page', to: '/operate/settings' },
+  { id: 'p-tokens', label: 'Tokens', note: 'page', to: '/operate/tokens' },
   { id: 'p-connect', label: 'Connect an agent', note: 'page', to: '/connect' },
 ]
 
