@@ -8,8 +8,9 @@ import pytest
 
 from queenright.health.findings import FindingKind
 from queenright.health.monitor import HealthMonitor
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import VitalSigns, WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from queenright.health.deadlines import ProcessSign, over_from
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.monitor import MAX_PROCESSES, HealthMonitor
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 SETTINGS = HealthSettings()

@@ -11,11 +11,11 @@ import pytest
 
 from queenright.health.findings import Severity
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings, TicketSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, TicketStatusError
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 DAY = 86_400.0

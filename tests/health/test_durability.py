@@ -29,7 +29,7 @@ from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 

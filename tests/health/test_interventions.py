@@ -27,11 +27,11 @@ from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import Delivery
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queenright.health.findings import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, Step, next_step
 from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import WorkerStatus
 
 SETTINGS = HealthSettings()
 OVER = {

@@ -7,8 +7,8 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import ENDED_SESSION_SECONDS, MAX_ENDED_SESSIONS, HealthMonitor
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 

@@ -25,10 +25,11 @@ from queenright.health.recovery.plan import (
 )
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import CheckpointRef
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import LoopSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.vital_facts import OpenBreakers
-from queenright.health.vitals import VitalSigns, WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 
 LIMITS = Limits()

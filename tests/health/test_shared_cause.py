@@ -10,10 +10,10 @@ import pytest
 from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.incidents import incidents_of
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker

@@ -8,8 +8,8 @@ import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import HealthMonitor
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript
 

@@ -16,9 +16,10 @@ from queenright.health.health_state import (
     progresses_despite_breaker,
 )
 from queenright.health.monitor import HealthMonitor
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import OpenBreakers
-from queenright.health.vitals import VitalSigns, WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 

@@ -16,6 +16,7 @@ from queenright.health.event_log import read_events
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.incarnation import end_session
 from queenright.health.monitor import WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings, LoopSettings, ReEscalationSettings, TicketSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import Raised, TicketService
@@ -30,7 +31,7 @@ from queenright.health.tickets import (
     TicketStatus,
     TicketStatusError,
 )
-from queenright.health.vitals import VitalSigns, WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 

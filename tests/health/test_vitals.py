@@ -6,10 +6,11 @@ import pytest
 
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.resource_limits import CutAnswers, Resource
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output, Refusal
+from queenright.health.vital_signs import VitalSigns
 from queenright.health.vital_state import VitalState
-from queenright.health.vitals import VitalSigns, WorkerStatus
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType

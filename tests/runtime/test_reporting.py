@@ -10,8 +10,8 @@ import pytest
 
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader
+from queenright.health.vital_signs import VitalSigns
 from queenright.health.vital_state import VitalState
-from queenright.health.vitals import VitalSigns
 from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.steplog import step_log_path

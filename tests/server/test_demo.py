@@ -22,7 +22,7 @@ from queenright.demo.fleet import Fleet, NudgeInbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
-from queenright.health.vitals import WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.server.service import Service

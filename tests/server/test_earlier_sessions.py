@@ -4,10 +4,10 @@ from typing import Any
 
 from queenright.health.findings import FindingKind
 from queenright.health.incarnation import end_session
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vital_facts import WorkerStatus
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.server.notifications.earlier_sessions import (
     RECENT_SECONDS,
     SHORT_SECONDS,

@@ -12,7 +12,7 @@ from queenright.health.deadlines import ladder_seconds
 from queenright.health.detectors import detect
 from queenright.health.findings import Severity
 from queenright.health.settings import HealthSettings, LoopSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin

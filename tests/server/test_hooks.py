@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.health.vitals import WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, serve_app, url_of

@@ -10,9 +10,9 @@ import pytest
 
 from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import HealthMonitor
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
-from queenright.health.vitals import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 

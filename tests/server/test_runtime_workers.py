@@ -15,7 +15,7 @@ import pytest
 from queenright.alerting.notification import NotificationRecord, list_notifications
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import WORKER_EVENTS
+from queenright.health.vital_signs import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import LoopSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.server.metrics.metrics import (
     OPENMETRICS,
     PROMETHEUS_TEXT,

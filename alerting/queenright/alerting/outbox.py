@@ -130,7 +130,7 @@ class Outbox:
                     "pending": len(line.pending),
                     "error": line.error,
                     "failing_since": line.failing_since,
-                    "next_attempt_at": line.next_attempt_at or None,
+                    "next_attempt_at": line.retry.next_attempt_at or None,
                 }
                 for line in self._peer_deliveries
             ],
@@ -190,9 +190,9 @@ class Outbox:
         self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
             return await self._wait_for_peers(notifications, now)
-        if line.is_backing_off(now):
+        if line.retry.is_backing_off(now):
             line.update_pending(notifications, now)
-            return line.next_attempt_at
+            return line.retry.next_attempt_at
         result, next_due = await line.deliver(notifications, now)
         # An ended row is done if a newer row of the same alert fires: its end comes with that one's.
         firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}

@@ -1,11 +1,10 @@
-"""Delivery to one Alertmanager peer: sends due alerts, retries with backoff, remembers what was sent."""
+"""Delivery to one Alertmanager peer: sends due alerts and remembers what was sent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -18,6 +17,7 @@ from queenright.alerting.alertmanager import (
     PeerUnavailableError,
 )
 from queenright.alerting.delivery_plan import RESEND_SECONDS, Plan, Post, SentAlert, is_end_final, plan
+from queenright.alerting.delivery_retry import DeliveryRetry, retry_jitter
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
@@ -25,10 +25,6 @@ from queenright.alerting.settings import AlertingSettings
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 100
-_FIRST_BACKOFF_SECONDS: Final = 1.0
-_MAX_BACKOFF_SECONDS: Final = 30.0
-# Shorter for a refused connection, which is cheap, so that a peer that has just started is reached quickly.
-_UNREACHED_BACKOFF_SECONDS: Final = 5.0
 
 Outcome = Literal["delivered", "retried", "failed"]
 
@@ -70,7 +66,7 @@ class PeerDelivery:
         client: AlertmanagerClient,
         *,
         count: Callable[[Outcome, int], None],
-        jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
+        jitter: Callable[[], float] = retry_jitter,
     ) -> None:
         self.peer = peer
         self.pending: dict[int, float] = {}
@@ -79,11 +75,10 @@ class PeerDelivery:
         """Alerts that it rejected: the version of their text, and the details to display."""
         self.failing_since: float | None = None
         self.error = ""
-        self.next_attempt_at = 0.0
+        self.retry = DeliveryRetry(jitter)
         self._settings = settings
         self._client = client
         self._count = count
-        self._jitter = jitter
         self._sent: dict[str, SentAlert] = {}
         self._ends: set[str] = set()
         """Alerts whose end this process sent since the peer's last restart."""
@@ -92,15 +87,9 @@ class PeerDelivery:
         self._start_read_at: float | None = None
         self._restart_check: asyncio.Task[None] | None = None
         self._attempts: dict[tuple[int, str], int] = {}
-        self._failed_in_row = 0
 
     def __repr__(self) -> str:
         return f"PeerDelivery({self.peer.name!r}, pending={len(self.pending)}, error={self.error!r})"
-
-    def is_backing_off(self, now: float) -> bool:
-        """Return whether the backoff after a failure is still running."""
-        # The upper bound covers a clock that was set back.
-        return now < self.next_attempt_at <= now + 2 * _MAX_BACKOFF_SECONDS
 
     def update_pending(self, notifications: Sequence[Notification], now: float) -> None:
         """Update the overdue notifications without sending anything."""
@@ -122,7 +111,7 @@ class PeerDelivery:
         result.receipts += [self._receipt(n, "resolved", now) for n in todo.silent]
         for batch in _batches(todo.posts):
             if not await self._send(batch, result, now):
-                return result, self.next_attempt_at
+                return result, self.retry.next_attempt_at
         self._forget(notifications)
         if not todo.posts:
             return result, todo.next_due
@@ -212,7 +201,8 @@ class PeerDelivery:
                 self._accept(post, result, now)
         if self.failing_since is not None:
             _log.info("Alertmanager %s accepts notifications again", self.peer.name)
-        self.failing_since, self.error, self._failed_in_row, self.next_attempt_at = None, "", 0, 0.0
+        self.failing_since, self.error = None, ""
+        self.retry.reset()
         return True
 
     async def _post(self, batch: Sequence[Post]) -> None:
@@ -266,10 +256,7 @@ class PeerDelivery:
                 attempts = self._attempts[(notification.id, post.status)]
                 result.failures.append(Failure(post, notification, error.reason, attempts, is_final=False))
         self.error = error.reason
-        limit = _MAX_BACKOFF_SECONDS if error.was_reached else _UNREACHED_BACKOFF_SECONDS
-        pause = min(_FIRST_BACKOFF_SECONDS * 2 ** min(self._failed_in_row, 10), limit)
-        self._failed_in_row += 1
-        self.next_attempt_at = now + pause * self._jitter()
+        self.retry.schedule(now, was_reached=error.was_reached)
 
     def _receipt(self, about: Notification, status: Any, now: float, error: str | None = None) -> Receipt:
         return Receipt(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from queenright.health.incarnation import reopen_session
-from queenright.health.vital_facts import OpenTool, WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
+from queenright.health.vital_facts import OpenTool
 from queenright.health.vital_state import VitalState
 from queenright.health.waiting import end_wait
 from queenright.instrumentation.names import Phase, WaitingReason

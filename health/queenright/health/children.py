@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from queenright.health.findings import WorkerKey
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 
 _TRACES: Final = 20_000

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 from queenright.health.activity import duration_key, tool_time_limit
 from queenright.health.findings import FindingKind
 from queenright.health.learned_clocks import Learned
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
-from queenright.health.vitals import OpenTool, VitalSigns, WorkerStatus
+from queenright.health.vital_signs import OpenTool, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
 OUTPUT_UNCHANGED_SECONDS: Final = 1800.0

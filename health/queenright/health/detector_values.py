@@ -12,7 +12,7 @@ from queenright.health.detectors import failed_calls_limit, hasty_polls
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 
 
 class DetectorValue(NamedTuple):

@@ -18,8 +18,9 @@ from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
 from queenright.health.progress import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.resource_limits import detect_answers_cut, detect_resource_limit
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.severity_bands import CRITICAL_AFTER, grown, half_more
+from queenright.health.severity_bands import CRITICAL_AFTER, half_more, severity_by_count
 from queenright.health.spending import detect_spending
 from queenright.health.stall_detectors import (
     detect_checkpoint_stale,
@@ -32,8 +33,8 @@ from queenright.health.stall_detectors import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.vital_facts import CONTEXT_FULL, McpServer, WorkerStatus, failure_class
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_facts import CONTEXT_FULL, McpServer, failure_class
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
 
@@ -187,7 +188,7 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
         return None
     return Finding(
         kind=FindingKind.PROVIDER_FAILURE,
-        severity=grown(v.llm_errors, limit, settings),
+        severity=severity_by_count(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls failed in a row, last with {_shown_error(v, v.llm_error)}",
         since=v.llm_error_since,
     )
@@ -237,7 +238,7 @@ def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float
         return detect_answers_cut(v.cut_answers, settings)
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
-        severity=grown(v.llm_errors, limit, settings),
+        severity=severity_by_count(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls in a row exceeded the model's context window",
         since=v.llm_error_since,
     )
@@ -280,7 +281,7 @@ def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
 def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
     loops = settings.loops
     if _is_loop(repeat, settings):
-        return grown(repeat.times, loops.repeats, settings, loops.repeats_high)
+        return severity_by_count(repeat.times, loops.repeats, settings, loops.repeats_high)
     if repeat.blind or repeat.at_all < loops.repeats_at_all:
         return None
     # An agent that checks after each change repeats too: shown without a ticket. A ticket, but no page, if
@@ -322,7 +323,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     severity = None
     if v.streak >= limit:
         # A tool that reports a missing item works.
-        severity = Severity.MEDIUM if v.streak_is_missing else grown(v.streak, limit, settings)
+        severity = Severity.MEDIUM if v.streak_is_missing else severity_by_count(v.streak, limit, settings)
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
             kind=FindingKind.ERROR_STREAK,
@@ -353,7 +354,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
         what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
         return Finding(
             kind=FindingKind.ERROR_STREAK,
-            severity=grown(refused.times, loops.refused_changes, settings),
+            severity=severity_by_count(refused.times, loops.refused_changes, settings),
             evidence=f"{refused.times} {what} since a change succeeded",
             since=refused.since,
         )
@@ -362,7 +363,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
         return None
     return Finding(
         kind=FindingKind.ERROR_STREAK,
-        severity=grown(times, limit, settings),
+        severity=severity_by_count(times, limit, settings),
         evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
         f"the last with {_shown_error(v, v.refusals[0].error)}",
         since=min(refusal.since for _, refusal in recent),
@@ -417,7 +418,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     loops = settings.loops
     findings: list[Finding] = []
     if v.stale_calls >= loops.stale_calls:
-        severity = grown(v.stale_calls, loops.stale_calls, settings)
+        severity = severity_by_count(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls returned nothing new"
         findings.append(_zero_progress_finding(severity, evidence, v.stale_since))
     is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
@@ -501,7 +502,7 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
         is_certain = certain >= (2 * limit if v.talks and not v.has_user else limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=grown(certain, limit, settings) if is_certain else Severity.LOW,
+        severity=severity_by_count(certain, limit, settings) if is_certain else Severity.LOW,
         evidence=f"the last {turns} answers of its model called no tool",
         since=v.idle_turns_since,
         ticket=is_certain,

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
-from queenright.health.vitals import VitalSigns, WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queenright.health.progress import begin_visit, end_failed_calls
 from queenright.health.resource_limits import NOT_CUT
-from queenright.health.vital_facts import WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.vital_state import NO_OUTCOMES, VitalState
 from queenright.health.waiting import clear_wait
 from queenright.runtime.events import AgentEvent

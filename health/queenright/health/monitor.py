@@ -31,6 +31,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, may_follow
 from queenright.health.incarnation import end_session, undo_termination
 from queenright.health.learned_clocks import LearnedClocks
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
 from queenright.health.vital_events import (
@@ -41,7 +42,7 @@ from queenright.health.vital_events import (
     work_began,
 )
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns, WorkerStatus
+from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severity_bands import grown
+from queenright.health.severity_bands import severity_by_count
 from queenright.instrumentation.identity import clean_name
 
 MAX_RESOURCES: Final = 8
@@ -100,7 +100,7 @@ def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | N
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
         # With a short input, a deliberately low output limit is as likely.
-        severity=grown(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
+        severity=severity_by_count(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
         evidence=f"the last {cut.answers} answers were cut off at their length limit "
         + (grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"),
         since=cut.since,

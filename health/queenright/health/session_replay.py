@@ -16,7 +16,7 @@ from queenright.health.detectors import detect, detect_end_in_llm_error, detect_
 from queenright.health.findings import Finding, FindingKind, HealthState
 from queenright.health.health_state import health_state
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
+from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
 REPLAYED_EVENTS: Final = (WORKER_EVENTS | ABOUT_WORKERS) - {EventType.RECOVERY_COMPLETED}

@@ -1,4 +1,4 @@
-"""How bad a trouble is by how often it came, or by how long it has lasted."""
+"""Severity by count or duration."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ CRITICAL_AFTER: Final = 4
 """Multiples of a limit in time: twice as long is high, and twice that critical, as the bands have it."""
 
 
-def grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
-    """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
+def severity_by_count(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
+    """Return the severity of ``times`` repeats: high from ``high``, else from 1.5 times the limit."""
     if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL
     return Severity.HIGH if times >= (high or half_more(limit)) else Severity.MEDIUM
 
 
 def half_more(limit: int) -> int:
-    """Return half as many again: so many repeats are high."""
+    """Return 1.5 times the limit, rounded up: from there on, repeats are high."""
     return limit + (limit + 1) // 2
 
 

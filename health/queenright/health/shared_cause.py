@@ -9,7 +9,7 @@ from typing import Final
 from queenright.health.findings import Finding, FindingKind, WorkerKey
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 

@@ -8,7 +8,7 @@ from typing import Final
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import SpentToday
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.money import format_dollars
 
 DAY: Final = 86_400.0

@@ -27,7 +27,7 @@ from queenright.health.deadlines import (
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import severity_by_duration
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase
 
 _PHASE_TEXT: Final = {

@@ -1,7 +1,7 @@
 """
 How a worker's findings affect its tickets: pure rules behind the ticket service.
 
-They are the floor: no model can go below it.
+``ticket_severity`` has the severity. A model can add to what the rules decide, not remove from it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from queenright.health.findings import (
 )
 from queenright.health.monitor import WorkerHealth
 from queenright.health.ticket_lifecycle import Change
+from queenright.health.ticket_severity import higher_severity, minimum_severity
 from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
@@ -106,16 +107,6 @@ def kinds_of(findings: Sequence[Finding]) -> tuple[FindingKind, ...]:
     return tuple(dict.fromkeys(finding.kind for finding in findings))
 
 
-def floor(findings: Sequence[Finding]) -> Severity:
-    """Return the worst severity of ``findings``: the minimum for a ticket about them."""
-    return max((finding.severity for finding in findings), key=lambda severity: severity.rank)
-
-
-def higher(first: Severity, second: Severity) -> Severity:
-    """Return the worse of two severities."""
-    return first if first.rank >= second.rank else second
-
-
 def match_ticket(
     live: Sequence[EscalationTicket], findings: Sequence[Finding], drafted: Severity, facts: WorkerFacts
 ) -> tuple[EscalationTicket | None, Finding, Severity]:
@@ -128,11 +119,11 @@ def match_ticket(
     """
     for ticket in live:
         if ticket.is_open and (matches := own_findings(ticket, findings)):
-            return ticket, matches[0], higher(drafted, floor(matches))
+            return ticket, matches[0], higher_severity(drafted, minimum_severity(matches))
     dismissed = {ticket.fingerprint: ticket for ticket in live}
     covered: tuple[EscalationTicket, Finding, Severity] | None = None
     for finding in findings:
-        severity = higher(drafted, finding.severity)
+        severity = higher_severity(drafted, finding.severity)
         dismissed_ticket = dismissed.get(_fingerprint(facts, finding.kind))
         if dismissed_ticket is None:
             return None, finding, severity
@@ -188,7 +179,7 @@ def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> b
         return not has_separate_trouble(ticket, findings)
     kind = ticket.words_kind or ticket.finding_kind or ticket.kind
     severity = ticket.words_severity or ticket.severity
-    return kind in kinds_of(matches) and floor(matches).rank <= severity.rank
+    return kind in kinds_of(matches) and minimum_severity(matches).rank <= severity.rank
 
 
 def updated_text(ticket: EscalationTicket, finding: Finding, texts: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,7 +269,7 @@ def apply_findings(
         return lifecycle.clear(ticket, now=now), "counted"
     kinds = kinds_of(findings)
     has_relapsed = ticket.condition_cleared_at is not None
-    is_worse = floor(findings).rank > ticket.severity.rank
+    is_worse = minimum_severity(findings).rank > ticket.severity.rank
     has_more_failed_runs = any(
         finding.kind is FindingKind.RUNS_FAILED is ticket.finding_kind
         and finding.evidence != ticket.finding_evidence
@@ -291,7 +282,7 @@ def apply_findings(
             return ticket, "counted"
         update = {"active_kinds": kinds, "condition_cleared_at": None, "updated_at": now}
         return ticket.model_copy(update=update), "counted"
-    return count_report(ticket, findings, floor(findings), now)
+    return count_report(ticket, findings, minimum_severity(findings), now)
 
 
 def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth) -> bool:

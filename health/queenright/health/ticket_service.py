@@ -28,6 +28,7 @@ from queenright.health.incidents import IncidentWatch
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.run_cost import spending_since
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import possible_cause
 from queenright.health.store import Store
@@ -43,7 +44,6 @@ from queenright.health.tickets import (
     TicketStatusError,
     mismatches,
 )
-from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType

@@ -25,6 +25,7 @@ from queenright.health.incarnation import (
 from queenright.health.llm_calls import on_llm_completed, on_llm_started, on_text_delta
 from queenright.health.progress import begin_visit, record_accepted_work, record_progress, record_user_input
 from queenright.health.resource_limits import after_report
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.steps import on_step_completed, on_step_started
 from queenright.health.tool_calls import on_tool_completed, on_tool_started
 from queenright.health.vital_facts import (
@@ -32,7 +33,6 @@ from queenright.health.vital_facts import (
     PROCESS_PREFIX,
     HeartbeatFields,
     Output,
-    WorkerStatus,
     after_mcp_change,
     clean_text,
     display_name,

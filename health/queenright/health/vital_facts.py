@@ -6,7 +6,6 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -171,22 +170,6 @@ def _display_name(text: str) -> str:
 def display_name(value: object) -> str:
     """Return a tool name or error class as one line of at most 80 characters, with secrets masked."""
     return _display_name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
-
-
-class WorkerStatus(StrEnum):
-    """Status of a session; unrecognized values become ``unknown``."""
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    TERMINATED = "terminated"
-    UNKNOWN = "unknown"
-
-    @classmethod
-    def _missing_(cls, value: object) -> WorkerStatus:
-        return cls.UNKNOWN
 
 
 class OpenTool(NamedTuple):

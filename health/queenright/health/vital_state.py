@@ -9,6 +9,7 @@ from typing import Any, Final
 from queenright.health.calls import RecentCalls
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.resource_limits import NOT_CUT, Resources
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.source_clock import SourceClock
 from queenright.health.tool_counts import ToolCounts
@@ -20,7 +21,6 @@ from queenright.health.vital_facts import (
     Output,
     Refusals,
     SpentToday,
-    WorkerStatus,
     tail,
 )
 from queenright.instrumentation.names import Phase, WaitingReason

@@ -7,7 +7,8 @@ from typing import Any
 from queenright.health.assessment import Reading, assess
 from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vitals import EVIDENCE_LIMIT, VitalSigns, WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
+from queenright.health.vital_signs import EVIDENCE_LIMIT, VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 

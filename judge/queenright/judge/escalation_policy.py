@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from queenright.health.findings import FindingKind, HealthState, worst
 from queenright.health.interventions.intervention import OPTIONS, Decision
-from queenright.health.vitals import WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy, wording
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader
-from queenright.health.vitals import VitalSigns, WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.nodes.cursor import NodeCursor

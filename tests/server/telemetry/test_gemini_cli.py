@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.settings import LoopSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.dialects.gemini_cli import CLIENT
 from tests.clients.fixtures import FOLDER, Record, load_fixture

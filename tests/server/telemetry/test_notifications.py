@@ -8,7 +8,7 @@ import pytest
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from tests.clients.fixtures import Record
 from tests.server.telemetry.replay import replay

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Price, TokenCounts, price_call, read_prices

@@ -40,7 +40,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact

@@ -17,8 +17,8 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.health_state import is_stuck, progresses_despite_breaker
 from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import WorkerStatus
 
 
 class Level(StrEnum):

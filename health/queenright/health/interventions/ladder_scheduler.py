@@ -31,8 +31,8 @@ from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.interventions.worker_control import Stopped
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import WorkerStatus
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vitals import WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
 from queenright.instrumentation.errors import QueenrightError
 
 _RECOVERABLE = frozenset({WorkerStatus.FAILED, WorkerStatus.TERMINATED})

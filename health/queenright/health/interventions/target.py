@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from queenright.health.findings import WorkerKey
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 
 LADDER: Final = "ladder"
 """The actor of automatic actions."""

@@ -17,8 +17,8 @@ from queenright.health.interventions.target import LADDER
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings, RecoverySettings
-from queenright.health.vitals import WorkerStatus
 
 HOUR: Final = 3600.0
 

@@ -16,10 +16,11 @@ from queenright.health.findings import Finding, FindingKind, worst
 from queenright.health.health_state import health_state
 from queenright.health.incarnation import end_session
 from queenright.health.monitor import WorkerHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_detectors import span
-from queenright.health.vital_facts import OpenTool, WorkerStatus
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_facts import OpenTool
+from queenright.health.vital_signs import VitalSigns
 from queenright.health.waiting import begin_wait
 from queenright.instrumentation.names import Phase
 from queenright.judge.stack.trace_events import events_of

@@ -13,7 +13,7 @@ from typing import Final
 from queenright.health.detectors import detect, suspicious
 from queenright.health.findings import FindingKind, Severity, worst
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.runtime.nodes.node_guard import GuardFactory, GuardFinding
 from queenright.runtime.nodes.reporting import Origin

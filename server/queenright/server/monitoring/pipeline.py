@@ -27,7 +27,7 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.provider_traffic import ProviderTraffic
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.vitals import WORKER_EVENTS
+from queenright.health.vital_signs import WORKER_EVENTS
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.metrics.metrics import ServiceMetrics

@@ -9,7 +9,7 @@ from typing import Final
 from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 
 RECENT_SECONDS: Final = 3600.0
 """How far back an agent's sessions are counted."""

@@ -34,7 +34,7 @@ from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, Healt
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.vital_events import WORK_HANDLERS
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
+from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from queenright.health.monitor import HealthMonitor
-from queenright.health.vitals import WorkerStatus
+from queenright.health.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import CLIENT_NAMES

@@ -20,7 +20,7 @@ from queenright.health.session_log import read_session
 from queenright.health.settings import HealthSettings
 from queenright.health.tool_calls import call_signature, tool_call_failed
 from queenright.health.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import UnknownEventError

@@ -10,7 +10,7 @@ from queenright import api
 from queenright.health.findings import HealthState, worst
 from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.monitoring_service import AgentHealth
-from queenright.health.vitals import VitalSigns
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.service import Service
 from queenright.server.views.possible_actions import worker_actions

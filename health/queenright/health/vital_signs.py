@@ -10,7 +10,7 @@ import sys
 
 from queenright.health.incarnation import enter_incarnation
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
-from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, Output, WorkerStatus
+from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, Output
 from queenright.health.vital_state import VitalState
 from queenright.runtime.events import AgentEvent
 
@@ -21,7 +21,6 @@ __all__ = [
     "OpenTool",
     "Output",
     "VitalSigns",
-    "WorkerStatus",
 ]
 
 

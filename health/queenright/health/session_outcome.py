@@ -1,0 +1,21 @@
+"""How a session stands: running, paused, or how it ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class WorkerStatus(StrEnum):
+    """Status of a session; unrecognized values become ``unknown``."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> WorkerStatus:
+        return cls.UNKNOWN
