@@ -28,6 +28,7 @@ from tests.server.test_app import ticket_on
 from tests.server.test_chat_callbacks import tell
 from tests.server.test_shared_api import OVERLOADED, calls, failing
 from tests.waiting import until
+from tests.warm import queenright
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -43,6 +44,7 @@ PAGES = (
     "/console/operate/acting",
     "/console/operate/breakers",
     "/console/operate/recoveries",
+    "/console/operate/silences",
     "/console/operate/telemetry",
     "/console/operate/audit",
     "/console/operate/settings",
@@ -191,7 +193,10 @@ async def test_queen_is_asked_about_a_session_without_a_ticket(running: Running,
     await expect(talk.get_by_text("the worker is healthy")).to_be_visible()
 
 
-async def test_recorder_says_what_fired_and_exports_the_run(running: Running, page: Page) -> None:
+async def test_recorder_says_what_fired_and_exports_the_run(
+    running: Running, page: Page, tmp_path: Path
+) -> None:
+    """`queenright evaluate` reads the export and finds the same."""
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
     await is_shown(page)
@@ -199,9 +204,13 @@ async def test_recorder_says_what_fired_and_exports_the_run(running: Running, pa
     await expect(page.get_by_text("doom loop").locator("visible=true").first).to_be_visible()
     async with page.expect_download() as download:
         await page.get_by_role("link", name=re.compile("Export")).click()
-    exported = await asyncio.to_thread(Path(await (await download.value).path()).read_text)
+    exported = await download.value
+    file = tmp_path / exported.suggested_filename
+    await exported.save_as(file)
 
-    assert json.loads(exported.splitlines()[0])
+    evaluated = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluated.stdout)["findings"]]
 
 
 async def test_session_claims_nothing_before_it_is_read(running: Running, page: Page) -> None:
