@@ -425,12 +425,12 @@ async def test_every_page_says_that_the_connection_is_lost_and_catches_up(
         await expect(lost).to_have_count(0)
 
 
-ACTIONS: Final = {
-    *("Acknowledge", "Acknowledge all", "Allow", "Approve stop", "Ask", "Deny", "Dismiss", "Escalate"),
-    *("Load", "Nudge", "Recover", "Reload", "Reply", "Reset", "Resolve", "Resume", "Send", "Silence"),
-    *("Silence all", "Start", "Stop", "Stop the worker", "Stop all automatic actions", "Try again", "Unload"),
-}
-"""What the service refuses to a viewer."""
+VIEWER_BUTTONS: Final = re.compile(
+    r"failing|stuck|degraded|healthy|ended|Agent|Health.*|Activity|Progress|Tokens|Cost"
+    r"|Turns|Tool calls|Waits|Findings|Tickets|Interventions|Notifications|Other|search"
+    r"|.*\d\d:\d\d:\d\d.*|[«‹›]|fired|Copy.*|Check now|Read again|The session has gone on: read again"
+)
+"""First lines of the buttons of a viewer: they change what the page shows, and nothing else."""
 
 
 class TestViewer:
@@ -463,5 +463,6 @@ class TestViewer:
             await page.goto(address)
             await is_shown(page)
             buttons = await page.get_by_role("main").get_by_role("button").all_inner_texts()
-            assert [name for name in buttons if name.strip().rstrip("…") in ACTIONS] == [], address
+            labels = [name.strip().split("\n")[0] for name in buttons]
+            assert [label for label in labels if not VIEWER_BUTTONS.fullmatch(label)] == [], address
             await expect(page.get_by_label("Question to the queen")).to_have_count(0)
