@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
@@ -82,15 +83,33 @@ async def test_filters_are_in_the_address_and_done_by_the_service(running: Runni
     await expect(page).to_have_url(f"{running.url}/console/agents/well?session=well-session")
 
 
+def spending(running: Running, *, tokens: int) -> AgentEvent:
+    return AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED,
+        time=running.service.clock(),
+        agent_id="spender",
+        session_id="spender-session",
+        data={"model": "m", "input_tokens": tokens, "output_tokens": 0},
+    )
+
+
+def tokens_of_spender(page: Page, tokens: int) -> Locator:
+    row = page.get_by_role("row").filter(has_text="spender")
+    return row.get_by_role("img", name=re.compile(f"^{tokens:,} tokens"))
+
+
 async def test_lost_connection_stops_the_clocks_and_catches_up(
     running: Running, cable: Cable, page: Page
 ) -> None:
-    """B111"""
+    """B111: the browser repeats `Last-Event-ID`; only the replay has the tokens of the gap."""
     await page.goto(cable.url)
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    await running.service.ingest([spending(running, tokens=100)])
+    await expect(tokens_of_spender(page, 100)).to_be_visible()
 
     cable.pull()
     await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
+    await running.service.ingest([spending(running, tokens=11)])
     await running.service.ingest(list(looping(running.service.clock(), agent="meanwhile", times=1)))
     ages = await page.locator("time").all_inner_texts()
     await asyncio.sleep(2.2)  # the browser's clock ticks once a second
@@ -100,19 +119,24 @@ async def test_lost_connection_stops_the_clocks_and_catches_up(
     await expect(page.get_by_role("row").filter(has_text="meanwhile")).to_be_visible()
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     await expect(page.get_by_role("alert")).to_have_count(0)
+    await expect(tokens_of_spender(page, 111)).to_be_visible()
+    await running.service.ingest([spending(running, tokens=1_000)])
+    await expect(tokens_of_spender(page, 1_111)).to_be_visible()
 
 
 async def test_network_that_goes_silent_is_noticed_and_left(
     running: Running, cable: Cable, page: Page
 ) -> None:
-    """B111: no connection ends, and yet nothing comes: not even the service's sign of life."""
+    """B111: not even the service's sign of life comes. The page asks for what came `after` the last event."""
     await page.clock.install()
     await page.goto(cable.url)
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
-    await expect(page.get_by_text("No agent has reported yet")).to_be_visible()
+    await running.service.ingest([spending(running, tokens=100)])
+    await expect(tokens_of_spender(page, 100)).to_be_visible()
     await asyncio.sleep(6)  # idle connections are closed; only the stream is open
 
     cable.silence()
+    await running.service.ingest([spending(running, tokens=11)])
     await running.service.ingest(list(looping(running.service.clock(), agent="meanwhile", times=1)))
     await page.clock.fast_forward(30_000)
     await expect(page.get_by_role("alert")).to_have_count(0)
@@ -123,6 +147,7 @@ async def test_network_that_goes_silent_is_noticed_and_left(
 
     await expect(page.get_by_role("row").filter(has_text="meanwhile")).to_be_visible()
     await expect(page.get_by_role("alert")).to_have_count(0)
+    await expect(tokens_of_spender(page, 111)).to_be_visible()
 
 
 async def test_idle_page_requests_nothing(running: Running, page: Page, watched: Watched) -> None:

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { BAR_SECONDS, countEvent, fleetBars, sessionBars } from './spending'
+import { BAR_SECONDS, countEvent, fleetBars, fleetPerMinute, sessionBars, setCoveredFrom } from './spending'
 
 const tokensOf = (agent: string, session: string, now: number) => sessionBars('tokens', agent, session, now)
 const event = (type: string, at: number, data: Record<string, unknown>, session = 's') =>
@@ -40,4 +40,17 @@ test('the fleet is counted as a whole: accepted steps, checkpoints, tokens and c
   expect(fleetBars('progress', start).at(-1)).toBe(2)
   expect(fleetBars('tokens', start).at(-1)).toBe(13)
   expect(fleetBars('cost', start).at(-1)).toBe(0.5)
+})
+
+test('bars begin where the counted events begin, and the rate is over that time', () => {
+  const start = 20_000 * BAR_SECONDS
+  call(start + 1, 4, 'busy')
+  call(start + BAR_SECONDS, 6, 'busy')
+  setCoveredFrom(start)
+
+  expect(tokensOf('a', 'busy', start + 15)).toEqual([4, 6])
+  expect(fleetPerMinute('tokens', start + 15)).toBe(40)
+  expect(fleetPerMinute('tokens', start + 30)).toBe(20)
+  expect(tokensOf('a', 'busy', start + 40)).toEqual([4, 6, 0, 0, 0])
+  setCoveredFrom(0)
 })

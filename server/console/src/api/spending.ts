@@ -18,11 +18,16 @@ export type SeriesName = 'progress' | 'tokens' | 'cost'
 
 const FLEET = ''
 const series = new Map<string, Series>()
+/** All events since then are counted, Unix seconds. */
+let coveredFrom = 0
 
 function add(name: SeriesName, session: string, at: number, amount: number): void {
   if (!(amount > 0)) return
   const bar = Math.floor(at / BAR_SECONDS)
-  if (series.size > MOST_SERIES) series.clear()
+  if (series.size > MOST_SERIES) {
+    series.clear()
+    coveredFrom = at
+  }
   for (const key of [`${name}\n${session}`, `${name}\n${FLEET}`]) {
     const known = series.get(key) ?? { newest: bar, bars: Array<number>(BARS).fill(0) }
     series.set(key, known)
@@ -38,8 +43,11 @@ function add(name: SeriesName, session: string, at: number, amount: number): voi
 
 function barsOf(known: Series | undefined, now: number): readonly number[] {
   if (!known) return []
-  const past = Math.max(0, Math.floor(now / BAR_SECONDS) - known.newest)
-  return past >= BARS ? [] : [...known.bars.slice(past), ...Array<number>(past).fill(0)]
+  const newest = Math.max(Math.floor(now / BAR_SECONDS), known.newest)
+  const past = newest - known.newest
+  if (past >= BARS) return []
+  const covered = Math.max(1, newest - Math.floor(coveredFrom / BAR_SECONDS) + 1)
+  return [...known.bars.slice(past), ...Array<number>(past).fill(0)].slice(-covered)
 }
 
 /** Count what an event says about progress, tokens and cost. */
@@ -52,10 +60,21 @@ export function countEvent({ type, agent_id, session_id, data, time }: Omit<Watc
   add('cost', session, at, Number(data.cost_usd ?? 0))
 }
 
-/** A session in each of the last bars, oldest first. */
+/** Say since when all events are counted: there is no bar before. */
+export function setCoveredFrom(at: number): void {
+  coveredFrom = at
+}
+
+/** The fleet's amount per minute, over the last minute or as much of it as is counted. */
+export function fleetPerMinute(name: SeriesName, now: number): number {
+  const lastMinute = fleetBars(name, now).slice(-60 / BAR_SECONDS)
+  return (lastMinute.reduce((sum, bar) => sum + bar, 0) * 60) / Math.min(60, Math.max(1, now - coveredFrom))
+}
+
+/** A session in each of the last bars that are counted, oldest first. */
 export const sessionBars = (name: SeriesName, agentId: string, sessionId: string, now: number): readonly number[] => barsOf(series.get(`${name}\n${agentId}\n${sessionId}`), now)
 
-/** The whole fleet in each of the last bars, oldest first. */
+/** The whole fleet in each of the last bars that are counted, oldest first. */
 export const fleetBars = (name: SeriesName, now: number): readonly number[] => barsOf(series.get(`${name}\n${FLEET}`), now)
 
 const COUNTED = ['step_completed', 'checkpoint_saved', 'llm_call_completed'] as const
@@ -69,9 +88,13 @@ export function watchSpending(): void {
     if (!isRead) streamed.add(event.id)
     countEvent(event)
   })
-  const since = Date.now() / 1000 - BARS * BAR_SECONDS
+  const now = Date.now() / 1000
+  const since = now - BARS * BAR_SECONDS
+  setCoveredFrom(now)
   data(GET('/api/audit', { params: { query: { type: [...COUNTED], since, limit: HISTORY } } }))
-    .then(({ events }) => {
+    .then(({ events, next }) => {
+      // A busy fleet has more events than are read: the oldest of these is where the bars begin.
+      setCoveredFrom(next ? Math.min(...events.map((event) => event.time)) : since)
       for (const event of events) if (!streamed.has(event.id)) countEvent({ ...event, time: new Date(event.time * 1000).toISOString() })
     })
     // Without the past, the bars begin with what is streamed.

@@ -5,7 +5,7 @@ import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
 import type { AgentRow, AgentsPage, operations } from '../api/schema'
-import { BAR_SECONDS, fleetBars, sessionBars } from '../api/spending'
+import { BAR_SECONDS, fleetBars, fleetPerMinute, sessionBars } from '../api/spending'
 import type { SeriesName } from '../api/spending'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
@@ -295,13 +295,12 @@ function Rates() {
       {RATES.map(({ series, label, unit, format }) => {
         const bars = fleetBars(series, now)
         if (!total(bars)) return null
-        const lastMinute = total(bars.slice(-Math.round(60 / BAR_SECONDS)))
         return (
           <div key={series}>
             <dt>{label}</dt>
             <dd>
               <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
-              <span className="number">{format(lastMinute)}/min</span>
+              <span className="number">{format(fleetPerMinute(series, now))}/min</span>
             </dd>
           </div>
         )
