@@ -88,6 +88,7 @@ def test_invalid_findings_are_ignored(garbage: Any) -> None:
         (ticket("medium", "provider_failure"), "intervene"),
         (ticket("medium", steps_since_last_accept=10, recent_verdicts=["RETRY", "ACCEPT"]), "dismiss"),
         (ticket("medium", "doom_loop", recent_verdicts=["RETRY", "ACCEPT"]), "intervene"),
+        (ticket("medium", "no_tokens", recent_verdicts=["ACCEPT"]), "intervene"),
         (ticket("medium", "provider_failure", recent_verdicts=["ACCEPT"]), "intervene"),
         (ticket("medium", "heartbeat_missing", recent_verdicts=["ACCEPT"]), "intervene"),
         (ticket("high", steps_since_last_accept=0, recent_verdicts=["ACCEPT"]), "intervene"),

@@ -39,6 +39,7 @@ _UNRECOVERABLE: Final = frozenset(
         FindingKind.NO_TOOL_CALLS,
         FindingKind.HEARTBEAT_MISSING,
         FindingKind.CHECKPOINT_STALE,
+        FindingKind.NO_TOKENS,
     }
 )
 
