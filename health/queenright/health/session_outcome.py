@@ -1,4 +1,4 @@
-"""How a session stands: running, paused, or how it ended."""
+"""The status of a session, and the outcome of one that has ended."""
 
 from __future__ import annotations
 
