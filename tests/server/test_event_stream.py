@@ -234,18 +234,3 @@ async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
         await follower.__aenter__()
     await follower.until(lambda: follower.ended, "the stream ends as a whole answer")
     assert follower.blocks[-1].comment == "the service is stopping"
-
-
-async def test_client_that_does_not_receive_does_not_delay_the_stop(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
-    events = [event(EventType.STEP_COMPLETED, "busy", text="x" * _LONG) for _ in range(_MANY)]
-    async with serving(settings) as running:
-        deaf = Deaf(running.url)
-        await until(lambda: running.service.feed.readers == 1, "it reads")
-        await running.service.store.append(events)
-        [reader] = running.service.feed._readers
-        await until(lambda: reader.sending_since is not None, "its buffers are full")
-    deaf.close()
-    assert [record.message for record in caplog.records if record.name == "uvicorn.error"] == []

@@ -21,8 +21,6 @@ from queenright.server.middleware.connections import Connections, GuardedProtoco
 
 # Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
 _NOT_EPHEMERAL: Final = range(20000, 32000)
-_SHUTDOWN_SECONDS: Final = 2.0
-"""Seconds that requests may still run after the server stopped to listen."""
 
 
 class PortInUseError(QueenrightError):
@@ -97,18 +95,6 @@ class Server(uvicorn.Server):
         """Keep the process's signal handlers."""
         yield
 
-    def end_requests(self) -> None:
-        """
-        End the requests that still run at exit, and drop connections whose client does not receive.
-
-        uvicorn's own timeout would log an error that an operator can do nothing about.
-        """
-        self.force_exit = True
-        for connection in tuple(self.server_state.connections):
-            connection.transport.abort()
-        for task in tuple(self.server_state.tasks):
-            task.cancel()
-
 
 def url_of(sock: socket.socket) -> str:
     """Return the URL of a listening socket on this machine."""
@@ -138,6 +124,7 @@ async def serve_app(
             log_level="warning",
             access_log=False,
             lifespan="off",
+            timeout_graceful_shutdown=2,
             server_header=False,
             proxy_headers=False,  # otherwise any client could set its address with a header
             ws="none",
@@ -155,6 +142,4 @@ async def serve_app(
             yield
     finally:
         http.should_exit = True
-        await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
-        http.end_requests()
         await task

@@ -172,14 +172,12 @@ class Feed:
                 reader.request_keep_alive()
 
     def close(self) -> None:
-        """End all streams, also those whose client does not receive; later readers end at once."""
+        """End all streams; later readers end at once."""
         self.closed = True
         if self._wakeup is not None:
             self._wakeup.cancel()
         for reader in tuple(self._readers):
             reader.end()
-            if reader.sending_since is not None:
-                reader.disconnect()
 
     async def find_place_of(self, event_id: str | None = None) -> Place | None:
         """
