@@ -126,7 +126,7 @@ def test_agent_with_a_failing_provider_stops() -> None:
 
 def test_surveyor_waits_for_a_message_and_continues() -> None:
     """002 §11: a nudge gets into the agent's context."""
-    [persona] = [p for p in FLEET if p.agent == "surveyor"]
+    [persona] = [p for p in FLEET if p.accepts_nudges]
     assert persona.extra_tools is not None
     inbox = NudgeInbox(threading.Event())
     library = Library(ROOT)

@@ -144,7 +144,7 @@ class Fleet:
                 endpoint=self._endpoint,
                 registry=self._registry,
                 storage=self._storage,
-                on_nudge=inbox.put,
+                on_nudge=inbox.put if persona.accepts_nudges else None,
                 control_endpoint=self._control,
             ) as worker:
                 run_task(worker, model, persona.task, tools, self._stop.wait, inbox.take)

@@ -481,6 +481,7 @@ class AgentManager:
         runner = AgentRunner.load(
             folder,
             model=model,
+            interactive=False,
             guards=self._guards,
             breakers=self._breakers,
             bus=bus,
