@@ -158,27 +158,6 @@ def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     sender.free.set()
 
 
-def test_close_warns_of_lost_records(caplog: pytest.LogCaptureFixture) -> None:
-    sender = FlakyExporter(SendResult.RETRY)
-    delivery = Delivery(lambda: sender, interval=0.01)
-    for number in range(3):
-        delivery.put_span(number)
-
-    delivery.close(0.1)
-
-    [message] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert message.startswith("Queenright lost 3 telemetry records at exit: ")
-
-
-def test_close_without_loss_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    delivery = Delivery(FlakyExporter, interval=0.01)
-    delivery.put_span("end")
-
-    delivery.close(5)
-
-    assert not caplog.records
-
-
 class SlowExporter(Memory):
     """A sender whose first delivery takes until it is let go on."""
 

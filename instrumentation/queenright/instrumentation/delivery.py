@@ -8,7 +8,6 @@ the oldest items are dropped and counted.
 
 from __future__ import annotations
 
-import logging
 import random
 import sys
 import threading
@@ -18,9 +17,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.drop_counter import DROPPED, Signal
-from queenright.instrumentation.error_guard import log, suppress_errors
+from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
 
 T = TypeVar("T")
@@ -108,7 +106,6 @@ class Delivery:
         self._thread: threading.Thread | None = None
         self._sender: Sender | None = None
         self._failures = 0
-        self._in_flight = 0
         self._delivered = False
 
     def _reset_after_fork(self) -> None:
@@ -151,7 +148,7 @@ class Delivery:
 
     def close(self, timeout: float = 2.0) -> None:
         """
-        Send queued items for at most ``timeout`` seconds; drop and count the rest, and log a warning.
+        Send queued items for at most ``timeout`` seconds; drop and count the rest.
 
         If the service was reachable before, retry for up to ``FINAL_DELIVERY_SECONDS``: losing the end of a
         run while the service restarts would look like a process that died.
@@ -166,20 +163,10 @@ class Delivery:
         self._wake.set()
         if thread is not None and thread.is_alive():
             thread.join(timeout)
-        lost = self._in_flight
         for queue in (self._records, self._spans):
             if queue.items:
-                lost += len(queue.items)
                 DROPPED.count(queue.signal, len(queue.items))
                 queue.items.clear()
-        if lost:
-            log(
-                logging.WARNING,
-                "Queenright lost %s at exit: the service did not accept them within %g s. "
-                "The run may look crashed; check that the service is running.",
-                format_count(lost, "telemetry record"),
-                timeout,
-            )
 
     def _run(self) -> None:
         while not self._closed:
@@ -222,10 +209,8 @@ class Delivery:
             batch = queue.take(min(BATCH, number))
             number -= len(batch)
             result = SendResult.REJECTED
-            self._in_flight = len(batch)
             with suppress_errors:
                 result = self._sender.send(queue.signal, batch)
-            self._in_flight = 0
             if result is SendResult.RETRY:
                 queue.put_back(batch)
                 return False

@@ -18,15 +18,11 @@ class _WarnOnce:
     def __call__(self, message: str, *args: object) -> None:
         level = logging.DEBUG if self.has_warned else logging.WARNING
         self.has_warned = True
-        log(level, message, *args)
-
-
-def log(level: int, message: str, *args: object) -> None:
-    """Log a message; a broken logging handler of the application must not break the agent."""
-    try:
-        _logger.log(level, message, *args)
-    except Exception:
-        return
+        # A broken logging handler of the application must not break the agent.
+        try:
+            _logger.log(level, message, *args)
+        except Exception:
+            return
 
 
 warn_once: Final = _WarnOnce()
