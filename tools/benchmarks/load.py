@@ -219,7 +219,7 @@ async def _follow(port: int, pipe: Connection) -> None:
     pipe.send("all follow")
     last = await asyncio.to_thread(pipe.recv)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and any(stream.last != last for stream in streams):  # noqa: ASYNC110
+    while time.monotonic() < deadline and any(stream.last != last for stream in streams):  # noqa: ASYNC110  # streams have no event
         await asyncio.sleep(0.2)
     for task in tasks:
         task.cancel()

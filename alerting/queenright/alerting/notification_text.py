@@ -61,10 +61,10 @@ def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str
             return ""
         reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
         return f"{_attribute('judge', ticket.judge_model)} says: {reasoning}"
-    model_texts = _beyond_rules(ticket)
-    if not model_texts:
+    model_text = _beyond_rules(ticket)
+    if not model_text:
         return ""
-    text = plain(model_texts, _MODEL_LIMIT, ours=ours)
+    text = plain(model_text, _MODEL_LIMIT, ours=ours)
     return text if ticket.triaged_by == "rules" else f"{_attribute('queen', ticket.queen_model)} says: {text}"
 
 
@@ -95,10 +95,10 @@ def _attribute(role: str, model: str) -> str:
 
 def current_analysis(ticket: EscalationTicket) -> str:
     """Return the analysis; the part that the rules wrote has the ticket's current cause and numbers."""
-    model_texts = _beyond_rules(ticket)
-    if model_texts == ticket.analysis.strip():
+    model_text = _beyond_rules(ticket)
+    if model_text == ticket.analysis.strip():
         return ticket.analysis
-    return f"{ticket_policy.analysis(ticket.model_dump(mode='json'))} {model_texts}".strip()
+    return f"{ticket_policy.analysis(ticket.model_dump(mode='json'))} {model_text}".strip()
 
 
 def _beyond_rules(ticket: EscalationTicket) -> str:

@@ -15,7 +15,12 @@ from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
 _RECENT_VERDICTS: Final = 20
-_LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
+_LETTERS: Final[Mapping[str, str]] = {
+    Verdict.ACCEPT: "A",
+    Verdict.RETRY: "R",
+    Verdict.CONTINUE: "C",
+    Verdict.ESCALATE: "E",
+}
 
 
 def on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -57,7 +62,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     verdict = data.get("verdict")
     if not provider:
         record_outcome(v, failed, at)
-    letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
+    letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
     if not is_limited:

@@ -332,16 +332,16 @@ class Store:
     # -- the writer's side --------------------------------------------------------------------------
 
     def _write(self) -> None:
-        lock: Any = None
+        next_job: Any = None
         while True:
-            job = lock if lock is not None else self._jobs.get()
-            lock = None
+            job = next_job if next_job is not None else self._jobs.get()
+            next_job = None
             if job is _STOP:
                 return
             if isinstance(job, _Transact):
                 outcomes = [self._run(job)]
             else:
-                group, lock = self._gather(job)
+                group, next_job = self._gather(job)
                 outcomes = self._append_group(group)
             committed, self._committed = self._committed, []
             # The loop may be closed: then nothing awaits the outcome.

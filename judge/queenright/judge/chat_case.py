@@ -41,7 +41,7 @@ def case_of(
     """
     fields = worker.model_dump(mode="json", exclude=_OMITTED)
     on_worker = [each for each in interventions if each.session_id == worker.session_id]
-    related = [i for i in others if i.ticket_id != fields.get("ticket_id")]
+    related = [other for other in others if other.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
         "done_to_the_worker": [

@@ -135,13 +135,13 @@ def apply_floor(
 
 def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
     """Return the extra time in seconds, or None for the usual."""
-    seconds = _max_extra_minutes(escalation) - _minutes_given(escalation)
-    if seconds <= 0:
+    minutes_left = _max_extra_minutes(escalation) - _minutes_given(escalation)
+    if minutes_left <= 0:
         return None  # it has relief, otherwise it would get none
     proposed = _usual_minutes(escalation) if minutes is None else minutes
-    if minutes is None and proposed <= seconds:
+    if minutes is None and proposed <= minutes_left:
         return None
-    return min(proposed, seconds) * 60
+    return min(proposed, minutes_left) * 60
 
 
 def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:

@@ -45,26 +45,26 @@ def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
     return _require_single(matches, prefix, what, "begin")
 
 
-def resolve_session(service: Queenright, agent_id: str, prefix: str | None) -> str | None:
+def resolve_session(service: Queenright, agent_id: str, ending: str | None) -> str | None:
     """
-    Return the session of a worker whose id is ``prefix``, or ends with it as `queenright list` shows it.
+    Return the session of a worker whose id is ``ending``, or ends with it as `queenright list` shows it.
 
     Raises:
-        UnresolvedIdError: Several sessions end with ``prefix``.
+        UnresolvedIdError: Several sessions end with ``ending``.
     """
-    if prefix is None:
+    if ending is None:
         return None
     sessions = [row.session_id for row in service.agents.list(agent_id=agent_id)]
-    return _by_end(sessions, prefix)
+    return _by_end(sessions, ending)
 
 
-def resolve_task(service: Queenright, prefix: str) -> str:
+def resolve_task(service: Queenright, ending: str) -> str:
     """Return a task id; ``…end``, as `queenright list` shows it, is a session's id or a task's."""
-    prefix = require_text(prefix, "task")
-    if not prefix.startswith("…"):
-        return prefix
+    ending = require_text(ending, "task")
+    if not ending.startswith("…"):
+        return ending
     rows = list(service.agents.list())
-    return _by_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], prefix)
+    return _by_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], ending)
 
 
 def _by_end(ids: Iterable[str], ending: str) -> str:
@@ -73,10 +73,10 @@ def _by_end(ids: Iterable[str], ending: str) -> str:
     return ending if ending in matches or not matches else _require_single(matches, ending, "sessions", "end")
 
 
-def _require_single(matches: list[str], prefix: str, what: str, how: str) -> str:
+def _require_single(matches: list[str], part: str, what: str, how: str) -> str:
     if len(matches) > 1:
         raise UnresolvedIdError(
-            f"{len(matches)} {what} {how} with {prefix!r}: {_some(matches)}; give more of the id"
+            f"{len(matches)} {what} {how} with {part!r}: {_some(matches)}; give more of the id"
         )
     return matches[0]
 

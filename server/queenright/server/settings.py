@@ -358,12 +358,12 @@ def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
 def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
     """Refuse a mapping with the same key twice: YAML would silently take the last one."""
     open_nodes = [(root, "")]
-    keys: set[int] = set()
+    visited: set[int] = set()
     while open_nodes:
         node, path = open_nodes.pop()
-        if id(node) in keys:  # an alias
+        if id(node) in visited:  # an alias
             continue
-        keys.add(id(node))
+        visited.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             open_nodes += [(item, path) for item in node.value]
         elif isinstance(node, yaml.MappingNode):

@@ -72,9 +72,9 @@ def ticket_row(
 
 def _without_advice(ticket: EscalationTicket) -> str:
     about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
-    advices = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
+    advice_texts = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
     text = current_analysis(ticket)
-    for advice in advices | {ticket.suggested_action}:
+    for advice in advice_texts | {ticket.suggested_action}:
         text = text.replace(advice, "") if advice else text
     return " ".join(text.split())
 

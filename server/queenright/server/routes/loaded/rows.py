@@ -79,20 +79,20 @@ def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTota
 def totals_of(slot: AgentSlot) -> api.RunTotals:
     """Return the totals of the runs of an agent's own graph. Blocks; raises ``UnusableFileError``."""
     path = slot.runtime.session_store(slot.graph_id).base / "runtime_logs" / "executions.jsonl"
-    totals: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for row in islice(newest_lines(path), _RUNS):
         # A resumed run has several lines; the newest comes first and counts.
-        totals.setdefault(str(row.get("execution_id")), row)
+        rows.setdefault(str(row.get("execution_id")), row)
     statuses: dict[str, int] = {}
     counts: dict[str, float] = dict.fromkeys(_COUNTED, 0)
-    for row in totals.values():
+    for row in rows.values():
         status = str(row.get("status"))
         statuses[status] = statuses.get(status, 0) + 1
         for key in _COUNTED:
             value = row.get(key)
             counts[key] += value if isinstance(value, int | float) else 0
     return api.RunTotals(
-        executions=len(totals),
+        executions=len(rows),
         statuses=statuses,
         steps=int(counts["steps"]),
         input_tokens=int(counts["input_tokens"]),
@@ -133,16 +133,16 @@ def execution_row(run: Execution) -> api.ExecutionRow:
 def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
     """Return a graph of an agent."""
     graph = slot.runtime.get_graph(graph_id)
-    is_primary = slot.graph_id in slot.runtime.list_graphs()
-    spec = slot.added_graphs.get(graph_id, slot.runner).spec if is_primary else None
+    is_of_agent = slot.graph_id in slot.runtime.list_graphs()
+    spec = slot.added_graphs.get(graph_id, slot.runner).spec if is_of_agent else None
     return api.GraphRow(
         graph_id=graph_id,
         primary=graph_id == slot.graph_id,
-        active=is_primary and graph_id == slot.runtime.active_graph_id,
-        of_service=not is_primary,
+        active=is_of_agent and graph_id == slot.runtime.active_graph_id,
+        of_service=not is_of_agent,
         agent_id="" if spec is None else spec.name,
         description=graph.description or ("" if spec is None else spec.description),
-        path=str(slot.added_graphs.get(graph_id, slot.runner).path) if is_primary else "",
+        path=str(slot.added_graphs.get(graph_id, slot.runner).path) if is_of_agent else "",
         nodes=[node.id for node in graph.nodes],
         entry_points=[entry.id for entry in graph.entry_points],
     )
