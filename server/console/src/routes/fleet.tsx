@@ -281,9 +281,12 @@ function Burn({ row, series }: { row: AgentRow; series: SeriesName }) {
   return <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
 }
 
+/** A rate over part of a minute has fractions. */
+const whole = (value: number): string => count(Math.round(value))
+
 const RATES: readonly { series: SeriesName; label: string; unit: string; format: (value: number) => string }[] = [
-  { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: count },
-  { series: 'tokens', label: 'Tokens', unit: 'tokens', format: count },
+  { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: whole },
+  { series: 'tokens', label: 'Tokens', unit: 'tokens', format: whole },
   { series: 'cost', label: 'Cost', unit: 'of model calls', format: money },
 ]
 
