@@ -168,7 +168,7 @@ class TicketService:
         """The valid heap entry of each ticket."""
         self._reached: set[str] = set()
         """Due tickets that have not changed since: silenced ones."""
-        self._incidents = IncidentWatch(settings.tickets.incident_window_seconds)
+        self._incidents = IncidentWatch()
         self.replace_settings(settings)
 
     def replace_settings(self, settings: HealthSettings) -> None:
@@ -176,7 +176,6 @@ class TicketService:
         self._hold = settings.tickets.hold_seconds
         self._remind_after = settings.tickets.re_escalation.after_minutes * 60
         self._remind_most = settings.tickets.re_escalation.max
-        self._incidents.window = settings.tickets.incident_window_seconds
         for ticket in self._live.values():
             self._schedule(ticket)
 
