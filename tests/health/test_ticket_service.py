@@ -244,7 +244,7 @@ async def test_second_cause_is_merged_into_the_open_ticket(desk: TicketDesk) -> 
 
     assert (second.ticket.ticket_id, second.change) == (first.ticket.ticket_id, "rose")
     assert (second.ticket.kind, second.ticket.related_kinds) == (LOOP, (STALL,))
-    assert second.ticket.worker_node_id == "researcher"
+    assert second.ticket.node_id == "researcher"
 
 
 async def test_two_sessions_and_two_workers_have_tickets_of_their_own(desk: TicketDesk) -> None:
