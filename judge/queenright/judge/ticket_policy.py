@@ -27,6 +27,9 @@ INTERVENE_STALL_MINUTES: Final = 4.0
 
 RECOVERED: Final = "recovered before triage"
 
+_SILENT: Final = frozenset({FindingKind.STALL, FindingKind.HEARTBEAT_MISSING})
+"""Kinds whose evidence states the time since the last activity."""
+
 _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
 
@@ -54,6 +57,19 @@ def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
+def progress_since(summary: Mapping[str, Any], since: float, kind: str | None) -> float | None:
+    """
+    Return the time of a worker's last progress, or None if it made none after ``since``.
+
+    Args:
+        summary: The worker's health.
+        since: The onset of a finding, or another time to compare with.
+        kind: The finding in question. For a stale checkpoint, only a checkpoint is progress.
+    """
+    at = summary.get("last_checkpoint" if kind == FindingKind.CHECKPOINT_STALE else "last_progress")
+    return float(at) if at is not None and at > since else None
+
+
 def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     """
     Judge a health summary by the bands of bad steps and the kinds of findings.
@@ -66,23 +82,39 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
         return None
     agent = str(summary.get("agent_id") or "the worker")
     session = str(summary.get("session_id") or "")
-    bad_steps = int(summary.get("steps_since_last_accept") or 0)
-    counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
-    reasoning = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
+    now = summary.get("looked_at")
     cause = wording.cause(
         finding.kind,
         agent=agent,
         node=str(summary.get("worker_node_id") or ""),
         evidence=finding.evidence,
         since=finding.since,
+        now=now,
     )
     return TicketDraft(
         severity=finding.severity,
         cause=cause[:TEXT_LIMIT],
-        judge_reasoning=f"{BY_RULES}{reasoning}" + (f", {counted}." if counted else "."),
+        judge_reasoning=BY_RULES + _reasoning(summary, finding, now),
         suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
         evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
     )
+
+
+def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
+    """State the numbers and times behind a ticket; it is not updated later, so it has its own time."""
+    since = wording.clock_time(finding.since, now)
+    progress = progress_since(summary, finding.since, finding.kind)
+    compared = f"no progress since it began at {since}"
+    if progress is not None:
+        compared = f"it began at {since}, last progress at {wording.clock_time(progress, now)}"
+    counted = wording.numbers(
+        bad_steps=int(summary.get("steps_since_last_accept") or 0), stall_minutes=summary.get("stall_minutes")
+    )
+    found = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
+    if evidence := wording.one_line(finding.evidence).rstrip("."):
+        found = f"{found}: {evidence}"
+    as_of = "" if now is None else f"At {wording.clock_time(now)}: "
+    return f"{found}. {as_of}{compared}{', ' if counted else ''}{counted}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +140,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     """
     severity = Severity(ticket["severity"])
     if summary is not None and is_condition_gone(summary):
-        return _dismiss(severity, RECOVERED)
+        return _dismiss(severity, recovered(summary))
     # The worker's current numbers count, not those in the ticket.
     numbers = ticket if summary is None else {**ticket, **_numbers(summary)}
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
@@ -122,6 +154,15 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
         f"and active {format_duration(silent_minutes * 60)} ago (less than {INTERVENE_STALL_MINUTES:g} min): "
         "it may recover on its own",
     )
+
+
+def recovered(summary: Mapping[str, Any]) -> str:
+    """Return the reason to dismiss a ticket whose condition is gone, with the times compared."""
+    now, progress = summary.get("looked_at"), summary.get("last_progress")
+    if now is None:
+        return RECOVERED
+    last = f", last progress at {wording.clock_time(progress, now)}" if progress is not None else ""
+    return f"{RECOVERED}: no finding needs a ticket at {wording.clock_time(now)}{last}"
 
 
 def is_condition_gone(summary: Mapping[str, Any]) -> bool:
@@ -149,7 +190,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     # Omit numbers that the cause states.
     counted = wording.numbers(
         bad_steps=0 if kind is FindingKind.RETRY_STORM else int(ticket.get("steps_since_last_accept") or 0),
-        stall_minutes=None if kind is FindingKind.STALL else ticket.get("stall_minutes"),
+        stall_minutes=None if kind in _SILENT else ticket.get("stall_minutes"),
         occurrences=int(ticket.get("occurrences") or 1),
     )
     if counted:
