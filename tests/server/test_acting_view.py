@@ -243,7 +243,7 @@ async def test_brakes_name_storm_budget_and_emergency_stop(running: Running) -> 
     now, budget = service.clock(), service.interventions.budget
     before = rows(running)
     for number in range(6):
-        service.remediation.storm.worse((f"bee{number}", "s"), now)
+        service.remediation.storm.record_worse((f"bee{number}", "s"), now)
     for _ in range(budget.most):
         budget.spend(now)
 

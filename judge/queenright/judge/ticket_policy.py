@@ -44,7 +44,7 @@ _UNRECOVERABLE: Final = frozenset(
 )
 
 
-def binding(severity: Severity) -> bool:
+def is_binding(severity: Severity) -> bool:
     """Return whether the rules overrule a model at this severity."""
     return severity in _BINDING
 
@@ -119,7 +119,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     severity = Severity(ticket["severity"])
     if summary is not None and is_condition_gone(summary):
         return _dismiss(severity, RECOVERED)
-    if binding(severity):
+    if is_binding(severity):
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     # The worker's current numbers count, not those in the ticket.
     numbers = ticket if summary is None else {**ticket, **_numbers(summary)}
