@@ -186,6 +186,15 @@ def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
     assert escalation_policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
 
 
+def test_only_a_checkpoint_is_progress_with_a_stale_checkpoint() -> None:
+    """B66: a worker that works on and saves nothing is handed off, not given more time."""
+    works_on = summary("checkpoint_stale", last_progress=AT + 60, last_checkpoint=AT - 3000)
+    saved = {**works_on, "last_checkpoint": AT + 60}
+
+    assert escalation_policy.answer(decide(), works_on).decision == "hand_off"
+    assert "made progress at" in str(escalation_policy.relief(decide(), saved))
+
+
 def test_unknown_worker_is_not_stopped() -> None:
     """B68"""
     assert escalation_policy.answer(decide(), None).decision == "hand_off"
