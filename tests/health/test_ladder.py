@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import HealthState
-from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, Step, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, Level, next_step
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
@@ -66,7 +66,7 @@ ladders = st.builds(
 )
 
 
-def step(ladder: Ladder | None, inputs: LadderInputs) -> Step:
+def step(ladder: Ladder | None, inputs: LadderInputs) -> LadderStep:
     return next_step(ladder, inputs, SETTINGS)
 
 
@@ -93,7 +93,7 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
     assert following.action in (None, ActionKind.RECOVER)
     result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
     if inputs.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED) and not result:
-        assert following == Step(ladder=None)
+        assert following == LadderStep(ladder=None)
 
 
 @given(ladders, ladder_inputs())
@@ -209,4 +209,4 @@ def test_settled_dead_worker_is_never_recovered(ladder: Ladder, inputs: LadderIn
     """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
     settled = replace(inputs, status=WorkerStatus.UNKNOWN, has_ended=True)
 
-    assert step(ladder, settled) == Step(ladder=None)
+    assert step(ladder, settled) == LadderStep(ladder=None)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.deadlines import grace_until
 from queenright.health.findings import Severity
-from queenright.health.ticket_service import Decision
+from queenright.health.ticket_service import InterveneDecision
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import ticket_policy, wording
@@ -215,7 +215,7 @@ class Queen:
                     self._finish(ticket_id)
             await asyncio.sleep(0)
 
-    def _decide_by_rules(self, ticket_id: str) -> Decision | None:
+    def _decide_by_rules(self, ticket_id: str) -> InterveneDecision | None:
         """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
@@ -227,13 +227,13 @@ class Queen:
         if decided.decision != "intervene":
             return None
         if self._model.answering == RULES:
-            return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
+            return InterveneDecision(ticket_id, decided.text, decided.urgency, model=RULES)
         if not ticket_policy.is_binding(ticket.severity):
             return None
         text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
-        return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
+        return InterveneDecision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
 
-    async def _decide_all(self, decisions: Sequence[Decision]) -> None:
+    async def _decide_all(self, decisions: Sequence[InterveneDecision]) -> None:
         if decisions:
             changed = await self._tickets.intervene_all(
                 decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
@@ -448,7 +448,7 @@ class Queen:
         """Notify the operator of tickets that the queen has not decided."""
         await self._decide_all(
             [
-                Decision(
+                InterveneDecision(
                     ticket.ticket_id,
                     f"{_analysis(ticket)} {why}; it comes to you as the rules see it.",
                     ticket.severity.value,

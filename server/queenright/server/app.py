@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 
 from queenright.server.access.access import Access
-from queenright.server.access.api_guard import Guard
+from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page
 from queenright.server.console.browser_app import add_console
@@ -98,7 +98,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.state.stream_shares = Shares(MAX_STREAMS)
     # The last one that is added is the outermost.
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)
-    app.add_middleware(Guard, access=access, bound=bound, page=render_error)
+    app.add_middleware(ApiGuard, access=access, bound=bound, page=render_error)
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
     app.add_middleware(Gate, names=names)
     app.add_middleware(HeadMiddleware)

@@ -129,7 +129,7 @@ class LadderInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LadderStep:
     """
     The next step.
 
@@ -142,7 +142,7 @@ class Step:
     at: float = 0.0
 
 
-def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
+def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> LadderStep:
     """
     Return the next action on a worker, and when it is due.
 
@@ -157,13 +157,13 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
     if s.is_waiting or s.is_unknown or s.is_provider_at_fault or not s.state.is_in_trouble:
-        return Step(ladder=ladder)
+        return LadderStep(ladder=ladder)
     if s.is_given_up and (ladder is None or ladder.level not in _DECIDED):
-        return Step(ladder=ladder)
+        return LadderStep(ladder=ladder)
     if ladder is None or ladder.is_untouched:
         ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
     action, at = _next_action(ladder, s, settings)
-    return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
+    return LadderStep(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
 def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
@@ -179,24 +179,24 @@ def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
     )
 
 
-def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
+def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> LadderStep:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is WorkerStatus.UNKNOWN:
-        return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
+        return LadderStep(ladder=None)  # silent for too long, or resolved by a person: no automatic action
     level = ladder.level if ladder is not None else None
     failed = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.
     if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
-        return Step(ladder=None)
+        return LadderStep(ladder=None)
     if level in (Level.RECOVERING, Level.HUMAN):
-        return Step(ladder=ladder)
+        return LadderStep(ladder=ladder)
     # A worker that ended before its termination counts as terminated.
     if level in (Level.TERMINATING, Level.TERMINATED):
-        return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
+        return LadderStep(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not WorkerStatus.FAILED or s.is_given_up or not settings.recovery.automatic:
-        return Step(ladder=None)
+        return LadderStep(ladder=None)
     crashed = new_ladder(s).model_copy(update={"level": Level.TERMINATED})
-    return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
+    return LadderStep(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
 def _next_action(

@@ -66,7 +66,7 @@ class AddGraph(Body):
     by: By = "operator"
 
 
-class Switch(Body):
+class SwitchGraph(Body):
     """The graph that receives user input from now on."""
 
     graph_id: Annotated[str, Field(min_length=1, max_length=200, examples=["docs_checker"])]
@@ -175,7 +175,7 @@ async def get_active_graph(slot: SlotDep) -> api.ActiveGraph:
 
 
 @router.put("/active-graph", **operation(errors=(404,)))
-async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: Switch) -> api.ActiveGraph:
+async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: SwitchGraph) -> api.ActiveGraph:
     """Send user input to another graph."""
     graph_id = slot.runtime.active_graph_id = graph_of(slot, body.graph_id).id
     await log.write("switch_graph", slot.id, graph_id=graph_id)
