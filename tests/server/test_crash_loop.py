@@ -571,8 +571,8 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
         await demo.ingest(deliver(clock, number))
         await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
     ticket = await failed_runs(demo)
-    begun = deliver(clock, 4)[0]
-    await demo.ingest([replace(begun, data={**begun.data, "framework": DEMO_FRAMEWORK})])
+    first = deliver(clock, 4)[0]
+    await demo.ingest([replace(first, data={**first.data, "framework": DEMO_FRAMEWORK})])
 
     await end_former_demo_runs(demo)
     await demo.bus.drain()
