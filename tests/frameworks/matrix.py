@@ -298,7 +298,7 @@ def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
 
 def _missing(cells: Cells) -> str:
     """Return what is not right of a pair."""
-    shown = {
+    row = {
         "name": _yes(cells.name == Cells().name),
         "steps": cells.counts,
         "loop": cells.loop,
@@ -307,9 +307,7 @@ def _missing(cells: Cells) -> str:
         "healthy is clean": cells.clean,
         "ends": cells.ends,
     }
-    missing = [
-        what if cell == "no" else f"{what} only {cell}" for what, cell in shown.items() if cell != "yes"
-    ]
+    missing = [what if cell == "no" else f"{what} only {cell}" for what, cell in row.items() if cell != "yes"]
     return ", ".join(missing) or "\N{EN DASH}"
 
 
