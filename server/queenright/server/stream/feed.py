@@ -23,7 +23,7 @@ import orjson
 from queenright.health.event_log import Appended, Place, find_place
 from queenright.health.store import Store
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import TRANSIENT, AgentEvent
 from queenright.server.stream.lines import (
     EventFilter,
     LogLine,
@@ -37,9 +37,6 @@ _log = logging.getLogger(__name__)
 
 SUBSCRIBER: Final = "event-stream"
 """The label of all stream readers in the metric of dropped events."""
-
-TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
-"""Event types that may not be in the log."""
 
 _CHECK_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 20_000
