@@ -60,6 +60,8 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> Non
     unreached = await queenright(running, "nudge", "looper")
     await looper(running)
     queued = await queenright(running, "nudge", "looper", "--message", "What blocks you?")
+    unknown = await queenright(running, "interventions", "--agent", "nobody")
+    assert (unknown.code, "no worker 'nobody' is known" in unknown.err) == (1, True)
     listed = await queenright(running, "interventions", "--agent", "looper")
 
     assert (unreached.code, queued.code) == (1, 0)

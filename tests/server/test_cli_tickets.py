@@ -198,3 +198,15 @@ def test_session_that_stands_for_failed_runs_is_failing_after_its_end() -> None:
     ended = change("4 runs failed in a row", to="failing", outcome="failed")
 
     assert ended == "a: failing → failing: 4 runs failed in a row"
+
+
+async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: Running) -> None:
+    """The console asks with what its URL has; so does any other client."""
+    found = await ticket_on(running)
+
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        one = await http.get(f"/api/tickets/{found[:-1]}")
+        none = await http.get("/api/tickets/%25")
+
+    assert (one.status_code, one.json()["ticket_id"]) == (200, found)
+    assert none.status_code == 404

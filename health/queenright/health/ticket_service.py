@@ -170,6 +170,10 @@ class TicketService:
         """Return the ticket with this id, however old, or None."""
         return self.get(ticket_id) or await self._store.read(lambda conn: table.find_ticket(conn, ticket_id))
 
+    async def find_by_prefix(self, prefix: str, limit: int) -> list[EscalationTicket]:
+        """Return up to ``limit`` tickets whose id begins with ``prefix``, by id."""
+        return await self._store.read(lambda conn: table.tickets_by_prefix(conn, prefix, limit))
+
     def open_tickets(self) -> list[EscalationTicket]:
         """Return the tickets that are open, intervening or acknowledged, oldest first."""
         return sorted(

@@ -133,6 +133,8 @@ def interventions(
     if agent is not None:
         require_text(agent)
     rows = list(service.interventions.list(agent_id=agent, limit=limit))
+    if agent is not None and not rows:
+        service.agents.health(agent)  # raises for an unknown worker
     lines = (
         f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {worker_cells(i.agent_id, i.session_id)} "
         f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"

@@ -44,7 +44,7 @@ class LoadedWorkspaces:
         agents: The loaded agents.
         bus: Logs what is changed, before it is changed.
         stop: The emergency stop, which also stops changes.
-        settings: Whether changes are only recorded: as terminations are, because a restart stops runs.
+        settings: In a dry run of terminations, changes are only recorded, because a restart stops runs.
         clock: Seconds since the epoch.
     """
 
@@ -126,9 +126,9 @@ class LoadedWorkspaces:
                 if self._agents.slots.get(agent_id) is slot
                 else f"it is not loaded now; load it with `queenright agents load {slot.path}`"
             )
-            raise ToolError(f"{agent_id} could not be loaded again, {state}: {error}") from error
-        _log.info("agent %r was loaded again by order of %s", redact(agent_id, 200), redact(ordered_by, 100))
-        return f"{agent_id} was loaded again from {slot.path}. {_describe(running, agent_id, 'were')}"
+            raise ToolError(f"{agent_id} could not be reloaded, {state}: {error}") from error
+        _log.info("agent %r was reloaded; requested by %s", redact(agent_id, 200), redact(ordered_by, 100))
+        return f"{agent_id} was reloaded from {slot.path}. {_describe(running, agent_id, 'were')}"
 
     # -- inside ---------------------------------------------------------------------------------
 
