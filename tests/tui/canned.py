@@ -420,6 +420,7 @@ class Canned:
         fleet: What the stream of the whole fleet tells.
         worker: What the stream of one worker tells.
         talk: What agents that are loaded say.
+        queen: The pieces of the queen's answers.
 
     Attributes:
         asked: Method, path and body of everything that was done.
@@ -430,7 +431,11 @@ class Canned:
     """
 
     def __init__(
-        self, fleet: list[Row] = HAPPENED, worker: list[Row] = STREAM, talk: list[Row] = CHAT_MESSAGES
+        self,
+        fleet: list[Row] = HAPPENED,
+        worker: list[Row] = STREAM,
+        talk: list[Row] = CHAT_MESSAGES,
+        queen: list[Row] | None = None,
     ) -> None:
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = 0
@@ -439,7 +444,7 @@ class Canned:
         self.feed: list[Row] = []
         self.told = 0
         """Streams that have told all that they have to tell."""
-        self._streams = {"fleet": fleet, "worker": worker, "talk": talk}
+        self._streams = {"fleet": fleet, "worker": worker, "talk": talk, "queen": queen or []}
 
     def client(self) -> AsyncQueenright:
         """Return a client of it."""
@@ -467,7 +472,8 @@ class Canned:
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
         types = request.url.params.get("types", "")
-        which = "worker" if types == "all" else "talk" if types.startswith("client_output_delta") else "fleet"
+        names = {"all": "worker", "client_output_delta": "talk", "queen_answer_delta": "queen"}
+        which = names.get(types.partition(",")[0], "fleet")
         return httpx.Response(
             200, headers={"content-type": "text/event-stream"}, content=self._tell(self._streams[which])
         )

@@ -80,8 +80,7 @@ def open_incidents(service: Service) -> list[Incident]:
 
 def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
     """Return the incidents of these tickets as of now, newest first."""
-    window = service.settings.health_monitoring.tickets.incident_window_seconds
-    return incidents_of(tickets, now=service.clock(), window=window)
+    return incidents_of(tickets, now=service.clock())
 
 
 def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
