@@ -231,7 +231,7 @@ async def test_failed_model_answer_names_the_working_commands(fleet: JudgedFleet
 async def test_exhausted_budget_is_stated_in_the_answer(fleet: JudgedFleet) -> None:
     fleet.given_models = False
     fleet.judge_settings = JudgeSettings(
-        queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_hour=1)
+        queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_day=10)
     )
     (fleet.path / BUDGET_FILE).write_text(
         json.dumps({"spent": [[int(fleet.time.now // 300) * 300, "queen", 0.0, 5]]}), encoding="utf-8"

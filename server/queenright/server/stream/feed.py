@@ -169,12 +169,15 @@ class Feed:
                 reader.request_keep_alive()
 
     def close(self) -> None:
-        """End all streams; later readers end at once."""
+        """End all streams, also those of stalled clients; later readers end at once."""
         self.closed = True
         if self._wakeup is not None:
             self._wakeup.cancel()
         for reader in tuple(self._readers):
-            reader.end()
+            if reader.sending_since is None:
+                reader.end()
+            else:
+                reader.disconnect()
 
     async def find_place_of(self, event_id: str | None = None) -> Place | None:
         """
@@ -353,7 +356,7 @@ class Reader:
         self.wake()
 
     def disconnect(self) -> None:
-        """Disconnect a stalled client."""
+        """Disconnect a stalled client, without the end of its stream."""
         self._ended = True
         on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes several turns
         if on_disconnect is not None:
