@@ -424,7 +424,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
-            f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
+            f"most of {v.results_since_gain} tool calls since the last change failed or returned nothing new"
         )
         findings.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:

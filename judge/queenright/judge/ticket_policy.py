@@ -105,7 +105,7 @@ def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) 
     found = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
         found = f"{found}: {evidence}"
-    at = "" if now is None else f"At {wording.clock_time(now)}: "
+    at = "" if now is None else f"At {wording.clock_time(now, seconds=True)}: "
     compared = [_describe_progress(summary, finding, now), _describe_numbers(summary, finding.kind)]
     return f"{found}. {at}{', '.join(filter(None, compared))}."
 
@@ -113,10 +113,10 @@ def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) 
 def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
     """Compare the last progress with the onset of a finding."""
     what = "checkpoint" if finding.kind is FindingKind.CHECKPOINT_STALE else "progress"
-    onset, last = wording.clock_time(finding.since, now), summary.get(f"last_{what}")
+    onset, last = wording.clock_time(finding.since, now, seconds=True), summary.get(f"last_{what}")
     if progress_since(summary, finding.since, finding.kind) is not None:
-        return f"last {what} at {wording.clock_time(last, now)}, after the onset at {onset}"
-    before = f" (the last at {wording.clock_time(last, now)})" if last is not None else ""
+        return f"last {what} at {wording.clock_time(last, now, seconds=True)}, after the onset at {onset}"
+    before = f" (the last at {wording.clock_time(last, now, seconds=True)})" if last is not None else ""
     return f"no {what} since the onset at {onset}{before}"
 
 
@@ -164,8 +164,12 @@ def recovered(summary: Mapping[str, Any]) -> str:
     now, progress = summary.get("looked_at"), summary.get("last_progress")
     if now is None:
         return RECOVERED
-    last = f", last progress at {wording.clock_time(progress, now)}" if progress is not None else ""
-    return f"{RECOVERED}: no finding needs a ticket at {wording.clock_time(now)}{last}"
+    last = (
+        f", last progress at {wording.clock_time(progress, now, seconds=True)}"
+        if progress is not None
+        else ""
+    )
+    return f"{RECOVERED}: no finding needs a ticket at {wording.clock_time(now, seconds=True)}{last}"
 
 
 def is_condition_gone(summary: Mapping[str, Any]) -> bool:
