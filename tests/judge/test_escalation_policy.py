@@ -32,7 +32,7 @@ def summary(*kinds: str, severity: str = "critical", ticket: bool = True, **fiel
     base = {
         "status": "active",
         "agent_id": "researcher_agent",
-        "worker_node_id": "search",
+        "node_id": "search",
         "incarnation_id": "life-1",
         "state": "stuck",
         "reason": "several calls failed",

@@ -24,7 +24,7 @@ def finding(kind: str = "doom_loop", severity: str = "high", *, ticket: bool = T
 def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
     base = {
         "agent_id": "researcher_agent",
-        "worker_node_id": "search",
+        "node_id": "search",
         "steps_since_last_accept": 6,
         "stall_minutes": 0.1,
         "recent_verdicts": ["RETRY"],
@@ -37,7 +37,7 @@ def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -
     base = {
         "ticket_id": "t",
         "agent_id": "researcher_agent",
-        "worker_node_id": "search",
+        "node_id": "search",
         "cause": "researcher_agent repeats itself.",
         "suggested_action": "Restart it.",
         "steps_since_last_accept": 6,

@@ -171,7 +171,7 @@ def _cause(summary: Mapping[str, Any]) -> str:
     return wording.cause(
         finding.kind,
         agent=agent,
-        node=str(summary.get("worker_node_id") or ""),
+        node=str(summary.get("node_id") or ""),
         evidence=finding.evidence,
         since=finding.since,
         now=summary.get("looked_at"),

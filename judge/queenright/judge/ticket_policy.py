@@ -86,7 +86,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     cause = wording.cause(
         finding.kind,
         agent=agent,
-        node=str(summary.get("worker_node_id") or ""),
+        node=str(summary.get("node_id") or ""),
         evidence=finding.evidence,
         since=finding.since,
         now=now,
@@ -190,7 +190,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     agent = str(ticket.get("agent_id") or "")
     cause = wording.one_line(str(ticket.get("cause") or ""), 400)
     if not cause:
-        cause = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
+        cause = wording.cause(kind, agent=agent, node=str(ticket.get("node_id") or ""))
     elif agent not in cause:
         cause = f"{agent}: {cause}"
     cause = wording.sentence(cause)
