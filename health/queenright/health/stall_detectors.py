@@ -197,10 +197,11 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     now = known_until(v, settings, now)
     if now < since + limit:
         return None
-    due_at = max(since, v.progress_from or since) + limit
+    progress = max(since, v.progress_from or since)
+    due_at = progress + limit
     nowhere = now >= due_at
     is_certain = nowhere and not _is_unsure(v, due_at)
-    words = ", and no progress" if nowhere else ""
+    words = f", no progress for {span(now - progress)}" if nowhere else ""
     return Finding(
         kind=FindingKind.NO_TOKENS,
         severity=Severity.MEDIUM if is_certain else Severity.LOW,
