@@ -114,8 +114,8 @@ def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float 
     """Compare the last progress with the onset of a finding."""
     what = "checkpoint" if finding.kind is FindingKind.CHECKPOINT_STALE else "progress"
     onset, last = wording.clock_time(finding.since, now, seconds=True), summary.get(f"last_{what}")
-    if progress_since(summary, finding.since, finding.kind) is not None:
-        return f"last {what} at {wording.clock_time(last, now, seconds=True)}, after the onset at {onset}"
+    if (progress := progress_since(summary, finding.since, finding.kind)) is not None:
+        return f"last {what} at {wording.clock_time(progress, now, seconds=True)}, after the onset at {onset}"
     before = f" (the last at {wording.clock_time(last, now, seconds=True)})" if last is not None else ""
     return f"no {what} since the onset at {onset}{before}"
 
