@@ -300,7 +300,7 @@ def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
 
 def _missing(cells: Cells) -> str:
     """Return what does not work for a pair."""
-    shown = {
+    row = {
         "name": _yes(cells.name == Cells().name),
         "steps": cells.counts,
         "loop": cells.loop,
@@ -310,7 +310,7 @@ def _missing(cells: Cells) -> str:
         "ends": cells.ends,
     }
     missing = [
-        what if cell == "no" else f"{what} only {cell}" for what, cell in shown.items() if cell != "yes"
+        what if cell == "no" else f"{what} only {cell}" for what, cell in row.items() if cell != "yes"
     ]
     return ", ".join(missing) or "\N{EN DASH}"
 

@@ -173,7 +173,7 @@ async def test_storm_and_exhausted_budget_precede_the_lists(running: Running) ->
     service = running.service
     now = service.clock()
     for number in range(6):
-        service.remediation.storm.worse((f"bee{number}", "s"), now)
+        service.remediation.storm.record_worse((f"bee{number}", "s"), now)
     for _ in range(service.interventions.budget.most):
         service.interventions.budget.spend(now)
 

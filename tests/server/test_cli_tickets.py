@@ -74,13 +74,13 @@ def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
 
 def test_ticket_has_cause_and_action_once() -> None:
     text = "It repeats (seen 4 times). It costs money. Stop it."
-    shown = "\n".join(
+    output = "\n".join(
         ticket_lines(ticket(cause="It repeats.", suggested_action="Stop it.", analysis=text), NOW)
     )
 
-    assert (shown.count("It repeats"), shown.count("Stop it")) == (1, 1)
-    assert "  queen     Seen 4 times. It costs money\n" in shown
-    assert ticket().worker_excerpt in shown
+    assert (output.count("It repeats"), output.count("Stop it")) == (1, 1)
+    assert "  queen     Seen 4 times. It costs money\n" in output
+    assert ticket().worker_excerpt in output
 
 
 def test_closed_ticket_says_how_long_it_was_open() -> None:

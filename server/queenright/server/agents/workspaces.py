@@ -16,7 +16,7 @@ from queenright.health.settings import InterventionSettings
 from queenright.health.store import StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import MASK, redact
-from queenright.judge.agent_workspace import Change
+from queenright.judge.agent_workspace import FileChange
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
@@ -82,7 +82,9 @@ class LoadedWorkspaces:
 
         return await self._on_disk(read)
 
-    async def write_file(self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str) -> Change:
+    async def write_file(
+        self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
+    ) -> FileChange:
         """Replace a passage of a file, or write it as a whole."""
         self._refuse_if_stopped()
         files = self._files(agent_id)
@@ -95,13 +97,13 @@ class LoadedWorkspaces:
         diff, counts = _diff(path, present or "", text)
         if self._is_dry:
             await self._record("change_file", agent_id, ordered_by, f"dry run: {path}: {counts}")
-            return Change(diff, f"dry run: {path} was not changed")
+            return FileChange(diff, f"dry run: {path} was not changed")
         await self._record("change_file", agent_id, ordered_by, f"{path}: {counts}")
         version = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         backup = await self._on_disk(lambda: files.write(path, text, expected=present, version=version))
         summary = f"{path} was changed ({counts})" if backup else f"{path} was created ({counts})"
         where = f"; the earlier version is in {backup}" if backup else ""
-        return Change(diff, f"{summary}{where}. The agent uses it after a restart")
+        return FileChange(diff, f"{summary}{where}. The agent uses it after a restart")
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
         """Load the agent again from its folder; its runs are paused."""

@@ -24,6 +24,7 @@ from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
 from queenright.alerting.symptom_webhook import InvalidWebhookError
 from queenright.api.problem import Problem
 from queenright.health.breakers.registry import BreakerNotFoundError
+from queenright.health.evaluation_thresholds import InvalidThresholdError
 from queenright.health.former_names import find_current_name
 from queenright.health.heartbeat import InvalidHeartbeatError
 from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
@@ -38,7 +39,6 @@ from queenright.health.monitoring_service import (
 )
 from queenright.health.process_breakers import ProcessBreakerError
 from queenright.health.store import StoreError
-from queenright.health.thresholds import InvalidThresholdError
 from queenright.health.tickets import (
     TicketClosedError,
     TicketNotFoundError,
