@@ -309,9 +309,7 @@ def _missing(cells: Cells) -> str:
         "healthy is clean": cells.clean,
         "ends": cells.ends,
     }
-    missing = [
-        what if cell == "no" else f"{what} only {cell}" for what, cell in row.items() if cell != "yes"
-    ]
+    missing = [what if cell == "no" else f"{what} only {cell}" for what, cell in row.items() if cell != "yes"]
     return ", ".join(missing) or "\N{EN DASH}"
 
 
