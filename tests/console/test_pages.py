@@ -413,15 +413,19 @@ async def test_incident_has_its_own_page_from_the_first_one(
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
 
 
-async def test_incident_is_acknowledged_where_it_is_listed(running: Running, page: Page) -> None:
+async def test_incident_is_acknowledged_where_it_is_listed(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    """A double click acknowledges once."""
     await failing(running, "a", "b", "c")
     await page.goto(running.url)
 
     acknowledge = page.get_by_role("button", name="Acknowledge all")
-    await acknowledge.click()
+    await acknowledge.dblclick()
 
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
+    assert len([url for url in watched.requests if url.endswith("/acknowledge")]) == 3
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
@@ -484,7 +488,7 @@ async def test_every_page_and_dialog_is_accessible(
             await page.keyboard.press("Escape")
             await expect(page.get_by_role("dialog")).to_have_count(0)
     assert faults == []
-    assert {"Silence…", "Stop the worker…", "Load…", "Preferences"} <= opened
+    assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
 
 
 async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:

@@ -269,7 +269,7 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
 
 def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
     loops = settings.loops
-    if repeat.blind:
+    if repeat.is_blind:
         return repeat.run >= loops.blind_repeats
     return (
         repeat.run >= loops.consecutive
@@ -282,7 +282,7 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
     loops = settings.loops
     if _is_loop(repeat, settings):
         return severity_by_count(repeat.times, loops.repeats, settings, loops.repeats_high)
-    if repeat.blind or repeat.at_all < loops.repeats_at_all:
+    if repeat.is_blind or repeat.at_all < loops.repeats_at_all:
         return None
     # An agent that checks after each change repeats too: shown without a ticket. A ticket, but no page, if
     # every check fails, as others may cause the failure, or if no call is known to have changed anything.
@@ -292,7 +292,7 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
 
 def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
     same = "arguments" if repeat.is_edit else "arguments and result"
-    if repeat.blind:
+    if repeat.is_blind:
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
         # Its rounds count even after changes, so they may be more than the repeats.

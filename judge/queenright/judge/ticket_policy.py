@@ -33,7 +33,7 @@ _SILENT: Final = frozenset({FindingKind.STALL, FindingKind.HEARTBEAT_MISSING})
 _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
 
-def binding(severity: Severity) -> bool:
+def is_binding(severity: Severity) -> bool:
     """Return whether the rules overrule a model at this severity."""
     return severity in _BINDING
 
@@ -118,7 +118,7 @@ def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class TriageDecision:
     """A decision on a ticket; ``text`` is the reason of a dismissal or the analysis for the operator."""
 
     decision: Literal["dismiss", "intervene"]
@@ -126,7 +126,7 @@ class Decision:
     urgency: str
 
 
-def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Decision:
+def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> TriageDecision:
     """
     Decide on a ticket by the queen's criteria (docs/judge.md).
 
@@ -146,8 +146,8 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
     silent_minutes = float(numbers.get("stall_minutes") or 0.0)
     is_short = bad_steps < INTERVENE_STEPS and silent_minutes < INTERVENE_STALL_MINUTES
-    if binding(severity) or not is_short or _standing_kinds(ticket, summary) != {FindingKind.RETRY_STORM}:
-        return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
+    if is_binding(severity) or not is_short or _standing_kinds(ticket, summary) != {FindingKind.RETRY_STORM}:
+        return TriageDecision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     return _dismiss(
         severity,
         f"only {format_count(bad_steps, 'bad step')} since the last ACCEPT (fewer than {INTERVENE_STEPS}), "
@@ -204,8 +204,8 @@ def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {k: summary[k] for k in ("steps_since_last_accept", "stall_minutes") if k in summary}
 
 
-def _dismiss(severity: Severity, reason: str) -> Decision:
-    return Decision(decision="dismiss", text=reason, urgency=severity.value)
+def _dismiss(severity: Severity, reason: str) -> TriageDecision:
+    return TriageDecision(decision="dismiss", text=reason, urgency=severity.value)
 
 
 def _kind(ticket: Mapping[str, Any]) -> FindingKind:

@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.access.access import Access
-from queenright.server.access.api_guard import Guard
+from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
@@ -124,7 +124,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set),
         Middleware(HeadMiddleware),
         Middleware(Gate, names=names),
-        Middleware(Guard, access=access, bound=bound, page=render_error),
+        Middleware(ApiGuard, access=access, bound=bound, page=render_error),
         Middleware(Idempotency, store=service.store, clock=service.clock),
     ]
     app = Starlette(routes=[Mount("/", _WithState(create_routes(), state))], middleware=middleware)

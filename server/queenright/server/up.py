@@ -42,8 +42,9 @@ from queenright.server.ops.child_processes import Child, wait_for_answer
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
+from queenright.server.otlp.errors import wrong_port_reason
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.grpc_refusal import OtlpProtocol
+from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
@@ -212,10 +213,18 @@ async def serving(
             on_denied=hooks.count_denied,
         )
         await stack.enter_async_context(
-            serve_app(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
+            serve_app(
+                guarded, otlp_socket, protocol=partial(Http1Protocol, receiver.refuse_grpc, GRPC_REASON)
+            )
         )
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
-        await stack.enter_async_context(serve_app(app, api_socket))
+        await stack.enter_async_context(
+            serve_app(
+                app,
+                api_socket,
+                protocol=partial(Http1Protocol, receiver.refuse_grpc, wrong_port_reason(url_of(otlp_socket))),
+            )
+        )
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
         service.tasks.add("tokens", watch.run)
         service.tasks.add("ends", receiver.run_ending)

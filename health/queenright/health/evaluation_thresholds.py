@@ -1,7 +1,7 @@
 """
-Catalogue of detector thresholds: their names and allowed values, and settings with some of them changed.
+Thresholds that an evaluation of a session may try: their names and allowed values.
 
-Default values are in `settings`; `deadlines` computes when a silent worker is stalled.
+The thresholds themselves are in `settings`; `deadlines` computes when a silent worker is stalled.
 """
 
 from __future__ import annotations
