@@ -75,7 +75,7 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
         ({}, "160 bad steps since the last ACCEPT"),
         (
             {"last_progress": NOW - 1000},
-            "160 bad steps since the last ACCEPT, of which none brought new information",
+            "160 bad steps since the last ACCEPT, 160 of them repeats",
         ),
     ],
 )

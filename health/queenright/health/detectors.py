@@ -402,8 +402,7 @@ def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> F
     return Finding(
         kind=FindingKind.RETRY_STORM,
         severity=severity,
-        evidence=f"{bad} bad steps since the last ACCEPT, "
-        f"of which {bad - v.bad_repeats or 'none'} brought new information",
+        evidence=f"{bad} bad steps since the last ACCEPT, {v.bad_repeats or 'none'} of them repeats",
         since=v.bad_since,
         ticket=ticket,
     )
@@ -425,7 +424,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
-            f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
+            f"most of {v.results_since_gain} tool calls since the last change failed or returned nothing new"
         )
         findings.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
