@@ -45,7 +45,7 @@ class Chatting:
         self.rules = RulesModel()
 
     async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: object = None
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         if not talks(tools):
             return await self.rules.complete(messages, tools)

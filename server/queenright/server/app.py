@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.access.access import Access
 from queenright.server.access.api_guard import Guard
 from queenright.server.access.openapi import add_access
-from queenright.server.console import api_page
+from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
-from queenright.server.console.login import add_login
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
 from queenright.server.middleware.gate import Gate, names_of
@@ -76,14 +81,12 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 )
 
 
-def create_app(service: Service, *, bound: str, access: Access | None = None) -> FastAPI:
+@functools.cache
+def create_routes() -> FastAPI:
     """
-    Return the ASGI app of a service.
+    Return the app of all routes, made once: FastAPI examines each route when it is first asked for.
 
-    Args:
-        service: The service.
-        bound: The address that it listens on.
-        access: Authenticates and authorises callers; by default from the service's settings.
+    A route reads from ``request.state`` what it is about: ``service``, ``access`` and ``stream_shares``.
     """
     app = FastAPI(
         title="Queenright",
@@ -92,23 +95,50 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    settings = service.settings
-    access = access or Access(settings, clock=service.clock)
-    app.state.service = service
-    app.state.stream_shares = Shares(MAX_STREAMS)
-    # The last one that is added is the outermost.
-    app.add_middleware(Idempotency, store=service.store, clock=service.clock)
-    app.add_middleware(Guard, access=access, bound=bound, page=render_error)
-    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
-    app.add_middleware(Gate, names=names)
-    app.add_middleware(HeadMiddleware)
-    app.add_middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set)
     add_exception_handlers(app, render_error)
     for router in _ROUTERS:
         app.include_router(router)
-    add_login(app, access)
+    app.include_router(login.router)
     app.include_router(api_page.router)
     add_console(app)
     add_pages(app)
     set_openapi(app, describe_keys, add_access)
     return app
+
+
+def create_app(service: Service, *, bound: str, access: Access | None = None) -> Starlette:
+    """
+    Return the ASGI app of a service: its middleware, and the routes.
+
+    Args:
+        service: The service.
+        bound: The address that it listens on.
+        access: Authenticates and authorises callers; by default from the service's settings.
+    """
+    settings = service.settings
+    access = access or Access(settings, clock=service.clock)
+    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    state = {"service": service, "access": access, "stream_shares": Shares(MAX_STREAMS)}
+    # The first one is the outermost.
+    middleware = [
+        Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set),
+        Middleware(HeadMiddleware),
+        Middleware(Gate, names=names),
+        Middleware(Guard, access=access, bound=bound, page=render_error),
+        Middleware(Idempotency, store=service.store, clock=service.clock),
+    ]
+    app = Starlette(routes=[Mount("/", _WithState(create_routes(), state))], middleware=middleware)
+    add_exception_handlers(app, render_error)
+    return app
+
+
+class _WithState:
+    """Gives each request the state of the service that it came to."""
+
+    def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        await self._app({**scope, "state": dict(self._state)}, receive, send)

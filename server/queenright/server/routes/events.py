@@ -318,7 +318,7 @@ async def _open_stream(
 ) -> EventStream:
     name = None if agent is None else clean_name(agent)
     wanted = EventFilter(types, name, None if name is None else service.agents.companions)
-    shares: Shares = request.app.state.stream_shares
+    shares: Shares = request.state.stream_shares
     caller = caller_of(request)
     if service.feed.readers >= shares.most:
         raise HTTPException(
