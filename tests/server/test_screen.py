@@ -86,9 +86,10 @@ def board() -> Status:
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_board_cuts_activity_and_findings_before_health_agent_and_steps(width: int) -> None:
-    console = Console(file=StringIO(), width=width, height=40)
+    output = StringIO()
+    console = Console(file=output, width=width, height=40)
     console.print(render_board(board(), "http://127.0.0.1:8420", 0, 40))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = output.getvalue().splitlines()
 
     assert max(map(len, lines)) <= width
     for health, agent, steps in (

@@ -195,10 +195,14 @@ async def test_agent_without_a_worker_is_unreachable_with_a_remedy_for_it(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """A plain OpenTelemetry agent has no Worker to give a function to."""
-    start = {"type": EventType.EXECUTION_STARTED, "time": running.service.clock()}
-    await running.service.bus.publish(
-        AgentEvent(**start, agent_id="team/plain", session_id="s", data={"start_records": False})
+    start = AgentEvent(
+        type=EventType.EXECUTION_STARTED,
+        time=running.service.clock(),
+        agent_id="team/plain",
+        session_id="s",
+        data={"start_records": False},
     )
+    await running.service.bus.publish(start)
     await until(lambda: running.service.monitor.get("team/plain") is not None, "the agent is known")
     nudged = (await http.post("/api/agents/team%2Fplain/nudge", json={"message": "?"})).json()
 
