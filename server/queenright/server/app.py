@@ -24,6 +24,7 @@ from queenright.server.routes import (
     breakers,
     callbacks,
     chat,
+    cluster,
     events,
     heartbeats,
     incidents,
@@ -50,6 +51,7 @@ from queenright.server.service import Service
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     probes.router,
     service_routes.router,
+    cluster.router,
     graphs.router,
     logs.router,
     sessions.router,
@@ -76,7 +78,13 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 )
 
 
-def create_app(service: Service, *, bound: str, access: Access | None = None) -> FastAPI:
+def create_app(
+    service: Service,
+    *,
+    bound: str,
+    access: Access | None = None,
+    cluster_state: cluster.ClusterState | None = None,
+) -> FastAPI:
     """
     Return the ASGI app of a service.
 
@@ -84,6 +92,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         service: The service.
         bound: The address that it listens on.
         access: Authenticates and authorises callers; by default from the service's settings.
+        cluster_state: The cluster that this process belongs to.
     """
     app = FastAPI(
         title="Queenright",
@@ -95,6 +104,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     settings = service.settings
     access = access or Access(settings, clock=service.clock)
     app.state.service = service
+    app.state.cluster = cluster_state
     app.state.stream_shares = Shares(MAX_STREAMS)
     # The last one that is added is the outermost.
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)

@@ -170,7 +170,7 @@ class HookReceiver:
         end = int(now * 1e9)
         over = replace(request, identity=request.identity + ANSWERED_SUFFIX, end=end)
         try:
-            await self._store(over, now)
+            await self._store(over, now, self._ingest)
         except Exception as error:
             # The next record of the tool also ends the wait.
             _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
@@ -238,6 +238,34 @@ class HookReceiver:
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
+    async def store_call(self, path: str, query: bytes, body: bytes, ingest: Ingest) -> None:
+        """
+        Store a call that was answered without the service, such as while a cluster had no owner.
+
+        Args:
+            path: The path of the call.
+            query: Its query.
+            body: Its body.
+            ingest: Stores the events, and returns once they are durable. Called without events too.
+
+        Raises:
+            Exception: Whatever ``ingest`` raises. A call that cannot be used is counted, and not stored.
+        """
+        client = _CLIENTS[path]
+        now = self._clock()
+        try:
+            _, observation = await asyncio.to_thread(
+                _read_call, client, body, _process(query), int(now * 1e9)
+            )
+        except ValueError as error:
+            fault = error.fault if isinstance(error, UnusableRecordError) else None
+            self._refuse(client, 400, str(error), fault)
+            observation = None
+        if observation is None:
+            await ingest([])
+        else:
+            await self._store(observation, now, ingest)
+
     async def _process_call(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
         read = partial(_read_call, client, body, process, int(now * 1e9))
@@ -250,7 +278,7 @@ class HookReceiver:
             source.unused[Unused.NO_AGENT_WORK] = 1
             self._intake.add(sources, now)
             return {}
-        await self._store(observation, now)
+        await self._store(observation, now, self._ingest)
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
         # The client may also ask at the terminal, and continues once it has an answer there.
@@ -262,7 +290,7 @@ class HookReceiver:
             return _Question(client, client.permission_answer, observation)
         return await self._pull_instruction(client, observation, event)
 
-    async def _store(self, observation: Observation, now: float) -> None:
+    async def _store(self, observation: Observation, now: float, ingest: Ingest) -> None:
         batch = Batch()
         for _ in self._assembler.assemble([observation], batch, now):
             pass
@@ -272,7 +300,7 @@ class HookReceiver:
         stored = False
         try:
             if batch.events:
-                await self._ingest(batch.events)
+                await ingest(batch.events)
             stored = True
         finally:
             duplicates.finish_storing(batch.identities, stored=stored)
