@@ -108,7 +108,8 @@ class Process:
                 line = next(line for line in text.splitlines() if line.startswith("Console "))
                 self.url, self.otlp_url = (part.split()[-1] for part in line.split(","))
                 return
-            assert self._process.poll() is None and time.monotonic() < deadline, text
+            assert self._process.poll() is None, text
+            assert time.monotonic() < deadline, text
             time.sleep(0.02)
 
     def log(self) -> str:

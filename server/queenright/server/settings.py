@@ -134,8 +134,8 @@ class ClusterSettings(_Block):
     """Several processes that share one PostgreSQL database: one watches, the others take over."""
 
     nats: Annotated[str | None, Field(repr=False)] = None
-    """Addresses of nats-servers with JetStream, as ``nats://host:4222``, separated by commas; None: this is the
-    only process."""
+    """Addresses of nats-servers with JetStream, separated by commas, as ``nats://host:4222``; None: there is
+    one process."""
     host: str | None = None
     """Name or address by which the other processes reach this one; None: the machine's name."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
