@@ -11,19 +11,15 @@ Build the console: ``make console``. Needs Node; what it builds is committed, so
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
-from queenright.server.app import create_app
-from queenright.server.build import build
-from queenright.server.settings import Settings
+from queenright.server.app import create_routes
 
 SOURCE: Final = Path(__file__).parents[1] / "server" / "console"
 BUILT: Final = Path(__file__).parents[1] / "server" / "queenright" / "server" / "pages" / "console"
@@ -42,16 +38,7 @@ def source_digest(folder: Path = SOURCE) -> str:
 
 def openapi() -> str:
     """Return the API's OpenAPI document as JSON."""
-    return asyncio.run(_openapi())
-
-
-async def _openapi() -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        service = await build(Settings(storage=Path(folder)))
-        try:
-            return json.dumps(create_app(service, bound="127.0.0.1").openapi(), indent=1)
-        finally:
-            await service.store.close()
+    return json.dumps(create_routes().openapi(), indent=1)
 
 
 def main() -> int:

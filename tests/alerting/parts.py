@@ -19,8 +19,8 @@ def ticket(**changes: Any) -> EscalationTicket:
     values: dict[str, Any] = {
         "agent_id": "researcher",
         "session_id": "session-1",
-        "worker_node_id": "search",
-        "worker_graph_id": "graph",
+        "node_id": "search",
+        "graph_id": "graph",
         "incarnation_id": "one",
         "recent_verdicts": ("RETRY",),
         "total_steps_checked": 20,

@@ -50,7 +50,7 @@ def test_a_ticket_opened_in_a_storm_carries_its_id() -> None:
 
 
 def test_empty_annotations_are_left_out() -> None:
-    annotations = annotations_for(ticket(evidence_snippet="", worker_graph_id=""), SETTINGS)
+    annotations = annotations_for(ticket(evidence_snippet="", graph_id=""), SETTINGS)
     assert set(annotations) == {
         "summary",
         "description",

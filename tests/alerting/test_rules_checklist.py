@@ -269,8 +269,6 @@ CHANGES = {
         {"heartbeat": {"interval_seconds": 100, "timeout_seconds": 333}},
         {"QueenrightHeartbeatMissing"},
     ),
-    "tokens": ({"loops": {"token_spike_factor": 7}}, {"QueenrightTokenRate"}),
-    "user": ({"rules": {"waiting_for_user_seconds": 600}}, {"QueenrightWaitingForUser"}),
     "bad steps": ({"rules": {"bad_steps": {"error_budget": 0.02}}}, {"QueenrightBadStepsBurn"}),
     "breaker": (
         {"circuit_breaker": {"default": {"recovery_timeout_seconds": 30}}},

@@ -117,7 +117,7 @@ async def test_killed_owner_is_replaced_and_nothing_is_lost_or_doubled(
     steps = await client.get(
         f"{heir.url}/api/agents/clerk/steps", params={"session_id": "order-7", "limit": 200}
     )
-    assert len(steps.json()["items"]) == 100
+    assert [step["kind"] for step in steps.json()["items"]].count("tool") == 100
 
 
 async def test_paused_owner_writes_nothing_after_its_lease_is_taken(

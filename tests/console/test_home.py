@@ -54,11 +54,39 @@ async def test_a_stop_is_approved_where_it_is_asked_for(
     approval = await request_for_looper(running)
     await page.goto(running.url)
 
-    await page.get_by_role("button", name="Deny").first.click()
+    deny = page.get_by_role("button", name="Deny")
+    await page.get_by_role("button", name="Approve stop…").dblclick()
+    dialog = page.get_by_role("dialog", name="Stop looper?")
+    await expect(dialog).to_contain_text("Session looper-session")
+    await expect(dialog).to_contain_text("Incarnation one")
+    await dialog.get_by_role("button", name="Cancel").click()
+    await deny.dblclick()
 
-    await expect(page.get_by_role("status").filter(has_text="Denied")).to_be_visible()
+    await expect(page.get_by_role("status").filter(has_text="Denied")).to_have_count(1)
+    await expect(deny).to_have_count(0)
+    await expect(page.get_by_role("list", name="Needs you")).to_be_focused()
     listed = (await http.get("/api/approvals")).json()["approvals"]
     assert [(one["approval_id"], one["status"]) for one in listed] == [(approval.approval_id, "denied")]
+    ticket = (await http.get(f"/api/tickets/{approval.ticket_id}")).json()
+    assert not ticket["acknowledged_at"], "the second click does not hit the button that came there"
+
+
+async def test_dialog_says_what_was_decided_meanwhile(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    """B112: it stays open, and sends nothing."""
+    approval = await request_for_looper(running)
+    await page.goto(running.url)
+    await page.get_by_role("button", name="Approve stop…").click()
+    dialog = page.get_by_role("dialog", name="Stop looper?")
+    await expect(dialog.get_by_role("button", name="Stop")).to_be_visible()
+
+    await http.post(f"/api/approvals/{approval.approval_id}/deny", json={"by": "ada"})
+
+    await expect(dialog.get_by_role("alert")).to_contain_text("Meanwhile it was denied by ada.")
+    await expect(dialog.get_by_role("button", name="Stop")).to_have_count(0)
+    await dialog.get_by_role("button", name="Close").click()
+    await expect(dialog).to_have_count(0)
 
 
 async def test_filters_are_in_the_address_and_done_by_the_service(running: Running, page: Page) -> None:
@@ -66,13 +94,19 @@ async def test_filters_are_in_the_address_and_done_by_the_service(running: Runni
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="well", times=1)))
     await ticket_on(running)
-    await page.goto(f"{running.url}/console/?health=healthy")
+    await page.goto(f"{running.url}/console/?health=healthy,odd")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
 
     await expect(rows.filter(has_text="well")).to_be_visible()
     await expect(rows.filter(has_text="looper")).to_have_count(0)
+    await expect(page.get_by_text("Ignored in the address: health odd.")).to_be_visible()
     await page.get_by_role("button", name="healthy").click()
     await expect(rows.filter(has_text="looper")).to_be_visible()
+    await page.get_by_role("button", name="stuck").click()
+    await expect(page).to_have_url(f"{running.url}/console/?health=stuck")
+    await page.go_back()
+    await expect(page).to_have_url(f"{running.url}/console/")
+    await expect(rows.filter(has_text="well")).to_be_visible()
     await page.get_by_role("searchbox").fill("loop")
     await expect(rows.filter(has_text="well")).to_have_count(0)
     await expect(page).to_have_url(f"{running.url}/console/?search=loop")

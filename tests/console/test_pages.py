@@ -488,7 +488,7 @@ class TestViewer:
         watched.watch(page)
 
         await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
-        await expect(page.get_by_text("You may view only.").first).to_be_visible()
+        await expect(page.get_by_text("Read-only: acting needs the role operator.").first).to_be_visible()
         await expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
         await page.goto(f"{running.url}/console/tickets/{ticket_id}")
         await is_shown(page)

@@ -46,39 +46,9 @@ THRESHOLDS: Final = (
         _FEW,
     ),
     Threshold(
-        "loops.window",
-        "larger than the longest cycle (4 calls times 3 rounds), so that other calls may occur in between",
-        (5, 8, 10, 12, 15, 20, 30, 40, 60, 100),
-    ),
-    Threshold(
-        "loops.error_streak",
-        "an agent may try a failing tool in several ways; equal to `bands.warning`",
-        _FEW,
-    ),
-    Threshold(
         "loops.idle_turns",
         "finishing a task takes one or two answers and a question one; eight in a row achieve nothing",
         (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
-    ),
-    Threshold(
-        "loops.provider_failures",
-        "clients retry twice on their own, so three failures are not transient",
-        _FEW,
-    ),
-    Threshold(
-        "loops.token_spike_factor",
-        "conversations grow gradually; four times the usual input is not gradual growth",
-        (1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 20),
-    ),
-    Threshold(
-        "loops.token_spike_minimum",
-        "a multiple of a short prompt is still short: reading a file stays below this",
-        (1, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000),
-    ),
-    Threshold(
-        "loops.poll_seconds",
-        "loops repeat within seconds; polls wait longer",
-        (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 600),
     ),
     Threshold(
         "stall.unknown_seconds",
@@ -116,9 +86,6 @@ THRESHOLDS: Final = (
         "bands.critical",
         "spec: four times the warning; also for the most serious repeats",
         (16, 18, 20, 25, 30, 50),
-    ),
-    Threshold(
-        "health_check.error_rate", "more than one failure in four is more than exploration; shown only"
     ),
     Threshold(
         "health_check.consecutive_failures",

@@ -281,7 +281,7 @@ async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path)
         "/api/search",
         "/api/traces/3af7651916cd43dd8448eb211c80319c",
     ]
-    assert ticket.worker_node_id == "search_node"
+    assert ticket.node_id == "search_node"
     assert FindingKind.DOOM_LOOP in ticket.active_kinds
     assert ticket.worker_trace_id == "3af7651916cd43dd8448eb211c80319c"
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
@@ -567,6 +567,37 @@ def test_an_accept_ends_a_loop() -> None:
     script.step("ACCEPT")
 
     assert script.kinds() == set()
+
+
+def _fail_llm(script: WorkerScript) -> None:
+    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "act"),
+    [
+        (LOOP, lambda script: script.call()),
+        (FindingKind.ERROR_STREAK, lambda script: script.call(outcome="error", error_type="OSError")),
+        (FindingKind.RETRY_STORM, lambda script: script.step("RETRY")),
+        (FindingKind.ZERO_PROGRESS, lambda script: calls(script, "ABCDE")),
+        (FindingKind.ZERO_PROGRESS, lambda script: script.call("get_job_status", after=300.0)),
+        (FindingKind.PROVIDER_FAILURE, lambda script: _fail_llm(script)),
+    ],
+)
+def test_accept_ends_findings_about_progress(
+    kind: FindingKind, act: Callable[[WorkerScript], object]
+) -> None:
+    """Triage relies on it: progress after the onset of such a finding clears it."""
+    script = worker()
+    for _ in range(20):
+        act(script)
+    found = script.finding(kind)
+    assert found is not None
+    assert found.ticket
+
+    script.step("ACCEPT")
+
+    assert not [finding for finding in script.health.findings if finding.ticket]
 
 
 def test_repeated_arguments_without_results_are_weak_evidence() -> None:

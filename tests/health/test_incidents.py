@@ -16,11 +16,10 @@ from queenright.health.tickets import EscalationTicket, TicketStatus
 from tests.health.test_ticket_service import finding, worker
 
 ANTHROPIC = "provider:anthropic"
-WINDOW = 600.0
 
 
 def incidents_of(tickets: Iterable[EscalationTicket], *, now: float = 10_000.0) -> list[Incident]:
-    return incidents.incidents_of(tickets, now=now, window=WINDOW)
+    return incidents.incidents_of(tickets, now=now)
 
 
 def ticket(n: int, opened: float, closed: float | None = None, **more: Any) -> EscalationTicket:

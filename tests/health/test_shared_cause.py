@@ -29,7 +29,7 @@ PROVIDER, STREAK = FindingKind.PROVIDER_FAILURE, FindingKind.ERROR_STREAK
 @pytest.fixture
 def groups(desk: TicketDesk) -> TicketDesk:
     """The service of tickets, where what is shared is known."""
-    desk.group = lambda health, finding: shared_cause(health, finding, lambda: [health], SETTINGS, desk.now)
+    desk.group = lambda health, finding: shared_cause(health, finding, lambda: [health], desk.now)
     return desk
 
 
@@ -60,7 +60,7 @@ def test_failing_provider_is_a_shared_cause(data: dict[str, str], cause: str) ->
     finding = script.finding(PROVIDER)
 
     assert finding is not None
-    assert shared_cause(script.health, finding, lambda: [script.health], SETTINGS, script.now) == cause
+    assert shared_cause(script.health, finding, lambda: [script.health], script.now) == cause
 
 
 @pytest.mark.parametrize(("tool", "cause"), [("mcp__github__get_issue", "mcp:github"), ("bash", "")])
@@ -71,7 +71,7 @@ def test_mcp_server_is_a_shared_cause_and_a_private_tool_is_not(tool: str, cause
     finding = script.finding(STREAK)
 
     assert finding is not None
-    assert shared_cause(script.health, finding, lambda: [script.health], SETTINGS, script.now) == cause
+    assert shared_cause(script.health, finding, lambda: [script.health], script.now) == cause
 
 
 @pytest.mark.parametrize("calls", range(5, 10))
@@ -83,7 +83,7 @@ def test_repeated_failures_share_a_cause_whatever_the_worst_finding(calls: int) 
     finding = worst(script.health.findings)
 
     assert finding is not None
-    assert shared_cause(script.health, finding, lambda: [script.health], SETTINGS, script.now) == "mcp:github"
+    assert shared_cause(script.health, finding, lambda: [script.health], script.now) == "mcp:github"
 
 
 def answered(**data: str) -> WorkerScript:
@@ -117,7 +117,7 @@ def test_provider_is_a_shared_cause_unless_the_caller_is_at_fault(
 
     assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(mine.health, finding, lambda: fleet, SETTINGS, mine.now) == cause
+    assert shared_cause(mine.health, finding, lambda: fleet, mine.now) == cause
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -129,7 +129,7 @@ def test_shared_provider_does_not_depend_on_worker_order(answered_workers: int, 
     finding = scripts[-1].finding(PROVIDER)
 
     assert finding is not None
-    cause = shared_cause(scripts[-1].health, finding, lambda: fleet, SETTINGS, scripts[-1].now)
+    cause = shared_cause(scripts[-1].health, finding, lambda: fleet, scripts[-1].now)
     assert cause == "provider:anthropic"
 
 
@@ -149,7 +149,7 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
 
     assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_errors_without_a_type_are_told_apart_by_their_text(texts: list[str], ca
 
     assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_mcp_server_is_shared_unless_others_get_answers(
 
     assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
     fleet.reverse()
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
 
 
 def test_items_missing_for_several_workers_are_no_incident() -> None:
@@ -209,7 +209,7 @@ def test_items_missing_for_several_workers_are_no_incident() -> None:
 
     assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == ""
 
 
 def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
@@ -221,7 +221,7 @@ def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
 
     assert finding is not None
     fleet = [script.health for script in scripts]
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == ""
 
 
 def workers_that_repeat(tool: str, error: str, times: int) -> list[WorkerScript]:
@@ -252,7 +252,7 @@ def test_equal_calls_that_fail_share_a_cause(
     finding = next(finding for finding in scripts[0].health.findings if finding.kind is FindingKind.DOOM_LOOP)
     fleet = [script.health for script in scripts][:: -1 if is_reversed else 1]
 
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
 
 
 def test_loop_of_calls_that_succeed_is_not_shared() -> None:
@@ -264,7 +264,7 @@ def test_loop_of_calls_that_succeed_is_not_shared() -> None:
 
     assert finding is not None
     assert finding.kind is FindingKind.DOOM_LOOP
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == ""
 
 
 async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: TicketDesk) -> None:
@@ -322,9 +322,7 @@ async def test_individual_condition_is_a_separate_ticket_while_the_provider_fail
 
 async def failing_workers(desk: TicketDesk, count: int) -> list[EscalationTicket]:
     """Report workers whose calls of one tool fail, one after the other, and return their tickets."""
-    desk.group = lambda health, finding: shared_cause(
-        health, finding, desk.workers.values, SETTINGS, desk.now
-    )
+    desk.group = lambda health, finding: shared_cause(health, finding, desk.workers.values, desk.now)
     ids = []
     for n in range(count):
         script = WorkerScript(agent=f"bee-{n}", at=desk.now, settings=NO_GRACE).start()
@@ -344,7 +342,7 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: Tick
     tickets = await failing_workers(desk, 3)
 
     assert {ticket.storm_id for ticket in tickets} == {"tool:search"}
-    [incident] = incidents_of(tickets, now=desk.now, window=600)
+    [incident] = incidents_of(tickets, now=desk.now)
     assert (incident.cause, incident.workers) == ("tool:search", 3)
     await desk.restart()
     assert {ticket.storm_id for ticket in desk.tickets.open_tickets()} == {"tool:search"}
@@ -356,7 +354,7 @@ async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fle
 
     def group(health: WorkerHealth, finding: Finding) -> str:
         compared.append(health.vitals.agent_id)
-        return shared_cause(health, finding, desk.workers.values, SETTINGS, desk.now)
+        return shared_cause(health, finding, desk.workers.values, desk.now)
 
     desk.group = group
     for name in [f"other-{n}" for n in range(20)] + ["bee-0", "bee-1", "bee-2"]:
@@ -377,7 +375,7 @@ def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
     first, *others, last = [script.health for script in workers_that_repeat("search", "unavailable", 20)]
     fleet = iter([first, *others, last])
 
-    cause = shared_cause(first, first.findings[0], lambda: fleet, SETTINGS, first.vitals.last_activity)
+    cause = shared_cause(first, first.findings[0], lambda: fleet, first.vitals.last_activity)
 
     assert cause == "tool:search"
     assert list(fleet) == [last]
@@ -499,7 +497,7 @@ def test_tool_that_fails_equally_for_several_workers_is_shared(
     assert finding is not None
     now = fleet[0].now + quiet_for
     workers = [script.health for script in fleet]
-    assert shared_cause(workers[0], finding, lambda: workers, SETTINGS, now) == cause
+    assert shared_cause(workers[0], finding, lambda: workers, now) == cause
 
 
 @pytest.mark.parametrize(("error", "cause"), [("overloaded", "provider:anthropic"), ("", "")])
@@ -518,7 +516,7 @@ def test_short_runs_that_fail_on_one_provider_share_it(error: str, cause: str) -
     finding = script.finding(FindingKind.RUNS_FAILED)
 
     assert finding is not None
-    assert shared_cause(script.health, finding, monitor.workers, SETTINGS, script.now) == cause
+    assert shared_cause(script.health, finding, monitor.workers, script.now) == cause
 
 
 def test_equal_errors_of_different_tools_share_no_cause() -> None:
@@ -531,7 +529,7 @@ def test_equal_errors_of_different_tools_share_no_cause() -> None:
     fleet = [script.health for script in scripts]
 
     assert finding is not None
-    assert shared_cause(scripts[0].health, finding, lambda: fleet, SETTINGS, scripts[0].now) == ""
+    assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == ""
 
 
 @pytest.mark.parametrize(("agents", "cause"), [(1, ""), (3, "provider:anthropic")])
@@ -552,7 +550,7 @@ def test_consecutive_failed_runs_of_one_agent_count_as_one_worker(agents: int, c
     finding = script.finding(FindingKind.RUNS_FAILED)
 
     assert finding is not None
-    assert shared_cause(script.health, finding, monitor.workers, SETTINGS, script.now) == cause
+    assert shared_cause(script.health, finding, monitor.workers, script.now) == cause
 
 
 def test_one_session_with_two_findings_counts_as_one_worker() -> None:
@@ -563,4 +561,4 @@ def test_one_session_with_two_findings_counts_as_one_worker() -> None:
 
     assert {FindingKind.DOOM_LOOP, STREAK} <= set(kinds)
     for trouble in scripts[0].health.findings:
-        assert shared_cause(scripts[0].health, trouble, lambda: fleet, SETTINGS, scripts[0].now) == ""
+        assert shared_cause(scripts[0].health, trouble, lambda: fleet, scripts[0].now) == ""

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.monitor import HealthMonitor
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
@@ -512,16 +511,3 @@ def test_heartbeat_fields_are_in_the_signal() -> None:
     assert vitals.beat == ("tool", START, 700, 2, "7 of 9")
     assert (vitals.task_id, vitals.fetches) == ("t-2", True)
     assert (vitals.token_count, vitals.all_errors) == (700, 2)
-
-
-def test_thresholds_are_the_monitors_own() -> None:
-    settings = HealthSettings.model_validate({"health_check": {"error_rate": 0.6}})
-    script = WorkerScript(monitor=HealthMonitor(settings)).start()
-    for n in range(10):
-        end_call(script, n, failed=n % 2 == 1)
-    assert script.finding(RATE) is None
-    script.call(args="x", result="x", outcome="error", error_type="x")
-    for n in range(4):
-        script.call(args=f"y{n}", result=f"y{n}", outcome="error", error_type="y")
-
-    assert script.finding(RATE) is not None

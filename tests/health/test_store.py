@@ -22,8 +22,10 @@ from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
 from queenright.health.store import Store, StoreError
 from queenright.health.tables import EVENTS, SCHEMA_REVISION
+from queenright.health.ticket_table import find_ticket, insert_ticket
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
+from tests.alerting.parts import ticket as made_ticket
 from tests.databases import change, is_postgres, locked
 
 
@@ -446,6 +448,24 @@ def test_new_database_has_the_revision_of_the_newest_migration(database_url: str
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
+
+
+async def test_stored_tickets_of_the_last_schema_have_the_new_names(database_url: str) -> None:
+    ticket = made_ticket()
+    store = Store.open(database_url)
+    await store.transact(lambda conn: insert_ticket(conn, ticket))
+    await store.close()
+    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as conn:
+        for name in ("node_id", "graph_id"):
+            conn.execute(text(f"UPDATE tickets SET body = replace(body, '\"{name}\"', '\"worker_{name}\"')"))
+        conn.execute(text("UPDATE alembic_version SET version_num = '0010'"))
+    engine.dispose()
+
+    store = Store.open(database_url)
+
+    assert await store.read(lambda conn: find_ticket(conn, ticket.ticket_id)) == ticket
+    await store.close()
 
 
 def test_new_and_current_databases_open_without_alembic(database_url: str) -> None:

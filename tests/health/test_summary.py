@@ -21,7 +21,7 @@ def test_summary_has_the_fields_of_the_judge_as_json() -> None:
         | {
             "agent_id": "agent",
             "session_id": "session",
-            "worker_node_id": "work",
+            "node_id": "work",
             "incarnation_id": "i1",
             "total_steps": 3,
             "recent_verdicts": ["ACCEPT", "RETRY", "RETRY"],

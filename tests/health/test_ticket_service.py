@@ -19,8 +19,9 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings, LoopSettings, ReEscalationSettings, TicketSettings
 from queenright.health.store import Store, StoreError
-from queenright.health.ticket_service import Raised, TicketService
+from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import update_ticket
+from queenright.health.ticket_transaction import Raised
 from queenright.health.tickets import (
     AckChannel,
     EscalationTicket,
@@ -243,7 +244,7 @@ async def test_second_cause_is_merged_into_the_open_ticket(desk: TicketDesk) -> 
 
     assert (second.ticket.ticket_id, second.change) == (first.ticket.ticket_id, "rose")
     assert (second.ticket.kind, second.ticket.related_kinds) == (LOOP, (STALL,))
-    assert second.ticket.worker_node_id == "researcher"
+    assert second.ticket.node_id == "researcher"
 
 
 async def test_two_sessions_and_two_workers_have_tickets_of_their_own(desk: TicketDesk) -> None:
@@ -1127,7 +1128,7 @@ async def test_next_deadline_is_cheap_with_many_tickets(desk: TicketDesk) -> Non
         count += 1
         return None
 
-    desk.tickets._silenced_until = silenced_until
+    desk.tickets._deadlines._silenced_until = silenced_until
     for number in range(40):
         raised = await desk.raise_(worker(finding(), agent=f"bee-{number}"))
         await desk.tickets.intervene(raised.ticket.ticket_id, "look", "high")

@@ -43,8 +43,8 @@ def facts(**fields: Any) -> WorkerFacts:
         {
             "agent_id": "bee",
             "session_id": "s1",
-            "worker_node_id": "researcher",
-            "worker_graph_id": "g",
+            "node_id": "researcher",
+            "graph_id": "g",
             "incarnation_id": "i1",
             "recent_verdicts": ("RETRY",),
             "total_steps_checked": 20,
@@ -207,8 +207,8 @@ def test_any_model_output_is_a_draft_or_refused(text: str) -> None:
     [
         ({"agent_id": "wasp"}, "agent_id: the worker's is 'bee', got 'wasp'"),
         ({"session_id": ""}, "session_id: the worker's is 's1', got ''"),
-        ({"worker_node_id": "writer"}, "worker_node_id: the worker's is 'researcher', got 'writer'"),
-        ({"worker_graph_id": "h"}, "worker_graph_id: the worker's is 'g', got 'h'"),
+        ({"node_id": "writer"}, "node_id: the worker's is 'researcher', got 'writer'"),
+        ({"graph_id": "h"}, "graph_id: the worker's is 'g', got 'h'"),
         ({"total_steps_checked": 21}, "total_steps_checked: the worker's is 20, got 21"),
         ({"steps_since_last_accept": 18}, "steps_since_last_accept: the worker's is 17, got 18"),
         ({"stall_minutes": 5.0}, "stall_minutes: the worker's is None, got 5.0"),

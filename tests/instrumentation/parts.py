@@ -30,6 +30,8 @@ class Clock:
 class Memory:
     """A sender that keeps what it is handed, in the order in which it came."""
 
+    destination = "memory"
+
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.records: list[Any] = []

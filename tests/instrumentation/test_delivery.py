@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
-from queenright.instrumentation.delivery import BATCH, Delivery, SendResult
+from queenright.instrumentation.delivery import BATCH, SILENT_FAILURES, Delivery, SendResult
 from queenright.instrumentation.drop_counter import DROPPED, Signal
+from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.spans import LightSpan
 from tests.instrumentation.parts import Memory, eventually
 
@@ -34,8 +35,16 @@ class FlakyExporter(Memory):
         return self.answer
 
 
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    monkeypatch.setattr(warn_once, "has_warned", False)
+    return lambda: [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
 class HangingExporter:
     """A sender that never comes back."""
+
+    destination = "hanging"
 
     def __init__(self) -> None:
         self.busy = threading.Event()
@@ -77,6 +86,21 @@ def test_a_start_never_arrives_after_its_end(registry: CollectorRegistry) -> Non
         else:
             seen.add(item.span.span_id)
     assert len(memory.spans) == 601
+
+
+def test_busy_agent_does_not_shorten_the_backoff() -> None:
+    sender = FlakyExporter(SendResult.RETRY)
+    delivery = Delivery(lambda: sender, interval=60.0)
+    for number in range(BATCH + 1):
+        delivery.put_span(number)
+    assert eventually(lambda: delivery._failures == 1)
+
+    for number in range(100):
+        delivery.put_span(number)
+        time.sleep(0.001)
+
+    assert sender.asked == 1
+    delivery.close()
 
 
 def test_full_queue_drops_the_oldest_and_counts_it() -> None:
@@ -156,6 +180,51 @@ def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     assert time.monotonic() - start < 2.0
     assert DROPPED.count_of("spans") - before == 5
     sender.free.set()
+
+
+def test_exit_with_undelivered_records_warns_once(warnings: Callable[[], list[str]]) -> None:
+    delivery = Delivery(lambda: FlakyExporter(SendResult.RETRY), interval=0.01)
+    for number in range(3):
+        delivery.put_span(number)
+
+    delivery.close(5)
+
+    [message] = warnings()
+    assert message.startswith("Queenright lost 3 telemetry records at exit: memory did not accept them.")
+
+
+def test_exit_during_a_delivery_counts_its_records_as_lost(warnings: Callable[[], list[str]]) -> None:
+    sender = HangingExporter()
+    delivery = Delivery(lambda: sender, interval=0.01)
+    delivery.put_span("blocks the thread")
+    assert sender.busy.wait(5)
+    delivery.put_span("waits")
+
+    delivery.close(0.1)
+
+    [message] = warnings()
+    assert message.startswith("Queenright lost 2 telemetry records at exit: ")
+    sender.free.set()
+
+
+def test_exit_without_loss_logs_nothing(warnings: Callable[[], list[str]]) -> None:
+    delivery = Delivery(FlakyExporter, interval=0.01)
+    delivery.put_span("end")
+
+    delivery.close(5)
+
+    assert not warnings()
+
+
+def test_lasting_failure_warns_before_the_exit(warnings: Callable[[], list[str]]) -> None:
+    delivery = Delivery(lambda: FlakyExporter(SendResult.RETRY), interval=0.001)
+    delivery.put_span("a")
+    assert eventually(lambda: delivery._failures > SILENT_FAILURES)
+
+    delivery.close(5)
+
+    [message] = warnings()
+    assert message.startswith("Queenright cannot deliver telemetry to memory; ")
 
 
 class SlowExporter(Memory):

@@ -80,7 +80,7 @@ def test_spending_record_round_trips(paid: list[tuple[float, str, float, int]]) 
 
 async def test_limit_is_reached_by_spending_and_passes_with_its_window() -> None:
     time = FakeTime()
-    purse = budget(time, dollars_per_hour=1)
+    purse = budget(time, dollars_per_day=10)
 
     await pay(purse, "judge", 0.6, 100)
     before = purse.find_exceeded_limit()
@@ -95,7 +95,7 @@ async def test_limit_is_reached_by_spending_and_passes_with_its_window() -> None
 
 
 async def test_longest_lasting_reached_limit_is_named() -> None:
-    purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_day=5_000)
+    purse = budget(FakeTime(), dollars_per_day=10, tokens_per_day=5_000)
 
     await pay(purse, "judge", 2.0, 6_000)
 
@@ -106,7 +106,7 @@ async def test_longest_lasting_reached_limit_is_named() -> None:
 
 
 async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
-    purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_hour=1_000)
+    purse = budget(FakeTime(), dollars_per_day=10, tokens_per_day=10_000)
 
     await pay(purse, "judge", 0.0, 1_000)
 
@@ -157,7 +157,7 @@ asyncio.run(main())
 
 
 async def test_reserved_amount_counts_as_spent_until_the_cost_is_known() -> None:
-    purse = budget(FakeTime(), dollars_per_hour=1)
+    purse = budget(FakeTime(), dollars_per_day=10)
 
     held = await hold(purse, dollars=0.4, tokens=900)
     meanwhile = (purse.spent("hour", "dollars"), purse.spent("hour", "tokens", "judge"))
@@ -169,7 +169,7 @@ async def test_reserved_amount_counts_as_spent_until_the_cost_is_known() -> None
 
 
 async def test_call_above_the_remaining_budget_is_refused_and_a_smaller_one_allowed() -> None:
-    purse = budget(FakeTime(), dollars_per_hour=1)
+    purse = budget(FakeTime(), dollars_per_day=10)
     await pay(purse, "judge", 0.9, 10)
 
     refused = await purse.reserve("queen", Estimate(call=Cost(0.2, 10)))
@@ -192,7 +192,7 @@ def test_concurrent_calls_exceed_the_limit_only_by_estimate_errors(
     calls: list[tuple[int, int]], limit: int
 ) -> None:
     async def main() -> tuple[float, int]:
-        purse = budget(FakeTime(), tokens_per_hour=limit)
+        purse = budget(FakeTime(), tokens_per_day=10 * limit)
         errors = 0
 
         async def ask(estimated: int, real: int) -> None:
@@ -291,7 +291,7 @@ def test_damaged_file_is_moved_aside_and_logged(
     file = tmp_path / BUDGET_FILE
     file.write_bytes(content)
 
-    purse = budget(FakeTime(), file, dollars_per_hour=1)
+    purse = budget(FakeTime(), file, dollars_per_day=10)
 
     assert purse.find_exceeded_limit() is None
     assert not file.exists()
@@ -303,7 +303,7 @@ async def test_failing_disk_is_logged_and_spending_still_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "full").write_text("no folder")
-    purse = budget(FakeTime(), tmp_path / "full" / BUDGET_FILE, dollars_per_hour=1)
+    purse = budget(FakeTime(), tmp_path / "full" / BUDGET_FILE, dollars_per_day=10)
 
     await pay(purse, "judge", 1.5, 10)
 
@@ -328,7 +328,7 @@ async def test_free_calls_are_not_recorded(tmp_path: Path) -> None:
 
 async def test_clock_set_back_does_not_keep_the_budget_spent() -> None:
     time = FakeTime()
-    purse = budget(time, dollars_per_hour=1)
+    purse = budget(time, dollars_per_day=10)
     await pay(purse, "judge", 5.0, 10)
 
     time.now -= 2 * DAY
@@ -338,7 +338,7 @@ async def test_clock_set_back_does_not_keep_the_budget_spent() -> None:
 
 async def test_limits_and_spending_are_metrics() -> None:
     time, registry = FakeTime(), CollectorRegistry()
-    purse = budget(time, dollars_per_hour=1, tokens_per_day=500)
+    purse = budget(time, dollars_per_day=10)
     JudgeMetrics(registry, dict).watch(purse)
     await pay(purse, "judge", 0.25, 100)
 
@@ -347,23 +347,23 @@ async def test_limits_and_spending_are_metrics() -> None:
         return registry.get_sample_value(f"queenright_llm_budget_{name}", labels)
 
     assert shown("limit", "hour", "dollars") == 1
-    assert shown("limit", "day", "tokens") == 500
-    assert shown("limit", "day", "dollars") is None
+    assert shown("limit", "day", "dollars") == 10
+    assert shown("limit", "day", "tokens") is None
     assert shown("spent", "day", "dollars") == shown("spent", "hour", "dollars") == 0.25
     time.now += HOUR + SLOT
     assert (shown("spent", "hour", "dollars"), shown("spent", "day", "dollars")) == (0, 0.25)
 
 
 def test_the_default_is_a_dollar_an_hour_and_ten_a_day() -> None:
-    settings = BudgetSettings()
+    limits = Budget(BudgetSettings(), clock=FakeTime()).limits()
 
-    assert (settings.dollars_per_hour, settings.dollars_per_day) == (1, 10)
+    assert [limit for _, unit, limit in limits if unit == "dollars"] == [1, 10]
 
 
 @pytest.mark.parametrize("limit", [0, -1, float("inf"), float("nan"), "much"])
 def test_invalid_limit_is_refused(limit: object) -> None:
     with pytest.raises(ValidationError):
-        BudgetSettings.model_validate({"dollars_per_hour": limit})
+        BudgetSettings.model_validate({"dollars_per_day": limit})
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import EventType
-from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolSpec
 from queenright.runtime.tooling.tools import ToolError
 from tests.judge.conftest import AGENT, SESSION, JudgedFleet, call
 
@@ -44,7 +45,7 @@ class Chatting:
         self.rules = RulesModel()
 
     async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: object = None
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         if not talks(tools):
             return await self.rules.complete(messages, tools)
@@ -230,7 +231,7 @@ async def test_failed_model_answer_names_the_working_commands(fleet: JudgedFleet
 async def test_exhausted_budget_is_stated_in_the_answer(fleet: JudgedFleet) -> None:
     fleet.given_models = False
     fleet.judge_settings = JudgeSettings(
-        queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_hour=1)
+        queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_day=10)
     )
     (fleet.path / BUDGET_FILE).write_text(
         json.dumps({"spent": [[int(fleet.time.now // 300) * 300, "queen", 0.0, 5]]}), encoding="utf-8"
@@ -867,3 +868,38 @@ async def test_interrupted_question_about_a_worker_is_answered_after_the_restart
 
     messages = await fleet.judging.chat.history_about_worker(AGENT, SESSION)
     assert [message.text for message in messages] == ["How is it?", "It is well."]
+
+
+class Streaming(Chatting):
+    """A queen who writes her replies in pieces of five characters."""
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        reply = await super().complete(messages, tools)
+        for start in range(0, len(reply.text), 5):
+            if on_text is not None:
+                on_text(reply.text[start : start + 5])
+        return reply
+
+
+async def test_answer_is_streamed_masked_as_it_is_written(fleet: JudgedFleet) -> None:
+    key = "sk-ant-api03-" + "Zx9" * 12
+    text = f"It repeats one call. The key is {key}. Stop it now."
+    fleet.queen_model = Streaming(
+        replace(call("acknowledge_ticket", ticket_id="none"), text="I will look. "),
+        ModelReply(text=text),
+    )
+    ticket = await with_ticket(fleet)
+
+    answer = await say(fleet, ticket, "what is it?")
+
+    pieces = [event.data for event in fleet.of(EventType.QUEEN_ANSWER_DELTA)]
+    begins = [place for place, data in enumerate(pieces) if data["index"] == 0]
+    assert "".join(str(data["text"]) for data in pieces[begins[-1] :]) == answer.text
+    assert len(begins) == 2
+    assert [data["index"] for data in pieces[begins[-1] :]] == list(range(len(pieces) - begins[-1]))
+    assert len(pieces) > 5
+    assert {data["question_id"] for data in pieces} == {answer.question_id}
+    assert {data["ticket_id"] for data in pieces} == {ticket.ticket_id}
+    assert "Zx9" not in json.dumps([dict(data) for data in pieces])

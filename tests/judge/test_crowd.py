@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from queenright.health import ticket_service
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.settings import StormSettings
-from queenright.health.ticket_service import Report
+from queenright.health.ticket_reports import Report, prepare_report
 from queenright.health.ticket_table import insert_ticket
 from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import RULES
@@ -199,13 +200,12 @@ async def test_new_findings_are_judged_before_standing_ones(
     await fleet.start()
     await loop_all(fleet, 30)
     reported: list[str] = []
-    report = fleet.tickets._report
 
-    def noting(given: Report, causes: set[str]) -> Any:
+    def noting(given: Report, *args: Any) -> Any:
         reported.append(given.health.vitals.agent_id)
-        return report(given, causes)
+        return prepare_report(given, *args)
 
-    monkeypatch.setattr(fleet.tickets, "_report", noting)
+    monkeypatch.setattr(ticket_service, "prepare_report", noting)
     await fleet.worker(EventType.EXECUTION_STARTED, "new", start_records=True)
     # No timer fires: the check is one for news, and one that is overdue.
     fleet.time.now += 10 * fleet.settings.judge.interval_seconds

@@ -32,7 +32,7 @@ def summary(*kinds: str, severity: str = "critical", ticket: bool = True, **fiel
     base = {
         "status": "active",
         "agent_id": "researcher_agent",
-        "worker_node_id": "search",
+        "node_id": "search",
         "incarnation_id": "life-1",
         "state": "stuck",
         "reason": "several calls failed",
@@ -184,6 +184,15 @@ def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why:
 def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
     """Stuck without a finding, or with one worth a ticket in another state."""
     assert escalation_policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
+
+
+def test_only_a_checkpoint_is_progress_with_a_stale_checkpoint() -> None:
+    """B66: a worker that works on and saves nothing is handed off, not given more time."""
+    works_on = summary("checkpoint_stale", last_progress=AT + 60, last_checkpoint=AT - 3000)
+    saved = {**works_on, "last_checkpoint": AT + 60}
+
+    assert escalation_policy.answer(decide(), works_on).decision == "hand_off"
+    assert "made progress at" in str(escalation_policy.relief(decide(), saved))
 
 
 def test_unknown_worker_is_not_stopped() -> None:

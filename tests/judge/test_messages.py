@@ -28,3 +28,16 @@ def test_message_has_the_trend_or_states_the_first_check() -> None:
     assert "It was not looked at before." in first
     assert unquote("trend", later) == {"minutes_ago": 2.0}
     assert unquote("check", later) == {"agent_id": "bee"}
+
+
+def test_models_are_told_of_progress_since_the_onset_of_each_finding() -> None:
+    findings = [
+        {"kind": kind, "severity": "medium", "evidence": "", "since": since}
+        for kind, since in (("stall", 900.0), ("doom_loop", 700.0), ("checkpoint_stale", 700.0))
+    ]
+    summary = {"agent_id": "bee", "findings": findings, "last_progress": 800.0, "last_checkpoint": 700.0}
+
+    worker = unquote("worker", triage_message({"ticket_id": "t"}, summary))
+
+    assert worker is not None
+    assert [row["progress_since"] for row in worker["findings"]] == [None, 800.0, None]

@@ -101,7 +101,7 @@ async def test_exhausted_budget_uses_rules_without_a_model_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = saying(FINE)
-    desk = Desk(model, dollars_per_hour=1)
+    desk = Desk(model, dollars_per_day=10)
 
     paid = [await desk.ask(), await desk.ask()]
     free = [await desk.ask() for _ in range(3)]
@@ -119,7 +119,7 @@ async def test_exhausted_budget_uses_rules_without_a_model_call(
 async def test_exhausted_budget_is_logged_once_per_window_and_the_model_returns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk = Desk(saying(FINE), dollars_per_hour=0.5)
+    desk = Desk(saying(FINE), dollars_per_day=5)
 
     for _ in range(3):
         assert await desk.ask() == FINE
@@ -167,7 +167,7 @@ ASKED_DOLLARS = ASKED_TOKENS / 10_000
 async def test_a_model_that_always_fails_spends_its_budget() -> None:
     """B51: each failed call counts its question, by the model's price."""
     model = priced(TransientModelError("overloaded"))
-    desk = Desk(model, dollars_per_hour=ASKED_DOLLARS * 4 + 2.0)  # four times, with room for an answer
+    desk = Desk(model, dollars_per_day=10 * (ASKED_DOLLARS * 4 + 2.0))  # four times, with room for an answer
 
     for _ in range(100):
         with suppress(TransientModelError):
@@ -182,7 +182,7 @@ async def test_a_model_that_always_fails_spends_its_budget() -> None:
 async def test_concurrent_calls_share_the_remaining_budget() -> None:
     answer = ModelReply(tool_calls=FINE.tool_calls, input_tokens=50, output_tokens=100, cost=0.1)
     model = priced(answer)
-    desk = Desk(model, dollars_per_hour=5)
+    desk = Desk(model, dollars_per_day=50)
 
     first = await asyncio.gather(*(desk.ask() for _ in range(10)))
     then = [await desk.ask() for _ in range(60)]
@@ -195,7 +195,7 @@ async def test_concurrent_calls_share_the_remaining_budget() -> None:
 
 
 async def test_model_without_a_fallback_is_called_over_budget() -> None:
-    desk = Desk(priced(FINE), dollars_per_hour=0.01)
+    desk = Desk(priced(FINE), dollars_per_day=0.1)
     desk.model = Metered(
         priced(FINE),
         "judge",
@@ -212,7 +212,7 @@ async def test_model_without_a_fallback_is_called_over_budget() -> None:
 
 
 async def test_current_model_is_known_near_the_budget_limit() -> None:
-    desk = Desk(priced(FINE), dollars_per_hour=2.4)
+    desk = Desk(priced(FINE), dollars_per_day=24)
 
     await desk.ask()
     before = desk.model.fallback_reason
@@ -352,7 +352,7 @@ async def test_text_is_an_answer_in_a_conversation() -> None:
 
 
 async def test_error_names_both_when_model_and_rules_fail() -> None:
-    desk = Desk(saying(FINE), stand_in=RulesModel(), dollars_per_hour=0.1)
+    desk = Desk(saying(FINE), stand_in=RulesModel(), dollars_per_day=1)
     await desk.ask()
 
     with pytest.raises(
@@ -479,7 +479,7 @@ async def test_exhausted_budget_continues_the_conversation_by_rules(fleet: Judge
     draft = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     reply = call(EMIT, ticket_json=json.dumps({"severity": "high", **draft}))
     model = saying(ModelReply(tool_calls=reply.tool_calls, input_tokens=10, cost=2.0))
-    desk = judged_by(fleet, model, dollars_per_hour=1)
+    desk = judged_by(fleet, model, dollars_per_day=10)
     await fleet.start()
     await fleet.begin()
     await fleet.begin("other_agent", "session_2")

@@ -205,7 +205,8 @@ async def test_worker_recovered_before_triage_is_not_notified(fleet: JudgedFleet
 
     ticket = await fleet.ticket()
 
-    assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, ticket_policy.RECOVERED)
+    assert ticket.status is TicketStatus.DISMISSED
+    assert ticket.triage_reason.startswith(ticket_policy.RECOVERED)
     assert fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED) == []
     assert fleet.changes == []
 
@@ -351,4 +352,5 @@ async def test_restarted_worker_is_not_recovered_within_its_start_grace(
     if again:
         assert ticket.status is TicketStatus.INTERVENING
     else:
-        assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, ticket_policy.RECOVERED)
+        assert ticket.status is TicketStatus.DISMISSED
+        assert ticket.triage_reason.startswith(ticket_policy.RECOVERED)

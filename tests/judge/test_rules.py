@@ -82,4 +82,4 @@ async def test_forgotten_worker_is_triaged_by_its_ticket() -> None:
     [call] = (await RulesModel().complete([message], offered(NOTIFY, DISMISS))).tool_calls
 
     assert call.name == DISMISS
-    assert all(part in json.loads(call.arguments)["reason"] for part in ("low", "3 bad steps", "8"))
+    assert all(part in json.loads(call.arguments)["reason"] for part in ("3 bad steps", "10"))

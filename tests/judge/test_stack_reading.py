@@ -75,7 +75,7 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
         ({}, "160 bad steps since the last ACCEPT"),
         (
             {"last_progress": NOW - 1000},
-            "160 bad steps since the last ACCEPT, 160 of them brought nothing new",
+            "160 bad steps since the last ACCEPT, of which none brought new information",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_values_unknown_to_metrics_are_null() -> None:
     summary = summarise(read(seen(bad_steps=15)), NOW)
 
     unknown = {key for key, value in summary.items() if value is None}
-    assert unknown >= {"worker_node_id", "recent_verdicts", "incarnation_id", "tool", "open_breakers"}
+    assert unknown >= {"node_id", "recent_verdicts", "incarnation_id", "tool", "open_breakers"}
     assert summary["phase"] == "unknown"
     assert summary["total_steps"] == 100
     assert summary["steps_since_last_accept"] == 15
@@ -230,7 +230,7 @@ def test_loop_invisible_in_metrics_is_found_in_the_trace() -> None:
     assert found(suspect) == {}
     assert {f.kind: f.severity for f in health.findings}[FindingKind.DOOM_LOOP] is Severity.HIGH
     summary = summarise(health, NOW)
-    assert summary["worker_node_id"] == "search_node"
+    assert summary["node_id"] == "search_node"
     assert summary["trace_id"] == TRACE
     assert summary["recent_verdicts"] == ["CONTINUE"] * 11
 

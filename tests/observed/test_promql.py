@@ -82,7 +82,6 @@ def test_numbers_of_settings_equal_the_settings() -> None:
     assert documented == {path: {setting(path)} for path in documented}
     assert {path.removeprefix("health_monitoring.") for path in documented} >= {
         "rules.bad_steps.error_budget",
-        "tickets.incident_workers",
         "judge.interval_seconds",
     }
 

@@ -102,7 +102,7 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
 
     escalation, again = await items(http)
 
-    assert (ticket["kind"], ticket["ticket_id"], ticket["acknowledged"]) == ("ticket", ticket_id, False)
+    assert (ticket["kind"], ticket["ticket_id"], ticket["agents"]) == ("ticket", ticket_id, "looper")
     assert ticket["severity"] in ("high", "critical")
     assert again["item_id"] == ticket_id
     assert (escalation["kind"], escalation["ticket_id"]) == ("escalation", ticket_id)
@@ -111,10 +111,7 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
     assert escalation["deadline"] > service.clock()
     await http.post(f"/api/escalations/{escalation['item_id']}/decision", json={"decision": "more_time"})
     await http.post(f"/api/tickets/{ticket_id}/acknowledge")
-    left = await items(http)
-    assert [(one["kind"], one["acknowledged"]) for one in left] == (
-        [("ticket", True)] if ticket["severity"] == "critical" else []
-    )
+    assert await items(http) == []
 
 
 async def test_numbers_of_a_running_loop_are_current_everywhere(
@@ -171,4 +168,22 @@ async def test_forty_failing_workers_are_one_item(running: Running, http: httpx.
 
     assert (item["kind"], item["workers"]) == ("incident", 40)
     assert item["title"] == "Model provider anthropic"
-    assert item["agent_id"] == ""
+    assert (item["agent_id"], item["agents"]) == ("", "bee-00, bee-01 and 38 more")
+    assert item["text"].startswith("bee-00 has had no answer from its model provider")
+
+
+async def test_incident_is_listed_until_all_its_tickets_are_acknowledged(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await failing(running, *(f"bee-{n}" for n in range(3)))
+    [item] = await items(http)
+    incidents = (await http.get("/api/incidents")).json()["incidents"]
+    tickets = next(one["ticket_ids"] for one in incidents if one["incident_id"] == item["item_id"])
+
+    for ticket_id in tickets[1:]:
+        await http.post(f"/api/tickets/{ticket_id}/acknowledge")
+    [left] = await items(http)
+    await http.post(f"/api/tickets/{tickets[0]}/acknowledge")
+
+    assert left["item_id"] == item["item_id"]
+    assert await items(http) == []

@@ -18,11 +18,12 @@ from prometheus_client import CollectorRegistry
 
 from queenright import api
 from queenright.demo.agent import TakeNudges, Task, run_task
-from queenright.demo.fleet import Fleet, NudgeInbox
+from queenright.demo.fleet import DEMO_FRAMEWORK, Fleet, NudgeInbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
 from queenright.health.session_outcome import WorkerStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.server.service import Service
@@ -105,6 +106,15 @@ def scripted(persona: Persona) -> ScriptedModel:
     return ScriptedModel(persona.script(Library(ROOT), random.Random(7)))
 
 
+@pytest.mark.parametrize("files", [0, 1])
+@pytest.mark.parametrize("persona", FLEET, ids=lambda persona: persona.agent)
+def test_personas_work_in_a_folder_with_few_files(tmp_path: Path, persona: Persona, files: int) -> None:
+    for number in range(files):
+        (tmp_path / f"{number}.md").write_text("A bee.\n", encoding="utf-8")
+
+    assert list(islice(persona.script(Library(tmp_path), random.Random(7)), 200)) or not files
+
+
 def test_two_runs_of_a_persona_are_equal() -> None:
     [persona] = [p for p in FLEET if p.agent == "proofreader"]
 
@@ -126,7 +136,7 @@ def test_agent_with_a_failing_provider_stops() -> None:
 
 def test_surveyor_waits_for_a_message_and_continues() -> None:
     """002 §11: a nudge gets into the agent's context."""
-    [persona] = [p for p in FLEET if p.accepts_nudges]
+    [persona] = [p for p in FLEET if p.agent == "surveyor"]
     assert persona.extra_tools is not None
     inbox = NudgeInbox(threading.Event())
     library = Library(ROOT)
@@ -169,6 +179,20 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
     await until(lambda: all(worker.vitals.ended for worker in running.service.workers()), "all have ended")
 
     assert {worker.vitals.status for worker in running.service.workers()} == {WorkerStatus.CANCELLED}
+
+
+async def test_demo_agents_take_nudges(tmp_path: Path) -> None:
+    options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    async with up(
+        demo_settings(tmp_path / "storage"), options, say=lambda _: None, find=lambda _: None
+    ) as running:
+
+        def fleet() -> list[VitalSigns]:
+            workers = running.service.workers()
+            return [worker.vitals for worker in workers if worker.vitals.framework == DEMO_FRAMEWORK]
+
+        await until(lambda: {one.agent_id for one in fleet()} >= {one.agent for one in FLEET}, "all work")
+        assert all(one.fetches for one in fleet())
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
@@ -219,6 +243,7 @@ async def test_demo_agent_asks_its_user_at_once_and_ends_with_the_answer(tmp_pat
                 return [item for item in attention(service).items if item.can_answer]
 
             await until(questions, "the demo agent asks")
+            assert service.agents.slots["publisher"].warnings == ()
             [question] = questions()
             assert (question.agent_id, question.kind) == ("publisher", "question")
             assert "Which one shall I publish?" in question.title

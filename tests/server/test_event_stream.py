@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -15,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
+from queenright.server.middleware.connections import GuardedProtocol
 from queenright.server.routes.events import DEFAULT_TYPES
 from queenright.server.settings import load_settings
 from queenright.server.up import Running, serving
@@ -234,3 +236,34 @@ async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
         await follower.__aenter__()
     await follower.until(lambda: follower.ended, "the stream ends as a whole answer")
     assert follower.blocks[-1].comment == "the service is stopping"
+
+
+@pytest.mark.parametrize("is_sending", [True, False], ids=["while it sends", "with unsent data"])
+async def test_client_that_does_not_receive_does_not_delay_the_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_sending: bool
+) -> None:
+    transports: list[asyncio.Transport] = []
+
+    def connection_made(connection: GuardedProtocol, transport: asyncio.Transport) -> None:
+        make(connection, transport)
+        transports.append(transport)
+
+    make = GuardedProtocol.connection_made
+    monkeypatch.setattr(GuardedProtocol, "connection_made", connection_made)
+    settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
+    with contextlib.ExitStack() as stack:
+        async with serving(settings) as running:
+            feed = running.service.feed
+            stack.enter_context(contextlib.closing(Deaf(running.url)))
+            await until(lambda: feed.readers == 1, "it reads")
+            [reader], [transport] = feed._readers, transports
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+            def is_stalled() -> bool:
+                return bool(reader.sending_since if is_sending else transport.get_write_buffer_size())
+
+            while not is_stalled():
+                events = [event(EventType.STEP_COMPLETED, "busy", text="x" * _LONG) for _ in range(20)]
+                await running.service.store.append(events)
+                await until(lambda: is_stalled() or reader.place == feed.head.seq, "it sends")
+    assert not [record.message for record in caplog.records if record.name == "uvicorn.error"]

@@ -128,6 +128,22 @@ def attention(worker: WorkerHealth) -> tuple[int, float, str]:
     return RANKS[worker.state.value], v.last_progress or 0.0, v.agent_id
 
 
+async def test_failed_session_says_what_failed_and_a_completed_one_nothing(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ends: list[tuple[EventType, dict[str, Any]]] = [
+        (EventType.EXECUTION_FAILED, {"error_type": "OSError", "error": "the disk is full"}),
+        (EventType.EXECUTION_COMPLETED, {}),
+    ]
+    for kind, data in ends:
+        event = AgentEvent(type=kind, time=running.service.clock(), agent_id=kind, session_id="s", data=data)
+        await running.service.ingest([event])
+
+    reasons = {row["outcome"]: row["reason"] for row in (await read(http))["agents"]}
+
+    assert reasons == {"failed": "the session has failed: the disk is full", "completed": ""}
+
+
 async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http: httpx.AsyncClient) -> None:
     """B113"""
     add_agents(running, 1_000)
@@ -137,6 +153,7 @@ async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http:
     mine = await read(http, owner="user-03", limit=1000)
     asked = await read(http, search="deploy BUILD 11", limit=1000)
     named = await read(http, search="SESSION-999")
+    owned = await read(http, search="user-70", limit=1000)
     both = await read(http, owner="user-03", health="ended", repository="website", limit=1000)
 
     assert (everything["total"], len(everything["agents"])) == (1_000, 1)
@@ -160,6 +177,7 @@ async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http:
     questions = {f"Deploy build {number}?" for number in (11, 111, 116)}
     assert {row["question"] for row in asked["agents"]} == questions
     assert [row["agent_id"] for row in named["agents"]] == ["agent-00999"]
+    assert {row["owner"] for row in owned["agents"]} == {"user-70"}, "also one that is not counted"
     assert both["total"] == len(both["agents"]) == both["counts"]["health"]["ended"] > 0
     assert both["total"] < mine["total"]
 

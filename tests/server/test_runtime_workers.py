@@ -227,7 +227,7 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
         # How often, is a matter of when the judge looked.
         assert ticket.evidence_snippet.startswith("search was called ")
         assert ticket.evidence_snippet.endswith(" times with the same arguments and result in a row")
-    assert (ours.worker_graph_id, ours.worker_node_id) == ("hive", "search")
+    assert (ours.graph_id, ours.node_id) == ("hive", "search")
     assert ours.status is TicketStatus.INTERVENING
 
 

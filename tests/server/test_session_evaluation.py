@@ -95,7 +95,6 @@ async def test_higher_threshold_fires_later_or_never(running: Running, http: htt
         ("health_monitoring.loops.repeets", 5, "did you mean health_monitoring.loops.repeats?"),
         (REPEATS, 0, "it must be a number of at least 1 and at most 1,000,000, got 0"),
         (REPEATS, 2.5, "it must be a whole number"),
-        ("health_monitoring.health_check.error_rate", 1, "greater than 0 and less than 1, got 1"),
         ("health_monitoring.bands.warning", 99, "bands must rise"),
     ],
 )

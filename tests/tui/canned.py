@@ -276,6 +276,7 @@ ATTENTION: Final = [
         AttentionItem,
         item_id="permission-1",
         agent_id="refactor_auth",
+        agents="refactor_auth",
         session_id="refactor_auth-1",
         title="Run a command in /srv/app?",
         text="rm -rf build && make release",
@@ -290,6 +291,7 @@ ATTENTION: Final = [
         kind="approval",
         severity="critical",
         agent_id="billing_export",
+        agents="billing_export",
         session_id="billing_export-1",
         title="The queen asks to terminate it",
         text="The database refuses every connection since 09:58.",
@@ -303,6 +305,7 @@ ATTENTION: Final = [
         item_id="docs_checker/docs_checker-1",
         kind="question",
         agent_id="docs_checker",
+        agents="docs_checker",
         session_id="docs_checker-1",
         title="Which folder shall I check?",
         since=NOW - 180,
@@ -315,6 +318,7 @@ ATTENTION: Final = [
         kind="escalation",
         severity="high",
         agent_id="deep_research_agent",
+        agents="deep_research_agent",
         session_id="deep_research_agent-1",
         title="Decide how to go on with it",
         text="Two nudges changed nothing.",
@@ -328,6 +332,7 @@ ATTENTION: Final = [
         kind="ticket",
         severity="high",
         agent_id="inbox_triage",
+        agents="inbox_triage",
         session_id="inbox_triage-1",
         title="The mail server answers 429",
         since=NOW - 400,
@@ -340,13 +345,14 @@ ATTENTION: Final = [
         kind="incident",
         severity="high",
         agent_id="",
+        agents="mail_digest, lead_score and 2 more",
         session_id="",
         incarnation_id="",
         title="Model provider anthropic",
+        text="mail_digest has had no answer from its model provider since 09:48 UTC",
         since=NOW - 700,
         ticket_id="018f6f7e-0000-7000-8000-0000000000c4",
         workers=4,
-        acknowledged=True,
     ),
 ]
 HAPPENED: Final = [
@@ -414,6 +420,7 @@ class Canned:
         fleet: What the stream of the whole fleet tells.
         worker: What the stream of one worker tells.
         talk: What agents that are loaded say.
+        queen: The pieces of the queen's answers.
 
     Attributes:
         asked: Method, path and body of everything that was done.
@@ -424,7 +431,11 @@ class Canned:
     """
 
     def __init__(
-        self, fleet: list[Row] = HAPPENED, worker: list[Row] = STREAM, talk: list[Row] = CHAT_MESSAGES
+        self,
+        fleet: list[Row] = HAPPENED,
+        worker: list[Row] = STREAM,
+        talk: list[Row] = CHAT_MESSAGES,
+        queen: list[Row] | None = None,
     ) -> None:
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = 0
@@ -433,7 +444,7 @@ class Canned:
         self.feed: list[Row] = []
         self.told = 0
         """Streams that have told all that they have to tell."""
-        self._streams = {"fleet": fleet, "worker": worker, "talk": talk}
+        self._streams = {"fleet": fleet, "worker": worker, "talk": talk, "queen": queen or []}
 
     def client(self) -> AsyncQueenright:
         """Return a client of it."""
@@ -461,7 +472,8 @@ class Canned:
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
         types = request.url.params.get("types", "")
-        which = "worker" if types == "all" else "talk" if types.startswith("client_output_delta") else "fleet"
+        names = {"all": "worker", "client_output_delta": "talk", "queen_answer_delta": "queen"}
+        which = names.get(types.partition(",")[0], "fleet")
         return httpx.Response(
             200, headers={"content-type": "text/event-stream"}, content=self._tell(self._streams[which])
         )

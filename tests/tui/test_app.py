@@ -322,6 +322,23 @@ async def test_queen_is_asked_about_a_worker_without_a_ticket() -> None:
         assert (queen.agent_id, queen.session_id, queen.ticket()) == ("price_watch", "price_watch-1", None)
 
 
+async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
+    about = {"ticket_id": TICKETS[0]["ticket_id"], "question_id": "q"}
+    pieces = [
+        event("queen_answer_delta", 5, **about, index=index, text=text)
+        for index, text in enumerate(["She says ", "what she ", "sees"])
+    ]
+    async with terminal(Canned([], queen=pieces)) as (app, _):
+        await until(lambda: app.app_state.fleet.tickets, "the tickets")
+        ticket = app.app_state.fleet.ticket(TICKETS[0]["ticket_id"])
+        assert ticket is not None
+        screen = QueenScreen(app.app_state, ticket.agent_id, ticket.session_id, ticket)
+        screen._pending = 1
+        await app.push_screen(screen)
+
+        await until(seldom(lambda: "She says what she sees" in text_of(app)), "what she writes")
+
+
 async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")

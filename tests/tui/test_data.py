@@ -31,7 +31,7 @@ from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
-from queenright.tui.models import ChatEntry, Transcript, health_or_outcome
+from queenright.tui.models import ChatEntry, StreamedAnswer, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 from queenright.tui.session_timeline import SessionTimeline, describe_open, describe_shadow
@@ -494,3 +494,14 @@ def test_times_and_numbers_are_short() -> None:
         "2 d",
     ]
     assert [short_number(one) for one in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
+
+
+def test_answer_of_the_queen_grows_by_its_pieces() -> None:
+    def piece(index: int, text: str, question: str = "q1") -> Event:
+        return moment("queen_answer_delta", data={"index": index, "text": text, "question_id": question})
+
+    answer = StreamedAnswer().add(piece(0, "I will look. ")).add(piece(0, "It ")).add(piece(1, "repeats."))
+
+    assert answer.text == "It repeats."
+    assert StreamedAnswer().add(piece(3, "the rest")).text == ""
+    assert answer.add(piece(2, "another", "q2")).text == ""

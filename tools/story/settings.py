@@ -57,7 +57,7 @@ def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Setting
         judging={
             "judge": {"model": f"openai/{JUDGE}", **MODEL},
             "queen": {"model": f"openai/{QUEEN}", **MODEL},
-            "budget": {"dollars_per_hour": 0.055, "tokens_per_hour": 400_000},
+            "budget": {"dollars_per_day": 0.55, "tokens_per_day": 4_000_000},
         },
         alerting={"alertmanager_urls": [alertmanager]},
         step_logs=[str(step_logs)],

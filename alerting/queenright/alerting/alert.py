@@ -149,7 +149,7 @@ def annotations_for(
         "ticket_id": ticket.ticket_id,
         "fingerprint": ticket.fingerprint,
         "session_id": ticket.session_id,
-        "graph_id": ticket.worker_graph_id,
+        "graph_id": ticket.graph_id,
         "dashboard_url": _link(settings.dashboard_url, ticket),
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",

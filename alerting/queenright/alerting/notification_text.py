@@ -35,9 +35,10 @@ def describe_finding(ticket: EscalationTicket) -> str:
     cause = wording.cause(
         kind,
         agent=redact(ticket.agent_id, 100),
-        node=redact(ticket.worker_node_id, 100),
+        node=redact(ticket.node_id, 100),
         evidence=ticket.finding_evidence,
         since=ticket.first_seen if ticket.finding_since is None else ticket.finding_since,
+        now=ticket.updated_at,
     )
     fields = {**ticket.model_dump(mode="json"), "kind": kind.value, "cause": cause, "suggested_action": ""}
     text = ticket_policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()

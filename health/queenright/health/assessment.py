@@ -109,8 +109,7 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         elif severe:
             signals.append(_signal(name, Reading.BAD, severe))
         elif name == "errors" and v.status is WorkerStatus.FAILED:
-            why = f": {_mask(v.evidence)}" if v.evidence else ""
-            signals.append(_signal(name, Reading.WARNING, f"the session has failed{why}"))
+            signals.append(_signal(name, Reading.WARNING, failure_reason(v)))
         else:
             text = describe(v, now)
             signals.append(_signal(name, Reading.OK if text else Reading.UNKNOWN, text or "not reported"))
@@ -145,6 +144,11 @@ _NUMERIC_EVIDENCE: Final = frozenset(
 
 def _signal(name: str, verdict: Reading, evidence: str) -> Signal:
     return Signal(name=name, verdict=verdict, evidence=evidence[-_EVIDENCE_LIMIT:])
+
+
+def failure_reason(v: VitalSigns) -> str:
+    """Return why a failed session failed, secrets masked."""
+    return f"the session has failed: {_mask(v.evidence)}" if v.evidence else "the session has failed"
 
 
 def _mask(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import detector_clocks
 from queenright.health.detectors import failed_calls_limit, hasty_polls
+from queenright.health.error_rate import MAX_ERROR_RATE
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
@@ -73,7 +74,7 @@ def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
             yield DetectorValue(kind, value, limit, text)
     if v.error_share:
         text = f"share of the last {v.outcomes} calls and steps that failed"
-        yield DetectorValue(kinds.ERROR_RATE, v.error_share, settings.health_check.error_rate, text)
+        yield DetectorValue(kinds.ERROR_RATE, v.error_share, MAX_ERROR_RATE, text)
 
 
 def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:

@@ -402,7 +402,8 @@ def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> F
     return Finding(
         kind=FindingKind.RETRY_STORM,
         severity=severity,
-        evidence=f"{bad} bad steps since the last ACCEPT, {v.bad_repeats} of them brought nothing new",
+        evidence=f"{bad} bad steps since the last ACCEPT, "
+        f"of which {bad - v.bad_repeats or 'none'} brought new information",
         since=v.bad_since,
         ticket=ticket,
     )

@@ -8,6 +8,8 @@ from queenright.health.vital_state import VitalState
 
 ERROR_WINDOW: Final = 20
 """Window of calls and steps for the error rate; one failure is 5 %."""
+MAX_ERROR_RATE: Final = 0.25
+"""A larger share is more than exploration (IMPL-REQ-003)."""
 _ERROR_MINIMUM: Final = 8
 """Minimum calls and steps for the error rate; with fewer, a single failure could exceed any limit."""
 _ERROR_RATE_CLEARS: Final = 0.8
@@ -29,9 +31,8 @@ def record_outcome(v: VitalState, failed: bool, at: float) -> None:
     if failures == 0:
         v.error_rate_high = False
         return
-    limit = v.settings.health_check.error_rate
     if v.error_rate_high:
-        v.error_rate_high = failures >= _ERROR_RATE_CLEARS * limit * of
-    elif of >= _ERROR_MINIMUM and failures > limit * of:
+        v.error_rate_high = failures >= _ERROR_RATE_CLEARS * MAX_ERROR_RATE * of
+    elif of >= _ERROR_MINIMUM and failures > MAX_ERROR_RATE * of:
         v.error_rate_high = True
         v.error_rate_since = at

@@ -11,6 +11,8 @@ from typing import Final
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
+INCIDENT_SECONDS: Final = 600.0
+"""How long a worker counts for an incident: since its last activity, or after its end."""
 STORM: Final = "storm"
 """The cause of an incident without a known shared cause."""
 
@@ -46,13 +48,13 @@ def ended_in_incident(ticket: EscalationTicket) -> bool:
     return is_gone and ticket.shares_cause and ticket.condition_cleared_at is None
 
 
-def incidents_of(tickets: Iterable[EscalationTicket], *, now: float, window: float) -> list[Incident]:
+def incidents_of(tickets: Iterable[EscalationTicket], *, now: float) -> list[Incident]:
     """
     Group tickets into incidents, newest first. A ticket without a shared cause belongs to none.
 
     The end of a session says nothing about the cause: its ticket keeps the incident open until calls of
-    another one succeed, for ``window`` seconds at most. A cause that returns after all its tickets had closed
-    is another incident.
+    another one succeed, for ``INCIDENT_SECONDS`` at most. A cause that returns after all its tickets had
+    closed is another incident.
     """
     by_group: dict[str, list[EscalationTicket]] = defaultdict(list)
     for ticket in sorted(tickets, key=lambda ticket: (ticket.first_seen, ticket.ticket_id)):
@@ -61,7 +63,7 @@ def incidents_of(tickets: Iterable[EscalationTicket], *, now: float, window: flo
     incidents = [
         _incident(part, ends, now)
         for group in by_group.values()
-        for ends in [_ends(group, window)]
+        for ends in [_ends(group)]
         for part in _split(group, ends)
         if len({_worker(ticket) for ticket in part}) > 1
     ]
@@ -90,7 +92,7 @@ def _split(
     return parts
 
 
-def _ends(tickets: Sequence[EscalationTicket], window: float) -> dict[str, float | None]:
+def _ends(tickets: Sequence[EscalationTicket]) -> dict[str, float | None]:
     """Return when each ticket of one cause stops keeping its incident open; None if that is not known."""
     successes = sorted(
         ticket.condition_cleared_at for ticket in tickets if ticket.condition_cleared_at is not None
@@ -100,7 +102,7 @@ def _ends(tickets: Sequence[EscalationTicket], window: float) -> dict[str, float
         end = ticket.updated_at if ticket.closed_at is None else ticket.closed_at
         if ended_in_incident(ticket):
             later = bisect_left(successes, end)
-            end = min([end + window, *successes[later : later + 1]])
+            end = min([end + INCIDENT_SECONDS, *successes[later : later + 1]])
         ends[ticket.ticket_id] = None if ticket.is_open else end
     return ends
 
@@ -124,15 +126,9 @@ def _incident(tickets: Sequence[EscalationTicket], ends: Mapping[str, float | No
 
 
 class IncidentWatch:
-    """
-    Finds the incidents that have closed: with a ticket, or by the clock.
+    """Finds the incidents that have closed: with a ticket, or by the clock."""
 
-    Args:
-        window: See ``incidents_of``.
-    """
-
-    def __init__(self, window: float) -> None:
-        self.window = window
+    def __init__(self) -> None:
         self._open: dict[str, str] = {}
         """The open incident of each group of tickets."""
         self._changed: set[str] = set()
@@ -184,5 +180,5 @@ class IncidentWatch:
     def _latest(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:
         all_tickets = list(tickets)
         groups = {ticket.ticket_id: ticket.storm_id for ticket in all_tickets}
-        latest = reversed(incidents_of(all_tickets, now=now, window=self.window))
+        latest = reversed(incidents_of(all_tickets, now=now))
         return {groups[incident.incident_id]: incident for incident in latest}

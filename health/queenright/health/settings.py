@@ -29,7 +29,6 @@ from queenright.health.findings import SHADOW_KINDS, FindingKind
 from queenright.runtime.breakers import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
 """The share that may fail."""
@@ -127,8 +126,6 @@ class HealthCheckSettings(_Block):
     """Seconds of activity without a tool call or progress after which a worker is stuck."""
     consecutive_failures: Count = 3
     """Failures in a row above which a worker is failing."""
-    error_rate: Share = 0.25
-    """Share of failed calls and steps, of the last 20, above which a worker is degraded."""
 
     @property
     def no_tokens_seconds(self) -> float:
@@ -209,25 +206,25 @@ class LoopSettings(_Block):
     """Pause after which any equal call is a poll."""
     polls: ClassVar = 20
     """Polls with the same answer, when they are quicker than that or are not of a state."""
+    poll_seconds: ClassVar = 15.0
+    """Pause after which the same read in a row is a poll; loops repeat within seconds. For a state: 5."""
+    window: ClassVar = 20
+    """Calls among which repeats are counted: more than the longest cycle, 4 calls times 3 rounds."""
+    error_streak: ClassVar = 5
+    """Turns in a row in which one tool failed with one class of error; the same as ``bands.warning``."""
+    provider_failures: ClassVar = 3
+    """Failed model calls in a row: clients retry twice on their own."""
+    token_spike_factor: ClassVar = 4.0
+    """Input tokens of a model call, as a multiple of the median of the five before it."""
+    token_spike_minimum: ClassVar = 20_000
+    """Input tokens below which a call is never a spike: reading a file stays below."""
 
-    window: Count = 20
-    """Calls of a worker among which repeats are counted."""
     consecutive: Count = 3
     """Equal calls with equal results in a row."""
     repeats: Count = 4
     """Equal calls with equal results in the window, with no change between them."""
-    error_streak: Count = 5
-    """Turns in a row in which one tool failed with one class of error."""
-    provider_failures: Count = 3
-    """Failed model calls in a row."""
     idle_turns: Count = 8
     """Model answers in a row without a tool call or a user message."""
-    token_spike_factor: Annotated[float, Field(gt=1)] = 4
-    """Input tokens of a model call, as a multiple of the median of the five before it."""
-    token_spike_minimum: Count = 20_000
-    """Input tokens below which a call is never a spike."""
-    poll_seconds: Seconds = 15
-    """Pause, in seconds, after which the same read in a row is a poll; for a state or a log, 5 at most."""
     exempt_tools: tuple[str, ...] = ()
     """Names of tools that may repeat; empty: none."""
 
@@ -297,10 +294,6 @@ class TicketSettings(_Block):
     abandoned_run_seconds: Seconds = 3_600
     """The same, in seconds, for a stalled run without heartbeats and open work."""
     re_escalation: ReEscalationSettings = ReEscalationSettings()
-    incident_workers: Annotated[int, Field(ge=2, le=100_000)] = 3
-    """Workers whose calls of one tool fail alike that make an incident."""
-    incident_window_seconds: Seconds = 600
-    """Seconds for which a worker counts for an incident: since its last activity, or after its end."""
 
 
 class NudgeSettings(_Block):
@@ -555,8 +548,6 @@ class RuleSettings(_Block):
     """Thresholds of alert rules that no detector has. Export the rules after a change."""
 
     bad_steps: BadStepsObjective = BadStepsObjective()
-    waiting_for_user_seconds: Seconds = 1800
-    """Seconds that a worker waits for its user."""
 
 
 class HealthSettings(_Block):

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, WorkerKey
+from queenright.health.incidents import INCIDENT_SECONDS
 from queenright.health.monitor import WorkerHealth
-from queenright.health.settings import HealthSettings
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.effects import effect_of_tool, is_shell
 
+INCIDENT_WORKERS: Final = 3
+"""Workers whose calls fail alike: two may be a coincidence."""
 _MCP_TOOL: Final = "mcp__"
 _FAILING_CALL_KINDS: Final = frozenset(
     {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS, FindingKind.DOOM_LOOP}
@@ -29,25 +31,24 @@ def shared_cause(
     health: WorkerHealth,
     finding: Finding,
     workers: Callable[[], Iterable[WorkerHealth]],
-    settings: HealthSettings,
     now: float,
 ) -> str:
     """
     Return the cause that this worker shares with other workers in trouble; empty if there is none.
 
-    ``tickets.incident_workers`` that fail with the same class of error within
-    ``tickets.incident_window_seconds`` share the provider of their model (``provider:anthropic``), an MCP
-    server (``mcp:github``) or a tool (``tool:search``); but no shell or editor, in which equal errors have
-    causes of their own. Each running session counts once; the ended sessions of an agent count as one.
-    Fewer share a provider or a server too, unless more workers get answers from it, or the error is mostly
-    the caller's own, such as a wrong key. Failed runs share the provider of the last failed call.
+    Three workers that fail with the same class of error within ten minutes share the provider of their model
+    (``provider:anthropic``), an MCP server (``mcp:github``) or a tool (``tool:search``); but no shell or
+    editor, in which equal errors have causes of their own. Each running session counts once; the ended
+    sessions of an agent count as one. Fewer share a provider or a server too, unless more workers get answers
+    from it, or the error is mostly the caller's own, such as a wrong key. Failed runs share the provider of
+    the last failed call.
 
     Args:
         finding: The worst that is wrong with it.
         workers: Gives the fleet, in any order.
     """
     cause, v = possible_cause(health, finding), health.vitals
-    since, most = now - settings.tickets.incident_window_seconds, settings.tickets.incident_workers
+    since, most = now - INCIDENT_SECONDS, INCIDENT_WORKERS
     kind, _, name = cause.partition(":")
     match kind:
         case "provider":

@@ -161,7 +161,7 @@ def worker_ended(
 
 def rename(ticket: EscalationTicket, agent_id: str, session_id: str) -> EscalationTicket:
     """Return a ticket under the new names of its worker."""
-    identity = fingerprint(agent_id, session_id, ticket.worker_node_id, ticket.kind)
+    identity = fingerprint(agent_id, session_id, ticket.node_id, ticket.kind)
     return ticket.model_copy(update={"agent_id": agent_id, "session_id": session_id, "fingerprint": identity})
 
 

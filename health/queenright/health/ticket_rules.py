@@ -69,8 +69,8 @@ def worker_facts(health: WorkerHealth, now: float) -> WorkerFacts:
     return WorkerFacts(
         agent_id=vitals.agent_id,
         session_id=vitals.session_id,
-        worker_node_id=vitals.node_id,
-        worker_graph_id=vitals.graph_id,
+        node_id=vitals.node_id,
+        graph_id=vitals.graph_id,
         incarnation_id=vitals.incarnation_id,
         recent_verdicts=tuple(vitals.recent_verdicts),
         total_steps_checked=vitals.steps_total,
@@ -247,7 +247,7 @@ def with_current_facts(
     ticket: EscalationTicket, facts: WorkerFacts, texts: Mapping[str, Any]
 ) -> EscalationTicket:
     """Return the ticket with the worker's current facts and ``texts``; its node and graph stay."""
-    where = {"worker_graph_id": ticket.worker_graph_id, "worker_node_id": ticket.worker_node_id}
+    where = {"graph_id": ticket.graph_id, "node_id": ticket.node_id}
     return ticket.model_copy(update={**dict(facts), **where, **texts})
 
 
@@ -292,4 +292,4 @@ def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth)
 
 
 def _fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
-    return fingerprint(facts.agent_id, facts.session_id, facts.worker_node_id, kind)
+    return fingerprint(facts.agent_id, facts.session_id, facts.node_id, kind)

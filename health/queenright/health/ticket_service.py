@@ -13,8 +13,7 @@ import asyncio
 import contextlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
@@ -23,16 +22,23 @@ from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events, read_events
-from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
+from queenright.health.findings import FindingKind, Severity, WorkerKey
 from queenright.health.incidents import IncidentWatch
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place
-from queenright.health.run_cost import spending_since
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.shared_cause import possible_cause
 from queenright.health.store import Store
-from queenright.health.ticket_lifecycle import Change
+from queenright.health.ticket_deadlines import TicketDeadlines
+from queenright.health.ticket_reports import (
+    FindGroup,
+    PreparedReport,
+    Report,
+    find_joining,
+    join_causes,
+    prepare_report,
+)
+from queenright.health.ticket_transaction import Decide, Decided, OnChange, Raised, TicketTransaction
 from queenright.health.tickets import (
     AckChannel,
     EscalationTicket,
@@ -42,19 +48,17 @@ from queenright.health.tickets import (
     TicketRejectedError,
     TicketStatus,
     TicketStatusError,
-    mismatches,
 )
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 T = TypeVar("T")
-OnChange = Callable[[Connection, EscalationTicket], None]
 FindJoined = Callable[[Connection, EscalationTicket], EscalationTicket | None]
 
 _REMEMBERED_CLOSED: Final = 1_000
-_TEXT_LIMIT: Final = 1_000
-_LONG_TEXT_LIMIT: Final = 4_000
+_NOTE_LIMIT: Final = 1_000
+_REASON_LIMIT: Final = 4_000
 _REPORTED_LATE_SECONDS: Final = 86_400.0
 """An incident that closed while the service was down is reported at the start, if that is not longer ago."""
 _END_REASONS: Final = {
@@ -63,25 +67,6 @@ _END_REASONS: Final = {
 }
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """A ticket after a report, and what the report changed."""
-
-    ticket: EscalationTicket
-    change: Change
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the judge reports about a worker: ``model`` wrote the draft, in this trace and span."""
-
-    health: WorkerHealth
-    draft: TicketDraft
-    trace_id: str = ""
-    span_id: str = ""
-    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +81,7 @@ class Decision:
     model: str = ""
 
 
-@dataclass(slots=True)
-class _Changes:
-    """Tickets to remember and events to publish after the commit."""
-
-    tickets: list[EscalationTicket] = field(default_factory=list)
-    events: list[AgentEvent] = field(default_factory=list)
-
-
-_Work = Callable[[Connection, _Changes], T]
-
-
-def _with_spending(conn: Connection, ticket: EscalationTicket) -> EscalationTicket:
-    if ticket.trouble_since is None:
-        return ticket
-    key = ticket.agent_id, ticket.session_id
-    return ticket.model_copy(update=spending_since(conn, *key, ticket.trouble_since))
+_Work = Callable[[TicketTransaction], T]
 
 
 class TicketService:
@@ -141,7 +111,7 @@ class TicketService:
         clock: Clock,
         ids: Callable[[], str] = new_id,
         publish: Callable[..., None],
-        group: Callable[[WorkerHealth, Finding], str] = lambda health, finding: "",
+        group: FindGroup = lambda health, finding: "",
         find_worker: Callable[[str, str], WorkerHealth | None] = lambda agent_id, session_id: None,
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
@@ -155,30 +125,18 @@ class TicketService:
         self._group = group
         self._find_worker = find_worker
         self._on_change = on_change
-        self._silenced_until = silenced_until
         self._dead_from = dead_from
         self._find_joined = find_joined
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._running: set[asyncio.Task[Any]] = set()
-        self._deadlines: list[tuple[float, str]] = []
-        """A heap of when ``settle`` looks at each ticket, silences aside."""
-        self._scheduled: dict[str, float] = {}
-        """The valid heap entry of each ticket."""
-        self._reached: set[str] = set()
-        """Due tickets that have not changed since: silenced ones."""
-        self._incidents = IncidentWatch(settings.tickets.incident_window_seconds)
-        self.replace_settings(settings)
+        self._deadlines = TicketDeadlines(settings.tickets, silenced_until)
+        self._incidents = IncidentWatch()
 
     def replace_settings(self, settings: HealthSettings) -> None:
         """Replace the deadlines, also those of open tickets."""
-        self._hold = settings.tickets.hold_seconds
-        self._remind_after = settings.tickets.re_escalation.after_minutes * 60
-        self._remind_most = settings.tickets.re_escalation.max
-        self._incidents.window = settings.tickets.incident_window_seconds
-        for ticket in self._live.values():
-            self._schedule(ticket)
+        self._deadlines.replace_settings(settings.tickets)
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -270,14 +228,7 @@ class TicketService:
 
     def next_deadline(self) -> float | None:
         """Return when ``settle`` has work to do, in seconds since the epoch; None if never."""
-        while self._deadlines:
-            at, ticket_id = self._deadlines[0]
-            if self._scheduled.get(ticket_id) == at and self._due(self._live[ticket_id]) == at:
-                break
-            self._take_first_deadline()
-        deadlines = [self._due(self._live[ticket_id]) for ticket_id in self._reached]
-        deadlines += [at for at, _ in self._deadlines[:1]]
-        return min((at for at in deadlines if at is not None), default=None)
+        return self._deadlines.next_due_at()
 
     # -- reports of the judge and the monitor -------------------------------------------------------
 
@@ -298,9 +249,8 @@ class TicketService:
                 another worker.
             StoreError: The ticket could not be stored; nothing has changed.
         """
-        causes: set[str] = set()
-        work = self._report(Report(health, draft, trace_id, span_id, model), causes)
-        [raised] = await self._commit(self._with_children([work], causes))
+        report = Report(health, draft, trace_id, span_id, model)
+        [raised] = await self._raise([prepare_report(report, self._group, self._clock())])
         assert raised is not None
         return raised
 
@@ -314,111 +264,26 @@ class TicketService:
         Raises:
             StoreError: The tickets could not be stored; nothing has changed.
         """
-        causes: set[str] = set()
-        works = [self._report_or_none(report, causes) for report in reports]
-        return await self._commit(self._with_children(works, causes))
+        return await self._raise([self._prepare_or_none(report) for report in reports])
 
-    def _report_or_none(self, report: Report, causes: set[str]) -> _Work[Raised] | None:
+    def _prepare_or_none(self, report: Report) -> PreparedReport | None:
         try:
-            return self._report(report, causes)
+            return prepare_report(report, self._group, self._clock())
         except TicketRejectedError:
             return None
 
-    def _with_children(
-        self, works: Sequence[_Work[Raised] | None], causes: Collection[str]
-    ) -> _Work[list[Raised | None]]:
-        """Return the work of reports, after which the open tickets with their causes join the incidents."""
-        children = self._find_children(causes)
+    async def _raise(self, reports: Sequence[PreparedReport | None]) -> list[Raised | None]:
+        """Write reports, after which the open tickets with their causes join the incidents."""
+        causes = {cause for report in reports if report is not None for cause in report.shared_causes}
+        joining = find_joining(self._live.values(), causes, self._find_worker, self._group)
         now = self._clock()
 
-        def work(conn: Connection, changes: _Changes) -> list[Raised | None]:
-            raised = [None if change is None else change(conn, changes) for change in works]
-            for ticket_id, cause in children.items():
-                ticket = table.find_ticket(conn, ticket_id)
-                if ticket is None or not ticket.is_open or ticket.storm_id:
-                    continue
-                child = ticket.model_copy(update={"storm_id": cause, "updated_at": now})
-                table.update_ticket(conn, child)
-                changes.tickets.append(child)
-                self._notify(conn, child)
+        def work(tx: TicketTransaction) -> list[Raised | None]:
+            raised = [None if report is None else report.write(tx) for report in reports]
+            join_causes(tx, joining, now)
             return raised
 
-        return work
-
-    def _find_children(self, causes: Collection[str]) -> dict[str, str]:
-        """Return the open tickets without a group whose workers share one of these causes by now."""
-        children = {}
-        for ticket in self._live.values() if causes else ():
-            if not ticket.is_open or ticket.storm_id:
-                continue
-            health = self._find_worker(ticket.agent_id, ticket.session_id)
-            findings = () if health is None else health.findings
-            finding = next((finding for finding in findings if finding.kind is ticket.kind), None)
-            # What could be shared is known without a look at the fleet.
-            if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
-                continue
-            reasons = rules.reasons(health)
-            child = ticket.model_copy(update={"storm_id": cause})
-            if (
-                finding in reasons
-                and self._group(health, finding) == cause
-                and not rules.has_separate_trouble(child, reasons)
-            ):
-                children[ticket.ticket_id] = cause
-        return children
-
-    def _report(self, report: Report, causes: set[str]) -> _Work[Raised]:
-        """Return the work that writes a report into a transaction; add the causes that it shares."""
-        now, draft = self._clock(), report.draft
-        facts = rules.worker_facts(report.health, now)
-        findings = rules.reasons(report.health)
-        if errors := rules.objections(report.health, findings) or mismatches(draft, facts):
-            raise TicketRejectedError(*errors)
-        groups = {finding.kind: self._group(report.health, finding) for finding in findings}
-        causes.update(group for group in groups.values() if ":" in group)
-        texts: dict[str, Any] = {
-            "cause": redact(draft.cause, _TEXT_LIMIT),
-            "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),
-            "suggested_action": redact(draft.suggested_action, _TEXT_LIMIT),
-            "evidence_snippet": redact(draft.evidence_snippet or findings[0].evidence),
-            "trace_id": report.trace_id,
-            "span_id": report.span_id,
-            "judge_model": report.model,
-        }
-
-        def work(conn: Connection, changes: _Changes) -> Raised:
-            live = table.live_tickets_of_worker(conn, facts.agent_id, facts.session_id)
-            ticket, finding, severity = rules.match_ticket(live, findings, draft.severity, facts)
-            texts.update(words_kind=finding.kind, words_severity=severity)
-            if ticket is None:
-                texts.update(rules.finding_fields(report.health, None, [finding]))
-                for other in live:
-                    if other.is_open and not rules.own_findings(other, findings):
-                        # A session has one open ticket: the shared cause is over, and this finding is worse.
-                        over = lifecycle.settle(lifecycle.clear(other, now=now), now=now, hold=0.0)
-                        why = {"closed_reason": "the shared cause is over"}
-                        self._close(conn, changes, over.model_copy(update=why))
-                group = groups[finding.kind]
-                ticket = rules.new_ticket(
-                    self._ids(), facts, finding, findings, severity, texts, now, storm_id=group
-                )
-                ticket = _with_spending(conn, ticket)
-                table.insert_ticket(conn, ticket)
-                return self._raised(conn, changes, ticket, "opened")
-            changed, change = rules.count_report(ticket, findings, severity, now)
-            texts.update(rules.finding_fields(report.health, changed, findings))
-            # A count updates only numbers, and a text of the rules, which contains them.
-            if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, findings):
-                change = "renewed"
-            current = rules.updated_text(ticket, findings[0], texts) if change == "counted" else texts
-            changed = rules.with_current_facts(changed, facts, current)
-            changed = _with_spending(conn, changed)
-            table.update_ticket(conn, changed)
-            raised = self._raised(conn, changes, changed, change)
-            self._notify_new_trouble(conn, changes, ticket, changed, now)
-            return raised
-
-        return work
+        return await self._commit(work)
 
     async def observe(self, health: WorkerHealth) -> None:
         """
@@ -434,8 +299,8 @@ class TicketService:
         findings = rules.reasons(health)
         reason = _END_REASONS.get(health.vitals.status, "the worker ended")
 
-        def work(conn: Connection, changes: _Changes) -> None:
-            live = table.live_tickets_of_worker(conn, *key)
+        def work(tx: TicketTransaction) -> None:
+            live = table.live_tickets_of_worker(tx.conn, *key)
             is_other_open = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
@@ -446,10 +311,10 @@ class TicketService:
                 )
                 if ended or rules.is_about_earlier_incarnation(ticket, health):
                     why = reason if ended else "the worker has a new incarnation"
-                    self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
+                    tx.close(lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
                     is_other_open = (
-                        self._apply(conn, changes, ticket, health, findings, now, is_other_open=is_other_open)
+                        tx.apply_findings(ticket, health, findings, now, is_other_open=is_other_open)
                         or is_other_open
                     )
 
@@ -466,20 +331,19 @@ class TicketService:
             return
         now, reason = self._clock(), f"the worker is now {new[0]!r}, session {new[1]!r}"
 
-        def work(conn: Connection, changes: _Changes) -> None:
-            has_others = bool(table.live_tickets_of_worker(conn, *new))
-            for former in table.tickets_of_worker(conn, *old):
+        def work(tx: TicketTransaction) -> None:
+            has_others = bool(table.live_tickets_of_worker(tx.conn, *new))
+            for former in table.tickets_of_worker(tx.conn, *old):
                 ticket = lifecycle.rename(former, *new)
                 if not ticket.is_live:
-                    table.update_ticket(conn, ticket)
+                    table.update_ticket(tx.conn, ticket)
                     if ticket.ticket_id in self._closed:
-                        changes.tickets.append(ticket)
+                        tx.tickets.append(ticket)
                 elif has_others:
-                    self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=reason))
+                    tx.close(lifecycle.worker_ended(ticket, now=now, reason=reason))
                 else:
-                    table.update_ticket(conn, ticket)
-                    changes.tickets.append(ticket)
-                    self._notify(conn, ticket)
+                    tx.update(ticket)
+                    tx.notify(ticket)
 
         await self._commit(work)
 
@@ -490,14 +354,7 @@ class TicketService:
         Reminders go out for notified tickets that nobody acknowledged. A reminder that was due several times
         (during a restart) is sent once.
         """
-        while self._deadlines and self._deadlines[0][0] <= now:
-            self._take_first_deadline()
-        due_ids = [
-            ticket_id
-            for ticket_id in self._reached
-            if (at := self._due(self._live[ticket_id])) is not None and at <= now and ticket_id not in exclude
-        ]
-        due_ids.sort(key=lambda ticket_id: (self._live[ticket_id].first_seen, ticket_id))
+        due_ids = self._deadlines.due_ids(now, exclude)
         closed: list[EscalationTicket] = []
         for first in range(0, len(due_ids), _SETTLED_AT_ONCE):
             closed += await self._settle(due_ids[first : first + _SETTLED_AT_ONCE], now)
@@ -508,7 +365,7 @@ class TicketService:
         if not (closed := self._incidents.closed(self.recent_tickets(), now)):
             return
 
-        def work(conn: Connection, changes: _Changes) -> None:
+        def work(tx: TicketTransaction) -> None:
             for incident in closed.values():
                 data = {
                     "incident_id": incident.incident_id,
@@ -518,7 +375,7 @@ class TicketService:
                     "closed_at": incident.closed_at,
                 }
                 event = AgentEvent(id=self._ids(), type=EventType.INCIDENT_CLOSED, time=now, data=data)
-                changes.events.append(event)
+                tx.events.append(event)
 
         await self._commit(work)
         self._incidents.remove(closed)
@@ -526,18 +383,18 @@ class TicketService:
     async def _settle(self, ticket_ids: Collection[str], now: float) -> list[EscalationTicket]:
         """Settle these tickets in one transaction; return those that closed."""
 
-        def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
+        def work(tx: TicketTransaction) -> list[EscalationTicket]:
             closed = []
             for ticket_id in ticket_ids:
-                ticket = table.find_ticket(conn, ticket_id)
+                ticket = tx.find(ticket_id)
                 if ticket is None or not ticket.is_live:
                     continue
-                settled = lifecycle.settle(ticket, now=now, hold=self._hold)
+                settled = lifecycle.settle(ticket, now=now, hold=self._deadlines.hold)
                 if not settled.is_live:
-                    self._close(conn, changes, settled)
+                    tx.close(settled)
                     closed.append(settled)
-                elif (at := self._remind_at(ticket)) is not None and at <= now:
-                    self._remind(conn, changes, ticket, now)
+                elif (at := self._deadlines.reminder_at(ticket)) is not None and at <= now:
+                    tx.remind(ticket, now)
             return closed
 
         return await self._commit(work)
@@ -557,47 +414,16 @@ class TicketService:
         """
         now = self._clock()
 
-        def work(conn: Connection, changes: _Changes) -> None:
-            ticket = table.find_ticket(conn, ticket_id)
+        def work(tx: TicketTransaction) -> None:
+            ticket = tx.find(ticket_id)
             if ticket is None or not ticket.is_live:
                 return
             if ticket.status is TicketStatus.INTERVENING and (ticket.bumped_at or 0.0) < since:
-                self._remind(conn, changes, ticket, now, is_request=True)
+                tx.remind(ticket, now, is_request=True)
             else:
-                self._notify(conn, ticket)
+                tx.notify(ticket)
 
         await self._commit(work)
-
-    def _schedule(self, ticket: EscalationTicket) -> None:
-        """Schedule the next look of ``settle`` at a ticket; a silence may only defer what it does then."""
-        self._reached.discard(ticket.ticket_id)
-        at = lifecycle.hold_ends(ticket, self._hold) if ticket.is_live else None
-        if at is None and ticket.is_live:
-            at = lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
-        if at is None:
-            self._scheduled.pop(ticket.ticket_id, None)
-        elif self._scheduled.get(ticket.ticket_id) != at:
-            self._scheduled[ticket.ticket_id] = at
-            heappush(self._deadlines, (at, ticket.ticket_id))
-
-    def _take_first_deadline(self) -> None:
-        at, ticket_id = heappop(self._deadlines)
-        if self._scheduled.get(ticket_id) == at:
-            del self._scheduled[ticket_id]
-            self._reached.add(ticket_id)
-
-    def _due(self, ticket: EscalationTicket) -> float | None:
-        """Return when ``settle`` has work to do. There are no reminders during the hold."""
-        ends = lifecycle.hold_ends(ticket, self._hold)
-        return self._remind_at(ticket) if ends is None else ends
-
-    def _remind_at(self, ticket: EscalationTicket) -> float | None:
-        at = lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
-        if at is None or self._silenced_until is None:
-            return at
-        # Defer reminders while the ticket is silenced.
-        until = self._silenced_until(ticket.ticket_id)
-        return at if until is None else max(at, until)
 
     # -- decisions of the queen and the operator ----------------------------------------------------
 
@@ -614,7 +440,7 @@ class TicketService:
         reason = _require_text("reason", reason)
         now = self._clock()
 
-        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
             changed = lifecycle.dismiss(
                 ticket,
                 reason=reason,
@@ -624,7 +450,7 @@ class TicketService:
                 dead_from=self._worker_dead_from(ticket),
             )
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
-            return changed, [self._event(changed, EventType.TICKET_TRIAGED, data)]
+            return changed, [tx.event(changed, EventType.TICKET_TRIAGED, data)]
 
         return await self._decide(ticket_id, change, tell=False)
 
@@ -666,12 +492,12 @@ class TicketService:
         """
         works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
 
-        def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
+        def work(tx: TicketTransaction) -> list[EscalationTicket]:
             changed = []
             for change in works:
                 # Skip a ticket that was decided on in the meantime.
                 with contextlib.suppress(TicketNotFoundError, TicketClosedError, TicketStatusError):
-                    changed.append(change(conn, changes))
+                    changed.append(change(tx))
             return changed
 
         return await self._commit(work)
@@ -681,8 +507,8 @@ class TicketService:
         urgency = _require_text("urgency", decision.urgency)
         now = self._clock()
 
-        def work(conn: Connection, changes: _Changes) -> EscalationTicket:
-            def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+        def work(tx: TicketTransaction) -> EscalationTicket:
+            def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
                 changed = lifecycle.intervene(
                     ticket,
                     analysis=analysis,
@@ -694,7 +520,7 @@ class TicketService:
                 changed = changed.model_copy(update={"queen_model": decision.model})
                 joined: list[AgentEvent] = []
                 if ticket.status is TicketStatus.OPEN:
-                    changed, joined = self._join(conn, changed, now)
+                    changed, joined = self._join(tx, changed, now)
                 triaged = {
                     "ticket_id": ticket.ticket_id,
                     "decision": changed.triage_decision,
@@ -710,20 +536,18 @@ class TicketService:
                     "untriaged": decision.untriaged,
                 }
                 return changed, [
-                    self._event(changed, EventType.TICKET_TRIAGED, triaged),
-                    self._event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
+                    tx.event(changed, EventType.TICKET_TRIAGED, triaged),
+                    tx.event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
                     *joined,
                 ]
 
-            return self._decision(decision.ticket_id, change, tell=True)(conn, changes)
+            return tx.decide(decision.ticket_id, change, tell=True)
 
         return work
 
-    def _join(
-        self, conn: Connection, ticket: EscalationTicket, now: float
-    ) -> tuple[EscalationTicket, list[AgentEvent]]:
+    def _join(self, tx: TicketTransaction, ticket: EscalationTicket, now: float) -> Decided:
         """Join an earlier ticket's incident, if there is one, and take over its acknowledgement."""
-        earlier = self._find_joined(conn, ticket)
+        earlier = self._find_joined(tx.conn, ticket)
         if earlier is None:
             return ticket, []
         joined = lifecycle.join(ticket, earlier)
@@ -731,7 +555,7 @@ class TicketService:
             return joined, []
         note = f"the same incident as ticket {earlier.ticket_id}"
         return self._acknowledgement(
-            joined, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
+            tx, joined, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
         )
 
     async def acknowledge(
@@ -744,11 +568,11 @@ class TicketService:
             TicketRejectedError: ``by`` is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.acknowledge``.
         """
-        by, note = _require_text("by", by), redact(note.strip(), _TEXT_LIMIT)
+        by, note = _require_text("by", by), redact(note.strip(), _NOTE_LIMIT)
         now = self._clock()
 
-        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            return self._acknowledgement(ticket, by, via, note, now)
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+            return self._acknowledgement(tx, ticket, by, via, note, now)
 
         return await self._decide(ticket_id, change, tell=False)
 
@@ -763,13 +587,13 @@ class TicketService:
             TicketNotFoundError, TicketClosedError, TicketStatusError: See
                 ``ticket_lifecycle.resolve_incident``.
         """
-        by, note = _require_text("by", by), redact(note.strip(), _TEXT_LIMIT)
+        by, note = _require_text("by", by), redact(note.strip(), _NOTE_LIMIT)
         now = self._clock()
 
-        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
             changed = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
             is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
-            return changed, [] if is_acknowledged else [self._acknowledged(changed, by, via, note)]
+            return changed, [] if is_acknowledged else [self._acknowledged(tx, changed, by, via, note)]
 
         return await self._decide(ticket_id, change, tell=False)
 
@@ -786,26 +610,28 @@ class TicketService:
             TicketRejectedError: ``by`` is empty.
             TicketNotFoundError: See ``find``.
         """
-        by, note = _require_text("by", by), redact(note.strip(), _TEXT_LIMIT)
+        by, note = _require_text("by", by), redact(note.strip(), _NOTE_LIMIT)
         now = self._clock()
 
-        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
             changed = lifecycle.acknowledge_ended(
                 ticket, by=by, now=now, via=via, note=note, is_resolved=is_resolved
             )
-            return changed, [] if ticket.acknowledged_by else [self._acknowledged(changed, by, via, note)]
+            return changed, [] if ticket.acknowledged_by else [self._acknowledged(tx, changed, by, via, note)]
 
         return await self._decide(ticket_id, change, tell=is_resolved)
 
     def _acknowledgement(
-        self, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
-    ) -> tuple[EscalationTicket, list[AgentEvent]]:
+        self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
+    ) -> Decided:
         changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
-        return changed, [self._acknowledged(changed, by, via, note)]
+        return changed, [self._acknowledged(tx, changed, by, via, note)]
 
-    def _acknowledged(self, ticket: EscalationTicket, by: str, via: AckChannel, note: str) -> AgentEvent:
+    def _acknowledged(
+        self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str
+    ) -> AgentEvent:
         data = {"ticket_id": ticket.ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
-        return self._event(ticket, EventType.TICKET_ACKNOWLEDGED, data)
+        return tx.event(ticket, EventType.TICKET_ACKNOWLEDGED, data)
 
     async def unacknowledge(
         self,
@@ -829,17 +655,17 @@ class TicketService:
         by = _require_text("by", by)
         now = self._clock()
 
-        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
             changed = lifecycle.unacknowledge(ticket, now=now)
             if only_via not in (None, ticket.acknowledged_via):
                 problem = f"{ticket.acknowledged_by} acknowledged it, but not through {only_via}"
                 raise TicketStatusError(ticket, "unacknowledge", problem)
             data = {"ticket_id": ticket_id, "by": by, "via": via.value, "was": ticket.acknowledged_by}
-            events = [self._event(changed, EventType.TICKET_UNACKNOWLEDGED, data)]
+            events = [tx.event(changed, EventType.TICKET_UNACKNOWLEDGED, data)]
             if changed.status is TicketStatus.OPEN:
                 # This event sends the ticket to the queen.
                 back = {"ticket": changed.model_dump(mode="json"), "change": "reopened"}
-                events.append(self._event(changed, EventType.WORKER_ESCALATION_TICKET, back))
+                events.append(tx.event(changed, EventType.WORKER_ESCALATION_TICKET, back))
             return changed, events
 
         return await self._decide(ticket_id, change, tell=True)
@@ -857,14 +683,12 @@ class TicketService:
         reason, by = _require_text("reason", reason), _require_text("by", by)
         now = self._clock()
 
-        def work(conn: Connection, changes: _Changes) -> EscalationTicket:
-            ticket = table.find_ticket(conn, ticket_id)
-            if ticket is None:
-                raise TicketNotFoundError(ticket_id)
+        def work(tx: TicketTransaction) -> EscalationTicket:
+            ticket = tx.get(ticket_id)
             dead_from = self._worker_dead_from(ticket)
             closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now, dead_from=dead_from)
             is_dead = dead_from is not None and dead_from <= now
-            self._close(conn, changes, closed, by=by, worker_dead=is_dead)
+            tx.close(closed, by=by, worker_dead=is_dead)
             return closed
 
         return await self._commit(work)
@@ -887,18 +711,17 @@ class TicketService:
         """Run ``work`` in a transaction with its events; then remember its tickets and publish."""
 
         async def commit() -> T:
-            changes = _Changes()
+            def transaction(conn: Connection) -> tuple[T, TicketTransaction]:
+                tx = TicketTransaction(conn, self._ids, self._on_change)
+                result = work(tx)
+                append_events(conn, tx.events)
+                return result, tx
 
-            def transaction(conn: Connection) -> T:
-                result = work(conn, changes)
-                append_events(conn, changes.events)
-                return result
-
-            result = await self._store.transact(transaction)
-            for ticket in changes.tickets:
+            result, tx = await self._store.transact(transaction)
+            for ticket in tx.tickets:
                 self._remember(ticket)
-            if changes.events:
-                self._publish(*changes.events)
+            if tx.events:
+                self._publish(*tx.events)
             return result
 
         # A cancelled caller (a judge that timed out) must not keep committed events from being published.
@@ -910,160 +733,11 @@ class TicketService:
         task.add_done_callback(self._running.discard)
         return task
 
-    async def _decide(
-        self,
-        ticket_id: str,
-        change: Callable[[EscalationTicket], tuple[EscalationTicket, list[AgentEvent]]],
-        *,
-        tell: bool,
-    ) -> EscalationTicket:
-        return await self._commit(self._decision(ticket_id, change, tell=tell))
-
-    def _decision(
-        self,
-        ticket_id: str,
-        change: Callable[[EscalationTicket], tuple[EscalationTicket, list[AgentEvent]]],
-        *,
-        tell: bool,
-    ) -> _Work[EscalationTicket]:
-        def work(conn: Connection, changes: _Changes) -> EscalationTicket:
-            ticket = table.find_ticket(conn, ticket_id)
-            if ticket is None:
-                raise TicketNotFoundError(ticket_id)
-            changed, events = change(ticket)
-            table.update_ticket(conn, changed)
-            changes.tickets.append(changed)
-            changes.events.extend(events)
-            if tell:
-                self._notify(conn, changed)
-            return changed
-
-        return work
-
-    def _raised(
-        self, conn: Connection, changes: _Changes, ticket: EscalationTicket, change: Change
-    ) -> Raised:
-        changes.tickets.append(ticket)
-        if change != "counted":
-            data = {"ticket": ticket.model_dump(mode="json"), "change": change}
-            changes.events.append(self._event(ticket, EventType.WORKER_ESCALATION_TICKET, data))
-        if change == "rose":
-            self._notify(conn, ticket)
-        return Raised(ticket, change)
-
-    def _apply(
-        self,
-        conn: Connection,
-        changes: _Changes,
-        ticket: EscalationTicket,
-        health: WorkerHealth,
-        findings: Sequence[Finding],
-        now: float,
-        *,
-        is_other_open: bool,
-    ) -> bool:
-        """Apply findings to a live ticket; return whether it is open."""
-        changed, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
-        if changed is not ticket:
-            if change != "counted" or changed.occurrences != ticket.occurrences:
-                changed = changed.model_copy(update=rules.finding_fields(health, changed, findings))
-                changed = _with_spending(conn, changed)
-            table.update_ticket(conn, changed)
-            self._raised(conn, changes, changed, change)
-            self._notify_new_trouble(conn, changes, ticket, changed, now)
-        return changed.is_open
-
-    def _close(
-        self,
-        conn: Connection,
-        changes: _Changes,
-        ticket: EscalationTicket,
-        *,
-        by: str | None = None,
-        worker_dead: bool = False,
-    ) -> None:
-        ticket = _with_spending(conn, ticket)
-        table.update_ticket(conn, ticket)
-        changes.tickets.append(ticket)
-        if ticket.status is TicketStatus.DISMISSED:
-            return
-        data: dict[str, Any] = {
-            "ticket_id": ticket.ticket_id,
-            "status": ticket.status.value,
-            "reason": ticket.closed_reason,
-        }
-        if by is not None:
-            data["by"] = by
-        if worker_dead:
-            data["worker_dead"] = True
-        changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
-        self._notify(conn, ticket)
-
-    def _notify_new_trouble(
-        self,
-        conn: Connection,
-        changes: _Changes,
-        before: EscalationTicket,
-        ticket: EscalationTicket,
-        now: float,
-    ) -> None:
-        """Notify once more if the session of a ticket about failed runs has other trouble."""
-        if not rules.has_new_trouble(before, ticket):
-            return
-        if ticket.status is TicketStatus.INTERVENING:
-            self._remind(conn, changes, ticket, now, is_request=True)
-        else:
-            self._notify(conn, ticket)
-
-    def _remind(
-        self,
-        conn: Connection,
-        changes: _Changes,
-        before: EscalationTicket,
-        now: float,
-        *,
-        is_request: bool = False,
-    ) -> None:
-        """Remind people of a ticket, and count the reminder on the tickets of its incident."""
-        ticket = lifecycle.remind(before, now=now, is_request=is_request)
-        others = table.live_tickets(conn, agent_id=before.agent_id)
-        reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
-        rest = (lifecycle.remind(other, now=now, is_request=is_request) for other in reminded)
-        for changed in (ticket, *rest):
-            table.update_ticket(conn, changed)
-            changes.tickets.append(changed)
-        data = {
-            "ticket_id": ticket.ticket_id,
-            "reminder": ticket.reminders,
-            "is_request": is_request,
-            "severity": ticket.severity.value,
-            "unacknowledged_seconds": now - (ticket.incident_since or ticket.notified_at or now),
-        }
-        changes.events.append(self._event(ticket, EventType.TICKET_REESCALATED, data))
-        self._notify(conn, ticket)
-
-    def _notify(self, conn: Connection, ticket: EscalationTicket) -> None:
-        """Pass on a changed ticket that people were notified of."""
-        if self._on_change is not None and ticket.notified_severity is not None:
-            self._on_change(conn, ticket)
-
-    def _event(self, ticket: EscalationTicket, event_type: EventType, data: dict[str, Any]) -> AgentEvent:
-        return AgentEvent(
-            id=self._ids(),
-            type=event_type,
-            time=ticket.updated_at,
-            agent_id=ticket.agent_id,
-            session_id=ticket.session_id,
-            incarnation_id=ticket.incarnation_id,
-            graph_id=ticket.worker_graph_id,
-            node_id=ticket.worker_node_id,
-            trace_id=ticket.trace_id,
-            span_id=ticket.span_id,
-            data=data,
-        )
+    async def _decide(self, ticket_id: str, decide: Decide, *, tell: bool) -> EscalationTicket:
+        return await self._commit(lambda tx: tx.decide(ticket_id, decide, tell=tell))
 
     def _remember(self, ticket: EscalationTicket) -> None:
-        self._schedule(ticket)
+        self._deadlines.schedule(ticket)
         previous = self._live.pop(ticket.ticket_id, None)
         if previous is None or not ticket.is_open or previous.storm_id != ticket.storm_id:
             self._incidents.add(ticket)
@@ -1085,7 +759,7 @@ class TicketService:
 
 def _require_text(name: str, text: str) -> str:
     """Return ``text`` without secrets; refuse an empty one."""
-    redacted = redact(text.strip(), _LONG_TEXT_LIMIT)
+    redacted = redact(text.strip(), _REASON_LIMIT)
     if not redacted:
         raise TicketRejectedError(f"{name}: must not be empty")
     return redacted

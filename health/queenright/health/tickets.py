@@ -102,8 +102,8 @@ class TicketDraft(BaseModel):
 
     agent_id: str | None = None
     session_id: str | None = None
-    worker_node_id: str | None = None
-    worker_graph_id: str | None = None
+    node_id: str | None = None
+    graph_id: str | None = None
     recent_verdicts: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     total_steps_checked: Whole | None = None
     steps_since_last_accept: Whole | None = None
@@ -117,8 +117,8 @@ class WorkerFacts(BaseModel):
 
     agent_id: str
     session_id: str
-    worker_node_id: str
-    worker_graph_id: str
+    node_id: str
+    graph_id: str
     incarnation_id: str
     recent_verdicts: tuple[str, ...]
     total_steps_checked: Whole
@@ -311,8 +311,8 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     identity = {
         "agent_id": facts.agent_id,
         "session_id": facts.session_id,
-        "worker_node_id": facts.worker_node_id,
-        "worker_graph_id": facts.worker_graph_id,
+        "node_id": facts.node_id,
+        "graph_id": facts.graph_id,
     }
     for name, fact in identity.items():
         value = getattr(draft, name)

@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.drop_counter import DROPPED, Signal
-from queenright.instrumentation.error_guard import suppress_errors
+from queenright.instrumentation.error_guard import suppress_errors, warn_once
 from queenright.instrumentation.forks import after_fork_in_child
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ BATCH: Final = 512
 """Maximum records or spans per request."""
 
 _BACKOFF_LIMIT: Final = 30.0
+
+SILENT_FAILURES: Final = 5
+"""Failures, over about 10 s, that are not logged: the service may be starting, or the exit logs the loss."""
 
 FINAL_DELIVERY_SECONDS: Final = 5.0
 """Time that an exiting process keeps retrying if the service was reachable before; it may be restarting."""
@@ -42,6 +46,9 @@ class SendResult(Enum):
 
 class Sender(Protocol):
     """Sends batches; called only from the delivery thread."""
+
+    destination: str
+    """Where the last batch was sent, and why it failed; for messages."""
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         """Deliver one batch; never raises."""
@@ -106,6 +113,7 @@ class Delivery:
         self._thread: threading.Thread | None = None
         self._sender: Sender | None = None
         self._failures = 0
+        self._in_flight = 0
         self._delivered = False
 
     def _reset_after_fork(self) -> None:
@@ -116,14 +124,14 @@ class Delivery:
 
     def put_record(self, record: Any) -> None:
         """Queue a start record."""
-        if self._records.put(record) >= BATCH and not self._wake.is_set():
-            self._wake.set()
-        if self._thread is None:
-            self._start()
+        self._put(self._records, record)
 
     def put_span(self, span: Any) -> None:
         """Queue an ended span."""
-        if self._spans.put(span) >= BATCH and not self._wake.is_set():
+        self._put(self._spans, span)
+
+    def _put(self, queue: _Queue[Any], item: Any) -> None:
+        if queue.put(item) >= BATCH and not self._failures and not self._wake.is_set():
             self._wake.set()
         if self._thread is None:
             self._start()
@@ -148,7 +156,7 @@ class Delivery:
 
     def close(self, timeout: float = 2.0) -> None:
         """
-        Send queued items for at most ``timeout`` seconds; drop and count the rest.
+        Send queued items for at most ``timeout`` seconds; drop and count the rest, and warn.
 
         If the service was reachable before, retry for up to ``FINAL_DELIVERY_SECONDS``: losing the end of a
         run while the service restarts would look like a process that died.
@@ -163,10 +171,19 @@ class Delivery:
         self._wake.set()
         if thread is not None and thread.is_alive():
             thread.join(timeout)
+        lost = self._in_flight
         for queue in (self._records, self._spans):
             if queue.items:
+                lost += len(queue.items)
                 DROPPED.count(queue.signal, len(queue.items))
                 queue.items.clear()
+        if lost:
+            warn_once(
+                "Queenright lost %s at exit: %s did not accept them. "
+                "Start the service, or set OTEL_EXPORTER_OTLP_ENDPOINT to its address.",
+                format_count(lost, "telemetry record"),
+                self._sender.destination if self._sender else "the service",
+            )
 
     def _run(self) -> None:
         while not self._closed:
@@ -201,6 +218,12 @@ class Delivery:
                 self._sender = self._connect()
             is_success = self._drain(self._records, records) and self._drain(self._spans, spans)
         self._failures = 0 if is_success else self._failures + 1
+        if self._failures > SILENT_FAILURES and self._sender is not None:
+            warn_once(
+                "Queenright cannot deliver telemetry to %s; the agent continues and delivery is retried "
+                "until it exits.",
+                self._sender.destination,
+            )
         for flushed in waiting:
             flushed.set()
 
@@ -209,8 +232,10 @@ class Delivery:
             batch = queue.take(min(BATCH, number))
             number -= len(batch)
             result = SendResult.REJECTED
+            self._in_flight = len(batch)
             with suppress_errors:
                 result = self._sender.send(queue.signal, batch)
+            self._in_flight = 0
             if result is SendResult.RETRY:
                 queue.put_back(batch)
                 return False

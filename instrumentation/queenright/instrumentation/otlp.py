@@ -125,6 +125,7 @@ class OtlpSender:
                 return response
 
         self.endpoint = endpoint
+        self.destination = redact(endpoint)
         self._logs_url = logs or f"{endpoint}/v1/logs"
         self.status: int | None = None
         self.error = ""
@@ -138,16 +139,20 @@ class OtlpSender:
     def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         """Send one batch; ask for a retry if the service is unreachable or overloaded."""
         self.status, self.error = None, ""
+        url = redact(self._logs_url.removesuffix("/v1/logs") if signal == "logs" else self.endpoint)
+        self.destination = f"{url} (no response)"
         if self._export(signal, batch):
             return SendResult.DELIVERED
         if self.status is None and not self.error:
             return self._send_one_by_one(signal, batch)
+        reason = self.error or f"HTTP status {self.status}{_REMEDIES.get(self.status or 0, '')}"
+        self.destination = f"{url} ({reason})"
+        if self.status is None or self.status in _LATER:
+            return SendResult.RETRY
         warn_once(
-            "Queenright cannot deliver telemetry to %s (%s); the agent continues and delivery is retried.",
-            redact(self._logs_url.removesuffix("/v1/logs") if signal == "logs" else self.endpoint),
-            self.error or f"HTTP status {self.status}{_REMEDIES.get(self.status or 0, '')}",
+            "Queenright cannot deliver telemetry to %s; the agent continues without it.", self.destination
         )
-        return SendResult.RETRY if self.status is None or self.status in _LATER else SendResult.REJECTED
+        return SendResult.REJECTED
 
     def _export(self, signal: Signal, batch: Sequence[Any]) -> bool:
         if signal == "spans":

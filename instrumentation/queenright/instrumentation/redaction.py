@@ -655,6 +655,18 @@ def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
     return start
 
 
+def cut_before_hidden(text: str, end: int) -> int:
+    """Return ``end``, moved before a hidden value of several words that it splits or that is incomplete."""
+    for form in _hidden.forms:
+        if re.search(r"\s", form):
+            start = text.find(form[0], max(0, end - len(form) + 1), end)
+            while start >= 0:
+                if form.startswith(text[start : start + len(form)]):
+                    return cut_before_hidden(text, start)
+                start = text.find(form[0], start + 1, end)
+    return end
+
+
 def masked_traceback(error: BaseException) -> str:
     """Format an error with its traceback for a log, with secrets masked; only the end if it is long."""
     return redact("".join(traceback.format_exception(error)).rstrip(), 10_000)

@@ -58,6 +58,8 @@ class Record(NamedTuple):
 class ApplicationLogs:
     """Sends start records through the application's own logger provider."""
 
+    destination = "the application's logger provider"
+
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
 

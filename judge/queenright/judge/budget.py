@@ -21,6 +21,8 @@ BUDGET_FILE: Final = "judging_spent.json"
 """The file with the spending, in the storage folder."""
 
 _SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
+_PARTS: Final[Mapping[Window, int]] = {"hour": 10, "day": 1}
+"""Which part of a day's limit may be used in the window."""
 _UNITS: Final[tuple[Unit, ...]] = ("dollars", "tokens")
 _SLOT_SECONDS: Final = 300
 """Spending is stored per five minutes; a slot counts until its end leaves the window."""
@@ -115,10 +117,10 @@ class Budget:
         self, settings: BudgetSettings, *, clock: Callable[[], float], file: Path | None = None
     ) -> None:
         self._limits: dict[tuple[Window, Unit], float] = {
-            (window, unit): limit
-            for window in _SECONDS
+            (window, unit): limit / part
+            for window, part in _PARTS.items()
             for unit in _UNITS
-            if (limit := getattr(settings, f"{unit}_per_{window}")) is not None
+            if (limit := getattr(settings, f"{unit}_per_day")) is not None
         }
         self._clock = clock
         self._file = file

@@ -9,9 +9,11 @@ that a stop interrupts is answered once, after the next start.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -49,7 +51,7 @@ from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.judge.quoting import unquote
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
-from queenright.runtime.events import EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.storage.session_state import ExecutionState
@@ -338,7 +340,7 @@ class OperatorChat:
         worker = await self._facts(question.about)
         began = self._clock()
         session_id = await self._session(question.about)
-        with self._tools.open_turn(session_id, worker, question) as turn:
+        with self._tools.open_turn(session_id, worker, question) as turn, self._streamed(turn):
             run = await self._interrupted_run(session_id, question) if resumed else None
             if run is not None and run.status is SessionStatus.COMPLETED:
                 return await self._store(turn, _completed_answer(run), began)
@@ -354,6 +356,33 @@ class OperatorChat:
             if fallback is not None and answer["outcome"] == "answered":
                 answer |= {"text": f"({_FALLBACK[fallback]}) {answer['text']}", "outcome": "by_rule"}
             return await self._store(turn, answer, began)
+
+    @contextmanager
+    def _streamed(self, turn: ChatTurn) -> Iterator[None]:
+        """Deliver the text of the answer as the model writes it; ``index`` 0 begins it again."""
+        about, indexes = turn.question.about, itertools.count()
+
+        async def deliver(event: AgentEvent) -> None:
+            nonlocal indexes
+            if event.session_id != about.chat_session:
+                return
+            if event.type is EventType.LLM_CALL_STARTED:
+                indexes = itertools.count()
+                return
+            data = {**_names(turn), "index": next(indexes), "text": event.data["text"]}
+            self._bus.fan_out(chat_event(EventType.QUEEN_ANSWER_DELTA, about, event.time, data))
+
+        subscription = self._bus.subscribe(
+            deliver,
+            name="chat",
+            types={EventType.LLM_CALL_STARTED, EventType.LLM_TEXT_DELTA},
+            filter_graph=QUEEN_GRAPH,
+            filter_node=OPERATOR_CHAT,
+        )
+        try:
+            yield
+        finally:
+            subscription.cancel()
 
     async def _run(
         self, message: str, session_id: str, interrupted: ExecutionState | None
@@ -419,10 +448,7 @@ class OperatorChat:
         question = turn.question
         text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
-            "ticket_id": question.about.ticket_id,
-            "agent_id": turn.worker.agent_id,
-            "session_id": turn.worker.session_id,
-            "question_id": question.id,
+            **_names(turn),
             "model": self._model.settings.model,
             "prompt": self._prompt.id,
             "seconds": round(max(self._clock() - began, 0.0), 3),
@@ -433,6 +459,16 @@ class OperatorChat:
         event = chat_event(EventType.QUEEN_ANSWERED, question.about, self._clock(), data)
         await self._bus.publish(event)
         return record_of(event)
+
+
+def _names(turn: ChatTurn) -> dict[str, str]:
+    """Return what the events of an answer name: its subject and its question."""
+    return {
+        "ticket_id": turn.question.about.ticket_id,
+        "agent_id": turn.worker.agent_id,
+        "session_id": turn.worker.session_id,
+        "question_id": turn.question.id,
+    }
 
 
 def _check_message(text: str) -> str:

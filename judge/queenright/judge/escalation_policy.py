@@ -73,9 +73,12 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
         return "the worker has restarted"
     if (waiting := summary.get("waiting_reason")) not in (None, "", WaitingReason.HELD):
         return f"it is waiting ({waiting})"
-    progress = summary.get("last_progress")
-    if progress is not None and progress > float(escalation.get("asked_at") or 0.0):
-        return "it has made progress since the escalation"
+    asked_at, now = float(escalation.get("asked_at") or 0.0), summary.get("looked_at")
+    first = worst(ticket_policy.findings_of(summary))
+    kind = first.kind if first is not None else None
+    if (progress := ticket_policy.progress_since(summary, asked_at, kind)) is not None:
+        asked, at = wording.clock_time(asked_at, now), wording.clock_time(progress, now)
+        return f"it has made progress at {at}, after the escalation at {asked}"
     if summary.get("state") not in _TROUBLE and ticket_policy.is_condition_gone(summary):
         return "its condition has cleared"
     return None
@@ -168,9 +171,10 @@ def _cause(summary: Mapping[str, Any]) -> str:
     return wording.cause(
         finding.kind,
         agent=agent,
-        node=str(summary.get("worker_node_id") or ""),
+        node=str(summary.get("node_id") or ""),
         evidence=finding.evidence,
         since=finding.since,
+        now=summary.get("looked_at"),
     )
 
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, get_current_span
 
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.monitor import WorkerHealth
-from queenright.health.ticket_service import Report
+from queenright.health.ticket_reports import Report
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError, parse_draft
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation import names

@@ -8,6 +8,7 @@ from typing import Any
 
 from queenright.health.worker_summary import no_active_session
 from queenright.judge.quoting import quote
+from queenright.judge.ticket_policy import progress_since
 
 
 def check_message(
@@ -57,10 +58,15 @@ def quote_worker(summary: Mapping[str, Any] | None) -> str:
     """
     Quote a worker's health for a model: part of it was written by the worker.
 
-    Findings of detectors in shadow are omitted: they must not influence a decision.
+    Each finding has ``progress_since``, the time of the last progress after its onset, or null. Findings of
+    detectors in shadow are omitted: they must not influence a decision.
     """
     health = no_active_session() if summary is None else dict(summary)
     health.pop("shadow_findings", None)
+    if rows := health.get("findings"):
+        health["findings"] = [
+            {**row, "progress_since": progress_since(health, row["since"], row["kind"])} for row in rows
+        ]
     return quote("worker", health)
 
 

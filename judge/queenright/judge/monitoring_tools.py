@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.ticket_service import Raised, TicketService
+from queenright.health.ticket_service import TicketService
+from queenright.health.ticket_transaction import Raised
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus, parse_draft
 from queenright.health.worker_summary import summarise
 from queenright.judge.messages import quote_worker

@@ -358,11 +358,11 @@ class Queen:
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
         # The ticket service must know of the recovery first: it rejects dismissing what still holds.
-        health = self._case.health
+        health, summary = self._case.health, self._case.summary()
         if health is not None:
             await self._tickets.observe(health)
         if self._is_undecided(ticket):
-            await self._decide(ticket.ticket_id, ticket_policy.RECOVERED)
+            await self._decide(ticket.ticket_id, ticket_policy.recovered(summary or {}))
 
     async def _decide(self, ticket_id: str, reason: str) -> None:
         try:

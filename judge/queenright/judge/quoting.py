@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.redaction import MASK, redact
 
 
 def quote(tag: str, data: Mapping[str, Any]) -> str:
@@ -25,7 +25,8 @@ def quote(tag: str, data: Mapping[str, Any]) -> str:
 def sanitise(value: Any) -> Any:
     """Return JSON values with secrets masked and invisible characters removed in every text."""
     if isinstance(value, str):
-        return redact(value, max(1, len(value)))
+        # A mask may be longer than what it masks.
+        return redact(value, max(1, len(MASK) * len(value)))
     if isinstance(value, Mapping):
         return {sanitise(str(key)): sanitise(item) for key, item in value.items()}
     return [sanitise(item) for item in value] if isinstance(value, list | tuple) else value

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from queenright.judge.masked_stream import MaskedStream
 from queenright.judge.quoting import sanitise
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 
 
 class RedactingModel:
-    """A model whose replies are masked. It streams nothing: a partial secret cannot be recognised."""
+    """A model whose replies are masked, also while they are streamed (``MaskedStream``)."""
 
     def __init__(self, model: LLMProvider) -> None:
         self._model = model
@@ -31,13 +32,13 @@ class RedactingModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        reply = await self._model.complete(messages, tools, None if on_text is None else _discard)
+        stream = None if on_text is None else MaskedStream(on_text)
+        reply = await self._model.complete(messages, tools, None if stream is None else stream.add)
         calls = tuple(replace(call, arguments=_mask(call.arguments)) for call in reply.tool_calls)
-        return replace(reply, text=sanitise(reply.text), tool_calls=calls)
-
-
-def _discard(text: str) -> None:
-    pass
+        text = sanitise(reply.text)
+        if stream is not None:
+            stream.finish(text)
+        return replace(reply, text=text, tool_calls=calls)
 
 
 def _mask(text: str) -> str:

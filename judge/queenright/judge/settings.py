@@ -38,16 +38,16 @@ class ModelSettings(BaseModel):
 
 
 class BudgetSettings(BaseModel):
-    """Limits of judge and queen together. At a limit the rules answer."""
+    """
+    Limits of judge and queen together. At a limit the rules answer.
+
+    An hour may use a tenth of a day's limit, so that one bad hour leaves something for the rest of the day.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dollars_per_hour: Dollars | None = 1
-    """US dollars in any hour; None: no limit."""
     dollars_per_day: Dollars | None = 10
     """US dollars in any 24 hours; None: no limit."""
-    tokens_per_hour: Tokens | None = 2_000_000
-    """Tokens in any hour, for models without a known price; None: no limit."""
     tokens_per_day: Tokens | None = 20_000_000
     """Tokens in any 24 hours, for models without a known price; None: no limit."""
 

@@ -24,7 +24,8 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_rules import reasons
-from queenright.health.ticket_service import OnChange, TicketService
+from queenright.health.ticket_service import TicketService
+from queenright.health.ticket_transaction import OnChange
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.judge import ticket_policy
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH

@@ -14,34 +14,23 @@ from typing import Any, Final, Literal
 from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.ticket_rules import BY_RULES
 from queenright.health.tickets import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.durations import format_duration
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
-"""A ticket of low severity with fewer bad steps is dismissed."""
+"""For models: a ticket of low severity about fewer bad steps is dismissed."""
 INTERVENE_STEPS: Final = 10
 """Bad steps from which on the operator is notified."""
 INTERVENE_STALL_MINUTES: Final = 4.0
+"""Minutes without activity from which on the operator is notified."""
 
 RECOVERED: Final = "recovered before triage"
 
-_BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
+_SILENT: Final = frozenset({FindingKind.STALL, FindingKind.HEARTBEAT_MISSING})
+"""Kinds whose evidence states the time since the last activity."""
 
-# Retrying fixes none of these: they need a person, regardless of the counts.
-_UNRECOVERABLE: Final = frozenset(
-    {
-        FindingKind.CONTEXT_EXHAUSTED,
-        FindingKind.PROVIDER_FAILURE,
-        FindingKind.RECOVERY_FAILED,
-        FindingKind.RUNS_FAILED,
-        FindingKind.DOOM_LOOP,
-        FindingKind.ERROR_STREAK,
-        FindingKind.STALL,
-        FindingKind.NO_TOOL_CALLS,
-        FindingKind.HEARTBEAT_MISSING,
-        FindingKind.CHECKPOINT_STALE,
-        FindingKind.NO_TOKENS,
-    }
-)
+_BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
 
 def binding(severity: Severity) -> bool:
@@ -68,6 +57,19 @@ def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
+def progress_since(summary: Mapping[str, Any], since: float, kind: str | None) -> float | None:
+    """
+    Return the time of a worker's last progress, or None if it made none after ``since``.
+
+    Args:
+        summary: The worker's health.
+        since: The onset of a finding, or another time to compare with.
+        kind: The finding in question. For a stale checkpoint, only a checkpoint is progress.
+    """
+    at = summary.get("last_checkpoint" if kind == FindingKind.CHECKPOINT_STALE else "last_progress")
+    return float(at) if at is not None and at > since else None
+
+
 def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     """
     Judge a health summary by the bands of bad steps and the kinds of findings.
@@ -80,23 +82,39 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
         return None
     agent = str(summary.get("agent_id") or "the worker")
     session = str(summary.get("session_id") or "")
-    bad_steps = int(summary.get("steps_since_last_accept") or 0)
-    counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
-    reasoning = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
+    now = summary.get("looked_at")
     cause = wording.cause(
         finding.kind,
         agent=agent,
-        node=str(summary.get("worker_node_id") or ""),
+        node=str(summary.get("node_id") or ""),
         evidence=finding.evidence,
         since=finding.since,
+        now=now,
     )
     return TicketDraft(
         severity=finding.severity,
         cause=cause[:TEXT_LIMIT],
-        judge_reasoning=f"{BY_RULES}{reasoning}" + (f", {counted}." if counted else "."),
+        judge_reasoning=BY_RULES + _reasoning(summary, finding, now),
         suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
         evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
     )
+
+
+def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
+    """State the numbers and times behind a ticket; it is not updated later, so it has its own time."""
+    since = wording.clock_time(finding.since, now)
+    progress = progress_since(summary, finding.since, finding.kind)
+    compared = f"no progress since it began at {since}"
+    if progress is not None:
+        compared = f"it began at {since}, last progress at {wording.clock_time(progress, now)}"
+    counted = wording.numbers(
+        bad_steps=int(summary.get("steps_since_last_accept") or 0), stall_minutes=summary.get("stall_minutes")
+    )
+    found = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
+    if evidence := wording.one_line(finding.evidence).rstrip("."):
+        found = f"{found}: {evidence}"
+    as_of = "" if now is None else f"At {wording.clock_time(now)}: "
+    return f"{found}. {as_of}{compared}{', ' if counted else ''}{counted}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,37 +130,51 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     """
     Decide on a ticket by the queen's criteria (docs/judge.md).
 
+    A condition that still holds reaches the operator, except a short series of bad steps. An accepted step is
+    no reason to dismiss it: either it came before the finding, or the finding is about something else, or
+    the detector would have cleared it.
+
     Args:
         ticket: All its fields.
         summary: The worker's health now; None if the worker is not known.
     """
     severity = Severity(ticket["severity"])
     if summary is not None and is_condition_gone(summary):
-        return _dismiss(severity, RECOVERED)
-    if binding(severity):
-        return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
+        return _dismiss(severity, recovered(summary))
     # The worker's current numbers count, not those in the ticket.
     numbers = ticket if summary is None else {**ticket, **_numbers(summary)}
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
-    if severity is Severity.LOW and bad_steps < DISMISS_LOW_BELOW:
-        return _dismiss(severity, f"low severity and {bad_steps} bad steps, fewer than {DISMISS_LOW_BELOW}")
-    verdicts = list(numbers.get("recent_verdicts") or ())
-    unrecoverable = _kind(ticket) in _UNRECOVERABLE
-    # An unrecoverable condition may have started after the accepted step.
-    if verdicts and verdicts[-1] == "ACCEPT" and not unrecoverable:
-        return _dismiss(severity, "the last step was accepted: real progress after the bad steps")
-    stalled = float(numbers.get("stall_minutes") or 0.0) >= INTERVENE_STALL_MINUTES
-    if bad_steps >= INTERVENE_STEPS or stalled or unrecoverable:
+    silent_minutes = float(numbers.get("stall_minutes") or 0.0)
+    is_short = bad_steps < INTERVENE_STEPS and silent_minutes < INTERVENE_STALL_MINUTES
+    if binding(severity) or not is_short or _standing_kinds(ticket, summary) != {FindingKind.RETRY_STORM}:
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     return _dismiss(
         severity,
-        f"{severity.value} severity, {bad_steps} bad steps and no stall: it may recover on its own",
+        f"only {format_count(bad_steps, 'bad step')} since the last ACCEPT (fewer than {INTERVENE_STEPS}), "
+        f"and active {format_duration(silent_minutes * 60)} ago (less than {INTERVENE_STALL_MINUTES:g} min): "
+        "it may recover on its own",
     )
+
+
+def recovered(summary: Mapping[str, Any]) -> str:
+    """Return the reason to dismiss a ticket whose condition is gone, with the times compared."""
+    now, progress = summary.get("looked_at"), summary.get("last_progress")
+    if now is None:
+        return RECOVERED
+    last = f", last progress at {wording.clock_time(progress, now)}" if progress is not None else ""
+    return f"{RECOVERED}: no finding needs a ticket at {wording.clock_time(now)}{last}"
 
 
 def is_condition_gone(summary: Mapping[str, Any]) -> bool:
     """Return whether a worker's summary has no finding worth a ticket."""
     return not any(f.ticket for f in findings_of(summary))
+
+
+def _standing_kinds(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> set[FindingKind]:
+    """Return the kinds of the findings worth a ticket; of an unknown worker, those that the ticket names."""
+    if summary is None:
+        return {FindingKind(kind) for kind in ticket.get("active_kinds") or (ticket["kind"],)}
+    return {finding.kind for finding in findings_of(summary) if finding.ticket}
 
 
 def analysis(ticket: Mapping[str, Any]) -> str:
@@ -151,14 +183,14 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     agent = str(ticket.get("agent_id") or "")
     cause = wording.one_line(str(ticket.get("cause") or ""), 400)
     if not cause:
-        cause = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
+        cause = wording.cause(kind, agent=agent, node=str(ticket.get("node_id") or ""))
     elif agent not in cause:
         cause = f"{agent}: {cause}"
     cause = wording.sentence(cause)
     # Omit numbers that the cause states.
     counted = wording.numbers(
         bad_steps=0 if kind is FindingKind.RETRY_STORM else int(ticket.get("steps_since_last_accept") or 0),
-        stall_minutes=None if kind is FindingKind.STALL else ticket.get("stall_minutes"),
+        stall_minutes=None if kind in _SILENT else ticket.get("stall_minutes"),
         occurrences=int(ticket.get("occurrences") or 1),
     )
     if counted:
@@ -169,9 +201,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
 
 
 def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        k: summary[k] for k in ("steps_since_last_accept", "stall_minutes", "recent_verdicts") if k in summary
-    }
+    return {k: summary[k] for k in ("steps_since_last_accept", "stall_minutes") if k in summary}
 
 
 def _dismiss(severity: Severity, reason: str) -> Decision:

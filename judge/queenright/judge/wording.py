@@ -43,14 +43,14 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
         "Free or raise the resource; let the agent save its state first if it can.",
     ),
     FindingKind.SPENDING: _Sentences(
-        "has reached a spending limit, or nearly",
-        "It continues to spend; its work may be worth it, or it may be lost.",
+        "has spent most or all of a limit",
+        "Every further model call costs more, whether its work is worth it or not.",
         "Look at its work. Raise the limit (health_monitoring.spending) if it is worth it, or stop it: "
         "queenright terminate {agent} --session {session} --reason spending.",
     ),
     FindingKind.RECOVERY_FAILED: _Sentences(
-        "could not be recovered",
-        "No further attempt is automatic, so its task stands still until a person acts.",
+        "has stood still",
+        "No further attempt is automatic: its task waits for a person.",
         "Fix the reason of the failure. Then start it where it ran, or recover it from its last checkpoint: "
         "queenright recover {session} --reviewed (without one, --from-start). Resolve "
         "this ticket if it was settled another way.",
@@ -68,29 +68,29 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
         "Stop the run or give it another instruction, and check why the tool's answer does not help.",
     ),
     FindingKind.ERROR_STREAK: _Sentences(
-        "has had several tool calls fail in a row",
-        "Everything it tries fails, so the cause is probably in the tools or the systems behind them.",
+        "has had several tool calls fail",
+        "It does not get past the error: a tool or a system behind it is broken, or its arguments are wrong.",
         "Look at the error first (access, quota, a service that is down); restart the step once it works.",
     ),
     FindingKind.RETRY_STORM: _Sentences(
-        "has had several steps rejected in a row",
+        "has had several steps rejected or fail",
         "None was accepted in between, so its own retries do not help.",
         "Read the last feedback, then restart the step with a changed instruction or take the task over.",
     ),
     FindingKind.CONTEXT_EXHAUSTED: _Sentences(
-        "has a conversation longer than its model accepts",
-        "Every further call fails the same way: it can neither continue nor hand off.",
+        "has had no room left in its model's context",
+        "Further calls fail or are cut off in the same way: it can neither continue nor hand off.",
         "Hand its task to a new agent with a summary, or compact the conversation, and limit its length.",
     ),
     FindingKind.STALL: _Sentences(
         "has been stalled",
-        "It is not waiting for a user, a child or a rate limit, so something hangs.",
+        "It reports no wait for a user, a child or a rate limit, so something probably hangs.",
         "Check whether its current call still runs; if not, end the run and recover it from a checkpoint.",
     ),
     FindingKind.ZERO_PROGRESS: _Sentences(
         "has been busy without progress",
-        "Its calls succeed and return nothing new.",
-        "Look at its goal: if the task cannot be done this way, narrow it or end it.",
+        "Its calls bring nothing new, so it does not get closer to its goal.",
+        "Look at what it tries or waits for; if the task cannot be done this way, narrow it or end it.",
     ),
     FindingKind.NO_TOOL_CALLS: _Sentences(
         "has been running without calling a tool",
@@ -151,11 +151,23 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
 
 
 def cause(
-    kind: FindingKind, *, agent: str, node: str = "", evidence: str = "", since: float | None = None
+    kind: FindingKind,
+    *,
+    agent: str,
+    node: str = "",
+    evidence: str = "",
+    since: float | None = None,
+    now: float | None = None,
 ) -> str:
-    """Return the cause in one sentence: worker, node, time and the detector's evidence."""
+    """
+    Return the cause in one sentence: worker, node, time and the detector's evidence.
+
+    Args:
+        since: When the condition began.
+        now: The time of the text: a condition that began on another day is given with its date.
+    """
     where = f" (node {node})" if node else ""
-    when = f" since {clock_time(since)}" if since is not None else ""
+    when = f" since {clock_time(since, now)}" if since is not None else ""
     what = one_line(evidence).rstrip(".")
     return f"{agent}{where} {_SENTENCES[kind].cause}{when}" + (f": {what}." if what else ".")
 
@@ -194,6 +206,8 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def clock_time(at: float) -> str:
-    """Return a time of day, UTC."""
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
+def clock_time(at: float, now: float | None = None) -> str:
+    """Return a time of day, UTC; with the date if it is not the day of ``now``."""
+    time = datetime.fromtimestamp(at, UTC)
+    is_other_day = now is not None and datetime.fromtimestamp(now, UTC).date() != time.date()
+    return f"{time:%Y-%m-%d %H:%M} UTC" if is_other_day else f"{time:%H:%M} UTC"

@@ -62,6 +62,7 @@ class EventType(StrEnum):
     TICKET_RESOLVED = "ticket_resolved"
     INCIDENT_CLOSED = "incident_closed"
     OPERATOR_ASKED = "operator_asked"
+    QUEEN_ANSWER_DELTA = "queen_answer_delta"
     QUEEN_ANSWERED = "queen_answered"
     NOTIFICATION_DELIVERED = "notification_delivered"
     NOTIFICATION_FAILED = "notification_failed"
@@ -118,6 +119,11 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
     }
 )
 """Events that are never dropped, and are stored durably before anyone acts on them."""
+
+TRANSIENT: Final[frozenset[EventType]] = frozenset(
+    {EventType.CLIENT_OUTPUT_DELTA, EventType.LLM_TEXT_DELTA, EventType.QUEEN_ANSWER_DELTA}
+)
+"""Events that may not be in the log: pieces of a text."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,11 +24,14 @@ class AttentionItem(ApiModel):
     kind: AttentionKind = Field(
         description="`permission`: a coding agent asks to use a tool. `question`: a worker asks its user. "
         "`approval`: the queen asks to terminate a worker. `escalation`: an operator has to decide about a "
-        "worker. `ticket`: critical, or high and not acknowledged. `incident`: several workers share a "
-        "cause; their tickets are not listed as well."
+        "worker. `ticket`: high or critical, and nobody has acknowledged it. `incident`: several workers "
+        "share a cause; listed until all its tickets are acknowledged, instead of them."
     )
     severity: Severity | None = Field(description="Null: it has none.")
     agent_id: str = Field(description="Empty for an incident.")
+    agents: str = Field(
+        description="The agent's name; of an incident, the names of its agents: `a, b and 3 more`."
+    )
     session_id: str
     incarnation_id: str
     title: str
@@ -38,7 +41,6 @@ class AttentionItem(ApiModel):
     ticket_id: str = Field(description="Its ticket; empty: none.")
     tool: str = Field(description="The tool of a permission request; empty otherwise.")
     options: list[str] = Field(description="What can be decided.")
-    acknowledged: bool = Field(description="Whether a person has acknowledged the ticket.")
     workers: int = Field(description="Workers that it is about.")
     can_answer: bool = Field(
         description="Of a question: whether the service can deliver an answer, by "

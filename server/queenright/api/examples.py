@@ -110,8 +110,6 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "version": "0.4.0",
     "waiting": "",
     "worker_excerpt": "I will search once more.",
-    "worker_graph_id": "research",
-    "worker_node_id": "search",
     "worker_span_id": "00f067aa0ba902b7",
     "worker_trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 }

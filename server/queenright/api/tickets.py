@@ -41,8 +41,8 @@ class Ticket(ApiModel):
     ticket_id: str
     agent_id: str = Field(description="The worker's name.")
     session_id: str = Field(description="The worker's session.")
-    worker_node_id: str
-    worker_graph_id: str
+    node_id: str
+    graph_id: str
     incarnation_id: str
     recent_verdicts: list[str]
     total_steps_checked: int

@@ -72,7 +72,7 @@ class Fleet:
         endpoint: OTLP/HTTP base URL for their telemetry.
         registry: Registry for their metrics.
         storage: Folder for their step logs.
-        control: Base URL of the API, from which they fetch nudges.
+        control: Base URL of the API, from which they fetch nudges; without it, they take none.
         model: A litellm model; None for the scripted models.
         personas: The agents.
         seed: Makes runs reproducible.
@@ -144,7 +144,7 @@ class Fleet:
                 endpoint=self._endpoint,
                 registry=self._registry,
                 storage=self._storage,
-                on_nudge=inbox.put if persona.accepts_nudges else None,
+                on_nudge=inbox.put if self._control else None,
                 control_endpoint=self._control,
             ) as worker:
                 run_task(worker, model, persona.task, tools, self._stop.wait, inbox.take)

@@ -32,7 +32,6 @@ class Persona:
     starts_after: float = 0.0
     pause_seconds: float = 3.0
     extra_tools: Callable[[Library, Sleep], dict[str, Tool]] | None = None
-    accepts_nudges: bool = False
 
 
 def _call_tool(tool: str, timeout: float | None = None, **arguments: object) -> Reply:
@@ -81,7 +80,7 @@ def _retries(library: Library, rng: Random) -> Script:
 
 def _loops(library: Library, rng: Random) -> Script:
     """Search for a missing word many times before trying something else."""
-    for path in rng.sample(library.files, k=2):
+    for path in rng.sample(library.files, k=min(2, len(library.files))):
         yield _call_tool("read_file", path=path)
     for _ in range(150):
         yield _call_tool("search", word="philosopher's stone")
@@ -153,7 +152,6 @@ FLEET: tuple[Persona, ...] = (
         2.0,
         120.0,
         extra_tools=_index_everything,
-        accepts_nudges=True,
     ),
     Persona("courier", Task("deliver", "Deliver the files.", turn_seconds=1.2), _provider_dies, 2.5, 120.0),
 )

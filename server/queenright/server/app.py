@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount
 
 from queenright.server.access.access import Access
 from queenright.server.access.api_guard import Guard
 from queenright.server.access.openapi import add_access
-from queenright.server.console import api_page
+from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
-from queenright.server.console.login import add_login
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
 from queenright.server.middleware.gate import Gate, names_of
@@ -19,6 +22,7 @@ from queenright.server.middleware.head import HeadMiddleware
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.middleware.idempotency import describe as describe_keys
 from queenright.server.middleware.shutdown import ShutdownMiddleware
+from queenright.server.middleware.state import WithState
 from queenright.server.routes import (
     approvals,
     breakers,
@@ -78,21 +82,13 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 )
 
 
-def create_app(
-    service: Service,
-    *,
-    bound: str,
-    access: Access | None = None,
-    cluster_state: cluster.ClusterState | None = None,
-) -> FastAPI:
+@functools.cache
+def create_routes() -> FastAPI:
     """
-    Return the ASGI app of a service.
+    Return the app of all routes, made once: FastAPI examines each route when it is first asked for.
 
-    Args:
-        service: The service.
-        bound: The address that it listens on.
-        access: Authenticates and authorises callers; by default from the service's settings.
-        cluster_state: The cluster that this process belongs to.
+    A route reads from ``request.state`` what it is about: ``service``, ``access``, ``cluster`` and
+    ``stream_shares``.
     """
     app = FastAPI(
         title="Queenright",
@@ -101,24 +97,50 @@ def create_app(
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    settings = service.settings
-    access = access or Access(settings, clock=service.clock)
-    app.state.service = service
-    app.state.cluster = cluster_state
-    app.state.stream_shares = Shares(MAX_STREAMS)
-    # The last one that is added is the outermost.
-    app.add_middleware(Idempotency, store=service.store, clock=service.clock)
-    app.add_middleware(Guard, access=access, bound=bound, page=render_error)
-    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
-    app.add_middleware(Gate, names=names)
-    app.add_middleware(HeadMiddleware)
-    app.add_middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set)
     add_exception_handlers(app, render_error)
     for router in _ROUTERS:
         app.include_router(router)
-    add_login(app, access)
+    app.include_router(login.router)
     app.include_router(api_page.router)
     add_console(app)
     add_pages(app)
     set_openapi(app, describe_keys, add_access)
+    return app
+
+
+def create_app(
+    service: Service,
+    *,
+    bound: str,
+    access: Access | None = None,
+    cluster_state: cluster.ClusterState | None = None,
+) -> Starlette:
+    """
+    Return the ASGI app of a service: its middleware, and the routes.
+
+    Args:
+        service: The service.
+        bound: The address that it listens on.
+        access: Authenticates and authorises callers; by default from the service's settings.
+        cluster_state: The cluster that this process belongs to.
+    """
+    settings = service.settings
+    access = access or Access(settings, clock=service.clock)
+    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    state = {
+        "service": service,
+        "access": access,
+        "cluster": cluster_state,
+        "stream_shares": Shares(MAX_STREAMS),
+    }
+    # The first one is the outermost.
+    middleware = [
+        Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set),
+        Middleware(HeadMiddleware),
+        Middleware(Gate, names=names),
+        Middleware(Guard, access=access, bound=bound, page=render_error),
+        Middleware(Idempotency, store=service.store, clock=service.clock),
+    ]
+    app = Starlette(routes=[Mount("/", WithState(create_routes(), state))], middleware=middleware)
+    add_exception_handlers(app, render_error)
     return app

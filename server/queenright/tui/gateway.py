@@ -103,6 +103,10 @@ class ServiceGateway:
         """Yield messages, input requests and run results of loaded agents."""
         return self._events(_CONVERSATION_TYPES, None, on_notice)
 
+    def queen_answers(self) -> AsyncIterator[Event]:
+        """Yield the pieces of the queen's answers as she writes them."""
+        return self._events(("queen_answer_delta",), None)
+
     async def _events(
         self,
         types: Sequence[str] | str,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queenright.api.agents import AgentRow
+from queenright.api.events import Event
 from queenright.api.tickets import Ticket
 
 OPEN_STATUSES: Final = frozenset({"open", "intervening", "acknowledged"})
@@ -63,6 +64,25 @@ class ChatEntry:
     text: str
     at: float
     is_own: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedAnswer:
+    """What the queen has written of an answer; empty if its beginning is missing."""
+
+    question_id: str = ""
+    text: str = ""
+    at: float = 0.0
+    next: int = 0
+    """The index of the next piece."""
+
+    def add(self, event: Event) -> StreamedAnswer:
+        """Return the answer with the piece in a ``queen_answer_delta``; piece 0 begins it again."""
+        question_id, index = str(event.data["question_id"]), int(event.data["index"])
+        if index and (question_id, index) != (self.question_id, self.next):
+            return StreamedAnswer()
+        text = (self.text if index else "") + str(event.data["text"])
+        return StreamedAnswer(question_id=question_id, text=text, at=event.at, next=index + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

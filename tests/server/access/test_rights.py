@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any
 
@@ -13,9 +12,7 @@ from starlette.routing import Mount
 from queenright.server.access.openapi import add_access
 from queenright.server.access.rights import ACCESS_RULES, required_level
 from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
-from queenright.server.app import create_app
-from queenright.server.up import serving
-from tests.server.conftest import demo_settings
+from queenright.server.app import create_routes
 
 OPEN = {
     ("GET", "/healthz"),
@@ -29,19 +26,14 @@ OPEN = {
 
 
 @pytest.fixture(scope="module")
-def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+def routes() -> list[tuple[str, str]]:
     """Every method and path of the app."""
-
-    async def look() -> list[tuple[str, str]]:
-        async with serving(demo_settings(tmp_path_factory.mktemp("storage"))) as running:
-            app = create_app(running.service, bound="127.0.0.1")
-            return [
-                (method, re.sub(r":\w+\}", "}", route.path or ""))
-                for route in iter_route_contexts(app.routes)
-                for method in sorted((route.methods or set()) - {"HEAD"})
-            ] + [("GET", f"{route.path}/{{name}}") for route in app.routes if isinstance(route, Mount)]
-
-    return asyncio.run(look())
+    app = create_routes()
+    return [
+        (method, re.sub(r":\w+\}", "}", route.path or ""))
+        for route in iter_route_contexts(app.routes)
+        for method in sorted((route.methods or set()) - {"HEAD"})
+    ] + [("GET", f"{route.path}/{{name}}") for route in app.routes if isinstance(route, Mount)]
 
 
 def test_open_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:

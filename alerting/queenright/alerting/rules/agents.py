@@ -27,6 +27,8 @@ from queenright.instrumentation.names import SOURCE_RULES, WaitingReason
 FILE: Final = "agents.yml"
 _DASHBOARD: Final = "queenright-agent?var-agent={{ $labels.agent | urlquery }}"
 _AGENT: Final = "Agent {{ $labels.agent }}"
+_WAITING_SECONDS: Final = 1800.0
+"""An unanswered question is worth a look after half an hour; the alert notifies nobody by default."""
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
@@ -39,7 +41,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
         *_checkpoints(settings),
         _errors(settings),
         _tokens(settings),
-        _waiting(settings, selectors),
+        _waiting(selectors),
     )
     return (Group(name="queenright-agents", file=FILE, links=links, rules=rules),)
 
@@ -194,8 +196,7 @@ def _errors(settings: HealthSettings) -> Alert:
         summary="Most tool calls of agent {{ $labels.agent }} fail.",
         description="{{ $value | humanizePercentage }} of the tool calls of agent {{ $labels.agent }} failed "
         "in the last 5 minutes.",
-        threshold=f"> {share:.0%} of at least {minimum} calls "
-        "(`health_monitoring.loops.error_streak`) in 5 min",
+        threshold=f"> {share:.0%} of at least {minimum} calls in 5 min",
         reason="the tools are down, or the worker uses them incorrectly",
         dashboard=_DASHBOARD,
     )
@@ -220,27 +221,25 @@ def _tokens(settings: HealthSettings) -> Alert:
         summary=f"{_AGENT} uses far more tokens than usual.",
         description=f"{_AGENT} uses {{{{ $value | humanize }}}} tokens a second, at least {factor:g} times "
         "what it used in the last six hours.",
-        threshold=f"≥ {factor:g} x the usual (`health_monitoring.loops.token_spike_factor`) and ≥ {minimum} "
-        "tokens in 10 min (`.token_spike_minimum`)",
+        threshold=f"≥ {factor:g} x the usual and ≥ {minimum} tokens in 10 min",
         reason="a growing context or a loop shows first in its cost",
         dashboard=_DASHBOARD,
     )
 
 
-def _waiting(settings: HealthSettings, selectors: Selectors) -> Alert:
+def _waiting(selectors: Selectors) -> Alert:
+    limit = duration_in_words(_WAITING_SECONDS)
     waits = select(selectors, names.WORKER_WAITING, f'reason="{WaitingReason.USER_INPUT}"')
-    seconds = settings.rules.waiting_for_user_seconds
     return Alert(
         name="QueenrightWaitingForUser",
         why="Nothing is wrong with the worker: a person has not answered. Informational, and never a stall.",
         expr=f"max by (agent) ({waits}) == 1",
-        for_=duration(seconds),
+        for_=duration(_WAITING_SECONDS),
         severity="info",
         source=SOURCE_RULES,
         summary=f"{_AGENT} is waiting for an answer.",
-        description=f"{_AGENT} has been waiting for a user for more than {duration_in_words(seconds)}.",
-        threshold=f"{duration_in_words(seconds)} of waiting "
-        "(`health_monitoring.rules.waiting_for_user_seconds`)",
+        description=f"{_AGENT} has been waiting for a user for more than {limit}.",
+        threshold=f"{limit} of waiting",
         reason="an unanswered question stops the work as much as a failure",
         dashboard=_DASHBOARD,
     )

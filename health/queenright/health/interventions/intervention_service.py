@@ -223,9 +223,7 @@ class InterventionService:
     def _shares_cause(self, worker: WorkerHealth) -> bool:
         monitor, finding = self._monitor, worst(worker.findings)
         now = self._clock()
-        return finding is not None and bool(
-            shared_cause(worker, finding, monitor.workers, monitor.settings, now)
-        )
+        return finding is not None and bool(shared_cause(worker, finding, monitor.workers, now))
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""

@@ -33,7 +33,7 @@ _STALE_TRACE_SECONDS: Final = 300.0
 
 _NEVER_KNOWN: Final = frozenset(
     {
-        "worker_graph_id",
+        "graph_id",
         "incarnation_id",
         "tool",
         "waiting_since",
@@ -43,7 +43,7 @@ _NEVER_KNOWN: Final = frozenset(
         "recovered_at",
     }
 )
-_KNOWN_FROM_TRACES: Final = frozenset({"worker_node_id", "recent_verdicts", "trace_id", "span_id"})
+_KNOWN_FROM_TRACES: Final = frozenset({"node_id", "recent_verdicts", "trace_id", "span_id"})
 
 
 def health_of(

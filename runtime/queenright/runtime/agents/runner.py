@@ -97,7 +97,7 @@ class AgentRunner:
                 ``functions.py``, ``judges.py`` and ``mcp_servers.json``.
             model: Overrides the agent's model: a name or a provider.
             storage: Folder of its sessions; ``~/.queenright/agents/{name}`` by default.
-            interactive: Whether a user is at a terminal.
+            interactive: Whether a user can answer, at a terminal or in the console.
             guards: Creates the loop guards of its nodes on its own runtime; None disables them. On
                 another's runtime, that runtime's guards apply.
             breakers: Provides circuit breakers on its own runtime; None disables them.
@@ -183,9 +183,7 @@ class AgentRunner:
                 errors.append(str(error))
         client_facing = self.info().client_facing
         if client_facing and not self._interactive:
-            warnings.append(
-                f"node {client_facing[0]!r} waits for a user, but there is no terminal: use inject_input"
-            )
+            warnings.append(f"node {client_facing[0]!r} waits for a user, who is not here: use inject_input")
         return ValidationResult(errors=tuple(errors), warnings=tuple(warnings))
 
     async def start(self) -> AgentRuntime:

@@ -20,6 +20,18 @@ export const statusQuery = queryOptions({
   queryFn: () => data(GET('/api/status')),
 })
 
+/** Agents that are loaded in the service. */
+export const loadedQuery = queryOptions({
+  queryKey: ['loaded'],
+  queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })),
+})
+
+/** Whether people are notified; undefined before it is known. */
+export const alertmanagerQuery = queryOptions({ ...statusQuery, select: (status) => status.outbox.peers.length > 0 })
+
+/** What is said where notifications would be. */
+export const NO_ALERTMANAGER = 'No Alertmanager is configured, so nobody is notified. Set alerting.alertmanager_urls.'
+
 export const callerQuery = queryOptions({
   queryKey: ['caller'],
   queryFn: () => data(GET('/api/caller')),

@@ -47,6 +47,7 @@ const TOPICS: Record<string, readonly Topic[]> = {
   ticket_resolved: ['tickets', 'status', 'attention', 'incidents'],
   incident_closed: ['attention', 'incidents'],
   operator_asked: ['tickets'],
+  queen_answer_delta: [],
   queen_answered: ['tickets'],
   notification_delivered: ['tickets', 'status'],
   notification_failed: ['tickets', 'status'],

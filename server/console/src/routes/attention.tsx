@@ -1,21 +1,22 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
-import { useState } from 'react'
+import { useEffect, useRef, useState } from 'react'
 import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
-import type { AttentionItem } from '../api/schema'
+import type { AttentionItem, AttentionList } from '../api/schema'
 import { useNow } from '../clock'
-import { counted, duration, words } from '../format'
+import { count, counted, duration, words } from '../format'
 import { by } from '../shell/name'
 import { useAct } from '../ui/act'
-import { Ago, Button, Shape, toneOf } from '../ui/basics'
+import { Ago, Button, Clamped, Panel, ReadOnly, Shape, toneOf } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
 import { acknowledgeTickets, answerApproval } from '../api/acts'
+import type { Target } from '../api/acts'
 import { DECISIONS } from './decisions'
 import type { Decision } from './decisions'
 import { distinct } from './sentences'
 
-const DecideEscalation = lazyDialog(() => import('./worker-dialogs').then((module) => module.DecideEscalation))
+const Decide = lazyDialog(() => import('./worker-dialogs').then((module) => module.Decide))
 const StopWorker = lazyDialog(() => import('./worker-dialogs').then((module) => module.StopWorker))
 
 const KINDS: Record<AttentionItem['kind'], string> = {
@@ -27,32 +28,71 @@ const KINDS: Record<AttentionItem['kind'], string> = {
   incident: 'incident',
 }
 
-export function AttentionList({ items, total }: { items: readonly AttentionItem[]; total: number }) {
-  if (!items.length)
-    return (
-      <p className="calm">
-        <svg width="22" height="22" viewBox="0 0 22 22" fill="none" stroke="currentColor" strokeWidth="2" aria-hidden="true">
-          <circle cx="11" cy="11" r="9.5" />
-          <path d="m6.5 11.5 3 3 6-6.5" />
-        </svg>
-        Nothing needs you.
-      </p>
-    )
+/** An item about which a dialog asks. It stays what was shown then, whatever takes its place meanwhile. */
+interface Asked {
+  item: AttentionItem
+  what: 'stop' | 'approve' | Decision
+}
+
+/** What needs a person, with its answers. `isOnly`: it is what the page is for, and says so when there is nothing. */
+export function NeedsYou({ list: { items, total }, isOnly = false }: { list: AttentionList; isOnly?: boolean }) {
+  const [asked, setAsked] = useState<Asked | null>(null)
+  const list = useRef<HTMLUListElement>(null)
+  const hasFocus = useRef(false)
+  const shown = items.map((item) => item.item_id).join()
+  // The item that had the focus has gone: go on from the list, not from the beginning of the page.
+  useEffect(() => {
+    if (hasFocus.current && document.activeElement === document.body) list.current?.focus({ preventScroll: true })
+  }, [shown])
   return (
-    <ul className="attention">
-      {items.map((item) => (
-        <Item key={item.item_id} item={item} />
-      ))}
-      {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
-    </ul>
+    <>
+      {(isOnly || total > 0) && (
+        <Panel title={total ? `Needs you (${count(total)})` : 'Needs you'}>
+          <ul
+            className="attention"
+            aria-label="Needs you"
+            ref={list}
+            tabIndex={-1}
+            onFocus={() => (hasFocus.current = true)}
+            onBlur={({ target, relatedTarget }) => {
+              // What is removed or disabled loses the focus to nothing.
+              if (relatedTarget || (target.isConnected && !target.matches(':disabled'))) hasFocus.current = false
+            }}
+          >
+            {items.map((item) => (
+              <Item key={item.item_id} item={item} ask={(what) => setAsked({ item, what })} />
+            ))}
+            {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
+            {!total && (
+              <li className="calm">
+                <svg width="22" height="22" viewBox="0 0 22 22" fill="none" stroke="currentColor" strokeWidth="2" aria-hidden="true">
+                  <circle cx="11" cy="11" r="9.5" />
+                  <path d="m6.5 11.5 3 3 6-6.5" />
+                </svg>
+                Nothing needs you.
+              </li>
+            )}
+          </ul>
+        </Panel>
+      )}
+      {asked && <Dialog {...asked} isOpen={items.some((item) => item.item_id === asked.item.item_id)} onClose={() => setAsked(null)} />}
+    </>
   )
 }
 
-function Item({ item }: { item: AttentionItem }) {
-  const mayAct = useQuery(callerQuery).data?.may_act ?? false
+const targetOf = ({ agent_id, session_id, incarnation_id }: AttentionItem): Target => ({ agentId: agent_id, session_id, incarnation_id })
+
+function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onClose: () => void }) {
+  const target = targetOf(item)
+  if (what === 'stop') return <StopWorker target={target} onClose={onClose} />
+  return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} isOpen={isOpen} onClose={onClose} />
+}
+
+function Item({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) => void }) {
+  const mayAct = useQuery(callerQuery).data?.may_act
   const [lead, rest] = distinct([
     // The queen's words about a ticket begin with its cause.
-    ['title', item.ticket_id && item.text ? '' : item.title],
+    ['title', item.kind !== 'incident' && item.ticket_id && item.text ? '' : item.title],
     ['text', item.text],
   ])
   const tone = item.severity ? toneOf(item.severity) : 'queen'
@@ -65,10 +105,12 @@ function Item({ item }: { item: AttentionItem }) {
         <h3>
           {item.agent_id ? (
             <Link to="/agents/$agentId" params={{ agentId: item.agent_id }} search={{ session: item.session_id }}>
-              {item.agent_id}
+              {item.agents}
             </Link>
           ) : (
-            <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>{counted(item.workers, 'worker')}</Link>
+            <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} title={counted(item.workers, 'worker')}>
+              {item.agents}
+            </Link>
           )}
           <span className="kind">
             {item.severity ? `${item.severity} ` : ''}
@@ -81,23 +123,29 @@ function Item({ item }: { item: AttentionItem }) {
         </h3>
         {lead && (
           <p>
-            {item.kind === 'incident' ? (
-              <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>
-                {lead[1]}
-              </Link>
-            ) : item.ticket_id ? (
-              <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
-                {lead[1]}
-              </Link>
-            ) : (
-              lead[1]
-            )}
+            <Clamped text={lead[1]}>
+              {item.kind === 'incident' ? (
+                <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }}>
+                  {lead[1]}
+                </Link>
+              ) : item.ticket_id ? (
+                <Link to="/tickets/$ticketId" params={{ ticketId: item.ticket_id }}>
+                  {lead[1]}
+                </Link>
+              ) : (
+                lead[1]
+              )}
+            </Clamped>
           </p>
         )}
-        {rest && <p className="muted">{rest[1]}</p>}
+        {rest && (
+          <p className="muted">
+            <Clamped text={rest[1]} />
+          </p>
+        )}
         {item.deadline && <Deadline at={item.deadline} kind={item.kind} />}
       </div>
-      {mayAct ? <Answers item={item} /> : <span className="muted">You may view only.</span>}
+      {mayAct === undefined ? <span /> : mayAct ? <Answers item={item} ask={ask} /> : <ReadOnly />}
     </li>
   )
 }
@@ -113,17 +161,13 @@ function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
   )
 }
 
-function Answers({ item }: { item: AttentionItem }) {
+function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) => void }) {
   const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
-  const target = { agentId: item.agent_id, ...seen }
-  // What is asked about stays what was shown then, whatever takes its place meanwhile.
-  const [asked, setAsked] = useState<{ what: 'stop' | 'approve' | Decision; target: typeof target } | null>(null)
-  const ask = (what: 'stop' | 'approve' | Decision): void => setAsked({ what, target })
   const permission = useAct(async (decision: 'allow' | 'deny') => {
     await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
   })
-  const approval = useAct((verb: 'approve' | 'deny') => answerApproval(item.item_id, asked?.target ?? target, verb))
+  const deny = useAct(() => answerApproval(item.item_id, targetOf(item), 'deny'))
   const acknowledge = useAct(async () => {
     if (item.kind === 'incident') {
       const { incidents } = await data(GET('/api/incidents'))
@@ -134,7 +178,7 @@ function Answers({ item }: { item: AttentionItem }) {
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
   if (item.kind === 'question') return <Reply key={`${item.incarnation_id} ${item.since}`} item={item} />
-  const busy = permission.isPending || approval.isPending || acknowledge.isPending
+  const busy = permission.isPending || deny.isPending || acknowledge.isPending
   return (
     <div className="acts">
       {item.kind === 'permission' && (
@@ -152,7 +196,7 @@ function Answers({ item }: { item: AttentionItem }) {
           <Button small look="danger" isDisabled={busy} onPress={() => ask('approve')}>
             Approve stop…
           </Button>
-          <Button small isDisabled={busy} onPress={() => approval.mutate('deny')}>
+          <Button small isDisabled={busy} onPress={() => deny.mutate()}>
             Deny
           </Button>
         </>
@@ -179,21 +223,13 @@ function Answers({ item }: { item: AttentionItem }) {
       )}
       {item.kind === 'incident' && (
         <>
-          {!item.acknowledged && (
-            <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
-              Acknowledge all
-            </Button>
-          )}
+          <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
+            Acknowledge all
+          </Button>
           <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} className="button small">
             Open
           </Link>
         </>
-      )}
-      {(asked?.what === 'stop' || asked?.what === 'approve') && (
-        <StopWorker target={asked.target} {...(asked.what === 'approve' ? { run: () => approval.mutateAsync('approve') } : {})} onClose={() => setAsked(null)} />
-      )}
-      {asked && asked.what !== 'stop' && asked.what !== 'approve' && (
-        <DecideEscalation escalationId={item.item_id} target={asked.target} choice={asked.what} onClose={() => setAsked(null)} />
       )}
     </div>
   )
@@ -201,8 +237,10 @@ function Answers({ item }: { item: AttentionItem }) {
 
 function Reply({ item }: { item: AttentionItem }) {
   const [text, setText] = useState('')
+  const input = useRef<HTMLInputElement>(null)
   const reply = useAct(async (content: string) => {
     setText('')
+    input.current?.focus()
     await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
       setText((newer) => newer || content)
       throw error
@@ -218,7 +256,7 @@ function Reply({ item }: { item: AttentionItem }) {
         if (text.trim() && !reply.isPending) reply.mutate(text.trim())
       }}
     >
-      <input className="input" aria-label={`Reply to ${item.agent_id}`} placeholder="Reply" value={text} onChange={(event) => setText(event.target.value)} />
+      <input ref={input} className="input" aria-label={`Reply to ${item.agent_id}`} placeholder="Reply" value={text} onChange={(event) => setText(event.target.value)} />
       <Button small type="submit" look="primary" isDisabled={reply.isPending || !text.trim()}>
         Reply
       </Button>

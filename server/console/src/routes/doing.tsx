@@ -1,15 +1,24 @@
 import { useQuery } from '@tanstack/react-query'
+import { Fragment } from 'react'
 import { Link } from '@tanstack/react-router'
-import { providersQuery, statusQuery } from '../api/queries'
+import { NO_ALERTMANAGER, providersQuery, statusQuery } from '../api/queries'
 import { count, counted, duration, shortDuration, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
+import { groupByAction } from './doing-groups'
+
+/** Lines of workers that are acted on, and names in each. */
+const LINES = 6
+const NAMED = 2
 
 /** What Queenright is doing about workers that need no person. */
 export function Doing() {
   const status = useQuery(statusQuery)
   const now = useNow()
   const acting = status.data?.acting
+  const outbox = status.data?.outbox
+  const groups = groupByAction(acting?.ladders ?? [])
+  const hidden = groups.slice(LINES).reduce((sum, { workers }) => sum + workers.length, acting?.ladders_more ?? 0)
   return (
     <Panel title="What Queenright is doing" aside={<Link to="/operate/$section" params={{ section: 'acting' }} className="link muted">All</Link>}>
       {status.error && !acting ? (
@@ -36,15 +45,20 @@ export function Doing() {
               <span>{brake}</span>
             </li>
           ))}
-          {acting.ladders.slice(0, 6).map((ladder) => (
-            <li key={`${ladder.agent_id}/${ladder.session_id}`}>
+          {groups.slice(0, LINES).map(({ what, workers, at }) => (
+            <li key={what}>
               <span>
-                <Link to="/agents/$agentId" params={{ agentId: ladder.agent_id }} search={{ session: ladder.session_id }} className="link">
-                  {ladder.agent_id}
-                </Link>{' '}
-                <span className="muted">{ladder.what}</span>
+                {workers.slice(0, NAMED).map((worker, index) => (
+                  <Fragment key={`${worker.agent_id}/${worker.session_id}`}>
+                    {index > 0 && ', '}
+                    <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id }} className="link">
+                      {worker.agent_id}
+                    </Link>
+                  </Fragment>
+                ))}
+                {workers.length > NAMED && ` and ${count(workers.length - NAMED)} more`} <span className="muted">{what}</span>
               </span>
-              <Ago at={ladder.acted_at} />
+              <Ago at={at} />
             </li>
           ))}
           {acting.recoveries.slice(0, 4).map((recovery) => (
@@ -59,12 +73,12 @@ export function Doing() {
               {status.data?.tickets.length ? 'No action is under way.' : `Watching. Up for ${duration(now - (status.data?.started_at ?? now))}, no action is under way.`}
             </li>
           )}
-          {acting.ladders_more > 0 && <li className="muted">and {counted(acting.ladders_more, 'more worker')}</li>}
-          {status.data && status.data.outbox.pending > 0 && (
+          {hidden > 0 && <li className="muted">and {counted(hidden, 'more worker')}</li>}
+          {outbox && (outbox.peers.length === 0 || outbox.pending > 0) && (
             <li>
               <Pill tone="degraded">alerts</Pill>
-              <span>{counted(status.data.outbox.pending, 'alert')} not yet delivered to Alertmanager</span>
-              <Ago at={status.data.outbox.oldest ?? null} />
+              <span>{outbox.peers.length ? `${counted(outbox.pending, 'alert')} not yet delivered to Alertmanager` : NO_ALERTMANAGER}</span>
+              {outbox.peers.length > 0 && <Ago at={outbox.oldest ?? null} />}
             </li>
           )}
           {status.data?.not_ready.map((reason) => (

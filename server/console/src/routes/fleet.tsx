@@ -4,13 +4,15 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import { data, GET } from '../api/client'
-import type { AgentRow, AgentsPage, operations } from '../api/schema'
+import type { AgentRow, AgentsPage } from '../api/schema'
 import { BAR_SECONDS, fleetBars, fleetPerMinute, sessionBars } from '../api/spending'
 import type { SeriesName } from '../api/spending'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
-import { SearchInput } from '../ui/filters'
+import { isTyping, SearchInput } from '../ui/filters'
+import { ACTIVITY, activityOf, HEALTH, knownFilters } from './fleet-filters'
+import type { Filters } from './fleet-filters'
 
 const PAGE = 60
 /** Pages that are kept, and read again when something changes. */
@@ -31,25 +33,12 @@ function placeBefore(place: Place, total: number): Place {
   return found
 }
 
-const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
-const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
-
-/** Filters of the fleet, as the address has them. */
-interface Filters {
-  search?: string
-  health?: string
-  activity?: string
-  owner?: string
-  repository?: string
-  sort?: NonNullable<NonNullable<operations['list_agents']['parameters']['query']>['sort']>
-}
-
 export function Fleet() {
-  const filters = useSearch({ from: '/' }) as Filters
+  const { known: filters, unknown } = knownFilters(useSearch({ from: '/' }) as Filters)
   const navigate = useNavigate()
   const change = (next: Partial<Filters>): void => {
     const search = Object.fromEntries(Object.entries({ ...filters, ...next }).filter(([, value]) => value))
-    void navigate({ to: '/', search, replace: true, resetScroll: false })
+    void navigate({ to: '/', search, replace: isTyping(filters.search, next.search), resetScroll: false })
   }
   const queries = useQueryClient()
   const queryKey = ['agents', filters]
@@ -97,8 +86,8 @@ export function Fleet() {
             </button>
           ))}
         </div>
-        <SearchInput label="Name, session or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
-        <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0])} onChange={(activity) => change({ activity })} />
+        <SearchInput label="Name, owner or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
+        <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0] as const).filter(([, total]) => total)} onChange={(activity) => change({ activity })} />
         <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
         <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
         {isFiltered && (
@@ -107,6 +96,14 @@ export function Fleet() {
           </button>
         )}
       </div>
+      {unknown.length > 0 && (
+        <p className="fleet-note" role="status">
+          Ignored in the address: {unknown.join(', ')}.{' '}
+          <button className="button plain small" onClick={() => change({})}>
+            Remove
+          </button>
+        </p>
+      )}
       {fleet.error && !first ? (
         <ReadError error={fleet.error} retry={() => void fleet.refetch()} />
       ) : !first ? (
@@ -129,6 +126,9 @@ export function Fleet() {
   )
 }
 
+/** Owners and repositories that the service counts. */
+const MOST_NAMES = 50
+
 function Choice({ label, value, options, onChange }: { label: string; value: string | undefined; options: readonly (readonly [string, number])[]; onChange: (value: string) => void }) {
   if (!options.length && !value) return null
   return (
@@ -140,6 +140,7 @@ function Choice({ label, value, options, onChange }: { label: string; value: str
           {name} ({count(total)})
         </option>
       ))}
+      {options.length >= MOST_NAMES && <option disabled>Others: search for the name</option>}
     </select>
   )
 }
@@ -217,6 +218,7 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
 
 function Row({ row, index, top }: { row: AgentRow; index: number; top: number }) {
   const navigate = useNavigate()
+  const now = useNow()
   const state = row.ended ? row.outcome || 'ended' : row.health || 'healthy'
   const open = { to: '/agents/$agentId', params: { agentId: row.agent_id }, search: { session: row.session_id } } as const
   return (
@@ -231,10 +233,10 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
         <Pill tone={toneOf(state)}>{state}</Pill>
       </span>
       <span role="cell" className="clip hides hides-small" title={row.activity}>
-        {words(row.activity) || '—'}
+        {words(activityOf(row, now)) || '—'}
       </span>
       <span role="cell" className="clip why" title={row.reason || row.question}>
-        {row.question || row.reason || <span className="muted">{row.ended ? 'over' : 'no finding'}</span>}
+        {row.question || row.reason || <span className="muted">{row.ended ? '—' : 'no finding'}</span>}
       </span>
       <span role="cell" className="hides hides-small">
         <span className="bars" role="img" aria-label={row.verdicts.length ? `Last verdicts: ${row.verdicts.slice(-12).map(words).join(', ')}` : 'No verdicts'}>

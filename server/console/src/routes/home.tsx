@@ -3,7 +3,7 @@ import { useQuery } from '@tanstack/react-query'
 import { useConnection } from '../api/watch'
 import { attentionQuery } from '../api/queries'
 import { Loading, Panel, ReadError } from '../ui/basics'
-import { AttentionList } from './attention'
+import { NeedsYou } from './attention'
 import { Doing, ProviderStatus } from './doing'
 import { Fleet } from './fleet'
 
@@ -11,19 +11,16 @@ import { Fleet } from './fleet'
 export function Home() {
   const attention = useQuery(attentionQuery)
   const { state } = useConnection()
-  const total = attention.data?.total ?? 0
   return (
     <div className="home">
       <h1 className="visually-hidden">Fleet</h1>
-      <Panel title={total ? `Needs you (${total})` : 'Needs you'}>
+      <div>
         {attention.data ? (
-          <AttentionList items={attention.data.items} total={total} />
-        ) : attention.error && state !== 'connecting' ? (
-          <ReadError error={attention.error} retry={() => void attention.refetch()} />
+          <NeedsYou list={attention.data} isOnly />
         ) : (
-          <Loading />
+          <Panel title="Needs you">{attention.error && state !== 'connecting' ? <ReadError error={attention.error} retry={() => void attention.refetch()} /> : <Loading />}</Panel>
         )}
-      </Panel>
+      </div>
       <div className="stack">
         <Doing />
         <ProviderStatus />

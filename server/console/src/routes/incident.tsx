@@ -3,13 +3,13 @@ import { useQuery } from '@tanstack/react-query'
 import { Link, useParams } from '@tanstack/react-router'
 import { useState } from 'react'
 import { data, GET } from '../api/client'
-import { callerQuery, incidentsQuery } from '../api/queries'
+import { alertmanagerQuery, callerQuery, incidentsQuery } from '../api/queries'
 import type { Incident, Ticket } from '../api/schema'
 import { useNow } from '../clock'
 import { counted, duration } from '../format'
 import { useTitle } from '../shell/title'
-import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
-import { causeOf, TicketList, useAcknowledgeAll, useChildren } from './incidents'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, ReadOnly, toneOf } from '../ui/basics'
+import { causeOf, isAcknowledged, TicketList, useAcknowledgeAll, useChildren } from './incidents'
 import { mergeTimelines, runbooksOf } from './incident-timeline'
 import type { IncidentEntry } from './incident-timeline'
 import { QueenChat } from './queen'
@@ -27,7 +27,7 @@ export function IncidentPage() {
   if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
   if (!found.data) return <Loading rows={8} />
   return (
-    <Empty title="There is no such incident">
+    <Empty isPage title="There is no such incident">
       <p>Incidents are listed for seven days; the tickets stay.</p>
       <Link to="/tickets/$ticketId" params={{ ticketId: incidentId }} className="link">
         Open its first ticket
@@ -47,7 +47,7 @@ function Shown({ incident }: { incident: Incident }) {
         <Pill tone={isOpen ? toneOf(incident.severity) : 'quiet'}>{incident.severity}</Pill>
         <Pill tone={isOpen ? 'queen' : 'quiet'}>{isOpen ? 'open' : 'closed'}</Pill>
       </div>
-      {isOpen && <Actions incident={incident} tickets={tickets.data ?? []} />}
+      <Actions incident={incident} tickets={tickets.data ?? []} />
       <div className="ticket-page">
         <div className="stack">
           <Panel title="Tickets" aside={<span className="muted number">{incident.open_tickets} of {incident.ticket_ids.length} open</span>}>
@@ -136,19 +136,27 @@ function Actions({ incident, tickets }: { incident: Incident; tickets: readonly 
   // Of the tickets that are not shown it is not known whether they are open.
   const others = incident.ticket_ids.filter((id) => !shown.has(id))
   const notSilenced = [...open.filter((one) => !one.silenced).map((one) => one.ticket_id), ...others]
-  if (mayAct === undefined) return null
-  if (!mayAct) return <p className="muted ticket-actions">You may view this incident; acting on it needs the role operator.</p>
+  const mayNotify = useQuery(alertmanagerQuery).data
+  if (mayAct === undefined || (incident.closed_at && !silencing)) return null
+  if (!mayAct)
+    return (
+      <p className="ticket-actions">
+        <ReadOnly />
+      </p>
+    )
   return (
     <>
       <div className="row wraps ticket-actions" role="group" aria-label="Actions">
-        <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || (!others.length && open.every((one) => one.acknowledged_by))}>
+        <Button look="primary" onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || isAcknowledged(incident, tickets)}>
           Acknowledge all
         </Button>
-        <Button onPress={() => setSilencing(notSilenced)} isDisabled={notSilenced.length === 0}>
-          {open.length && !notSilenced.length ? 'Silenced' : 'Silence all…'}
-        </Button>
+        {mayNotify && (
+          <Button onPress={() => setSilencing(notSilenced)} isDisabled={notSilenced.length === 0}>
+            {open.length && !notSilenced.length ? 'Silenced' : 'Silence all…'}
+          </Button>
+        )}
       </div>
-      {silencing && <SilenceTickets ids={silencing} onClose={() => setSilencing(null)} />}
+      {silencing && <SilenceTickets ids={silencing} settled={incident.closed_at ? 'Meanwhile the incident was closed. Nothing was sent from here.' : ''} onClose={() => setSilencing(null)} />}
     </>
   )
 }

@@ -69,10 +69,14 @@ export function useAcknowledgeAll(incident: Incident) {
   })
 }
 
+/** Whether no ticket is left to acknowledge, as far as is known from those that were read. */
+export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((one) => one.closed_at !== null || one.acknowledged_at !== null)
+
 function One({ incident }: { incident: Incident }) {
   const now = useNow()
   const mayAct = useQuery(callerQuery).data?.may_act
   const acknowledge = useAcknowledgeAll(incident)
+  const tickets = useChildren(incident.ticket_ids).data ?? []
   return (
     <Panel
       title={
@@ -84,7 +88,7 @@ function One({ incident }: { incident: Incident }) {
         <>
           <Pill tone={incident.closed_at ? 'quiet' : toneOf(incident.severity)}>{incident.closed_at ? 'closed' : incident.severity}</Pill>
           {mayAct && !incident.closed_at && (
-            <Button small onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending}>
+            <Button small onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || isAcknowledged(incident, tickets)}>
               Acknowledge all
             </Button>
           )}

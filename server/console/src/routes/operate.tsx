@@ -45,7 +45,7 @@ export function OperatePage() {
             <shown.Section />
           </>
         ) : (
-          <Empty title="There is no such section">
+          <Empty isPage title="There is no such section">
             <p className="wrap">Nothing is called {section}. Choose one of the sections.</p>
           </Empty>
         )}

@@ -1,9 +1,11 @@
-import { useQuery } from '@tanstack/react-query'
-import { useState } from 'react'
+import { useMutation, useQuery } from '@tanstack/react-query'
+import { useEffect, useRef, useState } from 'react'
+import { addPiece } from '../api/answer'
+import type { StreamedAnswer } from '../api/answer'
 import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
+import { onEvent } from '../api/watch'
 import { by } from '../shell/name'
-import { useAct } from '../ui/act'
 import { Ago, Button, Loading, Panel, ReadError } from '../ui/basics'
 import './talk.css'
 
@@ -15,10 +17,10 @@ const read = (about: Subject) =>
     ? GET('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } } })
     : GET('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId }, query: { session_id: about.sessionId } } })
 
-const send = (about: Subject, message: string) =>
+const send = (about: Subject, message: string, signal: AbortSignal) =>
   'ticketId' in about
-    ? POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } }, body: { message, ...by() } })
-    : POST('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId } }, body: { message, session_id: about.sessionId, ...by() } })
+    ? POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } }, body: { message, ...by() }, signal })
+    : POST('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId } }, body: { message, session_id: about.sessionId, ...by() }, signal })
 
 /** Ask the queen about a ticket or a session, beside it. */
 export function QueenChat({ about }: { about: Subject }) {
@@ -28,16 +30,24 @@ export function QueenChat({ about }: { about: Subject }) {
     queryFn: () => data(read(about)),
   })
   const [text, setText] = useState('')
-  const ask = useAct(async (message: string) => {
-    setText('')
-    try {
-      await data(send(about, message))
-    } catch (error) {
-      setText((newer) => newer || message)
-      throw error
-    }
-    return 'The queen has answered.'
+  const answer = useStreamedAnswer(about)
+  const isWriting = answer !== null && !chat.data?.messages.some((one) => one.role === 'queen' && one.question_id === answer.questionId)
+  // Leaving ends the request. The answer is stored all the same.
+  const leaving = useRef<AbortController>(null)
+  useEffect(() => () => leaving.current?.abort(), [])
+  const ask = useMutation({
+    mutationFn: (message: string) => {
+      setText('')
+      leaving.current = new AbortController()
+      return data(send(about, message, leaving.current.signal))
+    },
+    onError: (_, message) => setText((newer) => newer || message),
   })
+  const messages = useRef<HTMLDivElement>(null)
+  const count = chat.data?.messages.length
+  useEffect(() => {
+    if (messages.current) messages.current.scrollTop = messages.current.scrollHeight
+  }, [count, answer, ask.status])
   return (
     <Panel title="Ask the queen">
       <div className="chat">
@@ -46,7 +56,7 @@ export function QueenChat({ about }: { about: Subject }) {
         ) : !chat.data ? (
           <Loading />
         ) : (
-          <div className="messages" role="log" aria-label="Conversation with the queen" tabIndex={0}>
+          <div ref={messages} className="messages" role="log" aria-label="Conversation with the queen" aria-busy={isWriting} tabIndex={0}>
             {chat.data.messages.length === 0 && (
               <p className="muted">
                 Ask what happened, whether it is still so, what has been done, or what you can do.
@@ -67,7 +77,19 @@ export function QueenChat({ about }: { about: Subject }) {
                 </small>
               </div>
             ))}
-            {ask.isPending && <p className="muted">The queen is thinking…</p>}
+            {isWriting && answer.text ? (
+              <div className="message">
+                {answer.text}
+                <small>queen, writing…</small>
+              </div>
+            ) : (
+              (isWriting || ask.isPending) && <p className="muted">The queen is {isWriting ? 'writing' : 'thinking'}…</p>
+            )}
+            {ask.error && (
+              <p className="problem" role="alert">
+                No answer: {ask.error.message}
+              </p>
+            )}
           </div>
         )}
         {mayAct && (
@@ -86,6 +108,21 @@ export function QueenChat({ about }: { about: Subject }) {
       </div>
     </Panel>
   )
+}
+
+/** What the queen is writing about a subject, to anyone who asked. */
+function useStreamedAnswer(about: Subject): StreamedAnswer | null {
+  const [answer, setAnswer] = useState<StreamedAnswer | null>(null)
+  const key = JSON.stringify(about)
+  useEffect(() => {
+    const subject = JSON.parse(key) as Subject
+    return onEvent((event) => {
+      const { ticket_id, agent_id, session_id } = event.data
+      const isMeant = 'ticketId' in subject ? ticket_id === subject.ticketId : !ticket_id && agent_id === subject.agentId && session_id === subject.sessionId
+      if (event.type === 'queen_answer_delta' && isMeant) setAnswer((known) => addPiece(known, event))
+    })
+  }, [key])
+  return answer
 }
 
 /** Enter sends; Shift Enter begins a new line. */

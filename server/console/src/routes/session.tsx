@@ -8,8 +8,9 @@ import type { AgentHealth, AgentRow } from '../api/schema'
 import { useNow } from '../clock'
 import { ago, dateTime, duration, words } from '../format'
 import { useTitle } from '../shell/title'
-import { Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
-import { AttentionList } from './attention'
+import { Clamped, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { NeedsYou } from './attention'
+import { activityOf } from './fleet-filters'
 import { Actions } from './session/actions'
 import { OpenWork } from './session/open-work'
 import { Side } from './session/side'
@@ -31,6 +32,7 @@ export function SessionPage() {
     placeholderData: (before) => (before?.agent_id === agentId && (!session || before.session_id === session) ? before : undefined),
   })
   const worker = health.data
+  const attention = useQuery({ ...attentionOfQuery(worker?.agent_id ?? '', worker?.session_id ?? ''), enabled: worker !== undefined }).data
   // The address names the session, so that a link shows what its sender saw; a renamed agent has a new address.
   const isElsewhere = worker && (worker.agent_id !== agentId || worker.session_id !== session)
   const [agentFound, sessionFound] = isElsewhere ? [worker.agent_id, worker.session_id] : ['', '']
@@ -41,7 +43,7 @@ export function SessionPage() {
     if (!health.error) return <Panel title={agentId}><Loading rows={6} /></Panel>
     if (health.error instanceof RequestError && health.error.status === 404)
       return (
-        <Empty title={session ? 'There is no such session' : 'There is no such agent'}>
+        <Empty isPage title={session ? 'There is no such session' : 'There is no such agent'}>
           <p className="wrap">{health.error.message}</p>
           <Link to="/" className="link">
             Go to the fleet
@@ -54,7 +56,7 @@ export function SessionPage() {
     <div className="session">
       {/* A placeholder does not say when it was read. */}
       <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000} />
-      <NeedsYou worker={worker} />
+      {attention && <NeedsYou list={attention} />}
       {view === 'recorder' ? (
         <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>
           <Recorder key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
@@ -85,7 +87,7 @@ function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
           <div className="row wraps">
             <h1 className="wrap">{agentId}</h1>
             <Pill tone={toneOf(state)}>{state}</Pill>
-            {!worker.ended && worker.activity && <Pill tone="quiet">{words(worker.activity)}</Pill>}
+            {!worker.ended && worker.activity && <Pill tone="quiet">{words(activityOf(worker, now))}</Pill>}
           </div>
           <p className="muted session-facts">
             {[worker.framework, worker.node_id && `node ${worker.node_id}`].filter(Boolean).map((fact) => (
@@ -103,9 +105,12 @@ function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
         </div>
         <Actions worker={worker} />
       </div>
-      {!worker.ended && worker.reason && state !== 'healthy' && (
+      {worker.reason && state !== 'healthy' && (
         <p className={`session-reason tone-${toneOf(state)}`}>
-          <span>{worker.reason}</span> <span className="muted number">for {duration(now - worker.state_since)}</span>
+          <span>
+            <Clamped text={worker.reason} />
+          </span>{' '}
+          {!worker.ended && <span className="muted number">for {duration(now - worker.state_since)}</span>}
         </p>
       )}
       <div className="session-bar">
@@ -158,16 +163,5 @@ function SessionPicker({ worker }: { worker: AgentHealth }) {
         </select>
       </label>
     </div>
-  )
-}
-
-/** What waits for a person in this session, with its answer. */
-function NeedsYou({ worker }: { worker: AgentHealth }) {
-  const found = useQuery(attentionOfQuery(worker.agent_id, worker.session_id)).data
-  if (!found?.total) return null
-  return (
-    <Panel title={`Needs you (${found.total})`}>
-      <AttentionList {...found} />
-    </Panel>
   )
 }

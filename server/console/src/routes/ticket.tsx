@@ -5,13 +5,13 @@ import { Link, useNavigate, useParams } from '@tanstack/react-router'
 import type { ReactNode } from 'react'
 import { useEffect, useState } from 'react'
 import { data, DELETE, GET, POST, RequestError } from '../api/client'
-import { callerQuery, incidentsQuery } from '../api/queries'
+import { alertmanagerQuery, callerQuery, incidentsQuery, NO_ALERTMANAGER } from '../api/queries'
 import type { Ticket, TimelineEntry } from '../api/schema'
 import { count, counted, dateTime, duration, money, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
 import { by } from '../shell/name'
 import { say, useAct } from '../ui/act'
-import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { Ago, Button, Clamped, Empty, Loading, Panel, Pill, ReadError, ReadOnly, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { causeOf, Children, TicketList } from './incidents'
 import { runbooksOf } from './incident-timeline'
@@ -53,7 +53,7 @@ export function TicketPage() {
   useTitle(found.data ? `${found.data.agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
   if (found.error instanceof RequestError && found.error.status === 404 && !found.data)
     return (
-      <Empty title="There is no such ticket">
+      <Empty isPage title="There is no such ticket">
         <p className="wrap">{found.error.message}</p>
         <Link to="/tickets" search={{}} className="link">
           Go to the tickets
@@ -132,11 +132,15 @@ function Words({ ticket }: { ticket: Ticket }) {
   return (
     <Panel title="What happened">
       <div className="body stack">
-        {lead && <p className="lead">{lead[1]}</p>}
+        {lead && (
+          <p className="lead">
+            <Clamped text={lead[1]} />
+          </p>
+        )}
         {parts.map(([label, text]) => (
           <div className="part" key={label}>
             <span>{label}</span>
-            {label === 'Evidence' ? <pre>{text}</pre> : text}
+            {label === 'Evidence' ? <pre>{text}</pre> : <Clamped text={text} />}
           </div>
         ))}
         <p className="row wraps">
@@ -169,9 +173,16 @@ function Actions({ ticket }: { ticket: Ticket }) {
     void queries.invalidateQueries({ queryKey: ['tickets'] })
     return 'The silence has ended.'
   })
-  if (mayAct === undefined || ticket.closed_at) return null
-  if (!mayAct) return <p className="muted ticket-actions">You may view this ticket; acting on it needs the role operator.</p>
+  const mayNotify = useQuery(alertmanagerQuery).data
+  if (mayAct === undefined || (ticket.closed_at && !asking)) return null
+  if (!mayAct)
+    return (
+      <p className="ticket-actions">
+        <ReadOnly />
+      </p>
+    )
   const close = (): void => setAsking(null)
+  const settled = ticket.closed_at ? `Meanwhile the ticket was closed: ${ticket.closed_reason || words(ticket.status)}. Nothing was sent from here.` : ''
   return (
     <>
       <div className="row wraps ticket-actions" role="group" aria-label="Actions">
@@ -191,7 +202,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
             End silence
           </Button>
         ) : (
-          ticket.notified_severity && <Button onPress={() => setAsking('silence')}>Silence…</Button>
+          ticket.notified_severity && mayNotify && <Button onPress={() => setAsking('silence')}>Silence…</Button>
         )}
         {ticket.actions.includes('resolve') && <Button onPress={() => setAsking('resolve')}>Resolve…</Button>}
         {ticket.actions.includes('dismiss') && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
@@ -201,13 +212,14 @@ function Actions({ ticket }: { ticket: Ticket }) {
           </Button>
         )}
       </div>
-      {asking === 'silence' && <SilenceTickets ids={[ticket.ticket_id]} onClose={close} />}
+      {asking === 'silence' && <SilenceTickets ids={[ticket.ticket_id]} settled={settled} onClose={close} />}
       {asking === 'resolve' && (
         <Ask
           title="Resolve this ticket?"
           lead="For a worker that is gone, or work that a person has settled. A ticket of a live worker resolves by itself when the worker recovers."
           fields={[{ name: 'reason', label: 'What was done', required: true, multiline: true }]}
           confirm="Resolve"
+          settled={settled}
           run={async ({ reason = '' }) => {
             await data(POST('/api/tickets/{ticket_id}/resolve', { ...path, body: { reason, ...by() } }))
             say('Resolved.')
@@ -221,6 +233,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           lead="It needs no person: nobody is notified, and it opens again if it gets worse."
           fields={[{ name: 'reason', label: 'Why', required: true, multiline: true }]}
           confirm="Dismiss"
+          settled={settled}
           run={async ({ reason = '' }) => {
             await data(POST('/api/tickets/{ticket_id}/dismiss', { ...path, body: { reason, ...by() } }))
             say('Dismissed.')
@@ -303,6 +316,7 @@ export function Traces({ tickets }: { tickets: readonly Ticket[] }) {
 /** Who was notified of tickets, and by which receiver. */
 export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
   const rows = notificationsOf(tickets)
+  const mayNotify = useQuery(alertmanagerQuery).data
   const [ticket] = tickets
   const reminders = tickets.reduce((sum, one) => sum + one.reminders, 0)
   return (
@@ -322,7 +336,7 @@ export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
           </li>
         ))}
         {rows.length === 0 && (
-          <li className="muted">{tickets.some((one) => one.notified_at) ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket?.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
+          <li className="muted">{mayNotify === false ? NO_ALERTMANAGER : tickets.some((one) => one.notified_at) ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket?.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
         )}
         {reminders > 0 && <li className="muted">{counted(reminders, 'reminder')} sent because nobody acknowledged it.</li>}
       </ul>
@@ -427,7 +441,7 @@ export function Entry({ entry, text, about }: { entry: TimelineEntry; text: stri
       <span className={`dot ${DOTS[entry.what] ?? ''}`} aria-hidden="true" />
       <span className="text">
         {about}
-        {text}
+        <Clamped text={text} />
         {entry.by && !text.includes(entry.by) && <span className="muted"> ({entry.by})</span>}
       </span>
     </li>

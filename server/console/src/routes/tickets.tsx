@@ -5,8 +5,8 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { data, GET } from '../api/client'
 import type { Severity, Ticket, TicketStatus } from '../api/schema'
 import { count, counted, money, words } from '../format'
-import { Ago, Button, Empty, Loading, Pill, ReadError, toneOf } from '../ui/basics'
-import { Choice, SearchInput } from '../ui/filters'
+import { Ago, Button, Clamped, Empty, Loading, Pill, ReadError, toneOf } from '../ui/basics'
+import { Choice, isTyping, SearchInput } from '../ui/filters'
 
 /** Groups of statuses, as people ask for them. */
 const STATUSES: Record<string, readonly TicketStatus[]> = {
@@ -23,7 +23,7 @@ export function TicketsPage() {
   const { status = 'live', severity = '', agent = '' } = useSearch({ from: '/tickets' })
   useTitle(agent ? `Tickets of ${agent}` : 'Tickets')
   const navigate = useNavigate()
-  const change = (next: Record<string, string>): void => void navigate({ to: '/tickets', search: (before) => Object.fromEntries(Object.entries({ ...before, ...next }).filter(([, value]) => value)), replace: true })
+  const change = (next: Record<string, string>): void => void navigate({ to: '/tickets', search: (before) => Object.fromEntries(Object.entries({ ...before, ...next }).filter(([, value]) => value)), replace: isTyping(agent, next.agent), resetScroll: false })
   const tickets = useInfiniteQuery({
     queryKey: ['tickets', 'list', status, severity, agent],
     queryFn: ({ pageParam }) =>
@@ -139,7 +139,9 @@ function Row({ ticket }: { ticket: Ticket }) {
         <Link to="/tickets/$ticketId" params={{ ticketId: ticket.ticket_id }}>
           {ticket.agent_id}: {words(ticket.words_kind ?? ticket.kind)}
         </Link>
-        <p className="muted wrap">{ticket.cause}</p>
+        <p className="muted wrap">
+          <Clamped text={ticket.cause} />
+        </p>
       </td>
       <td className="state">
         {words(ticket.status)}

@@ -1,33 +1,30 @@
-import { useQueryClient } from '@tanstack/react-query'
-import type { ReactNode } from 'react'
-import { stopWorker } from '../api/acts'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { answerApproval, stopWorker } from '../api/acts'
 import type { Target } from '../api/acts'
-import { data, POST, RequestError } from '../api/client'
-import { duration } from '../format'
+import { data, GET, POST, RequestError } from '../api/client'
+import { duration, words } from '../format'
 import { by } from '../shell/name'
 import { say } from '../ui/act'
 import { Ask } from '../ui/dialog'
+import { Seen } from './seen'
 import { DECISIONS } from './decisions'
 import type { Decision } from './decisions'
 import { secondsOf } from './silence'
 
 // Dialogs that several pages have. They load with the first one that is opened.
 
-/**
- * Ask before a worker is stopped.
- *
- * @param run Stops it in another way than by its reason, such as by an approval.
- */
-export function StopWorker({ target, seen, run, onClose }: { target: Target; seen?: ReactNode; run?: () => Promise<unknown>; onClose: () => void }) {
+/** Ask before a worker is stopped; without a reason, `approve` stops it. */
+export function StopWorker({ target, settled, approve, onClose }: { target: Target; settled?: string; approve?: () => Promise<unknown>; onClose: () => void }) {
   return (
     <Ask
       title={`Stop ${target.agentId}?`}
-      lead={`${seen ? '' : `Session ${target.session_id}. `}The agent is told to stop; its last checkpoint is kept.`}
-      target={seen}
-      fields={run ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
+      lead="The agent is told to stop; its last checkpoint is kept."
+      target={<Seen {...target} />}
+      fields={approve ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
       confirm="Stop"
       danger
-      run={({ reason = '' }) => (run ? run() : stopWorker({ ...target, reason }))}
+      settled={settled}
+      run={({ reason = '' }) => (approve ? approve() : stopWorker({ ...target, reason }))}
       onClose={onClose}
     />
   )
@@ -43,7 +40,7 @@ const DURATIONS = [
 ]
 
 /** Ask for how long tickets are silenced, and why. */
-export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClose: () => void }) {
+export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string[]; settled?: string; onClose: () => void }) {
   const queries = useQueryClient()
   return (
     <Ask
@@ -55,6 +52,7 @@ export function SilenceTickets({ ids, onClose }: { ids: readonly string[]; onClo
         { name: 'comment', label: 'Why', required: true, hint: 'Shown in Alertmanager.' },
       ]}
       confirm="Silence"
+      settled={settled}
       run={async ({ seconds: chosen, other, comment = '' }) => {
         const seconds = other ? secondsOf(other) : Number(chosen)
         let refused: RequestError | undefined
@@ -117,13 +115,45 @@ const MORE_TIME = [
   { value: '14400', label: '4 hours' },
 ]
 
-/** Ask before an escalation is decided. */
-export function DecideEscalation({ escalationId, target, choice, onClose }: { escalationId: string; target: Target; choice: Decision; onClose: () => void }) {
+/** A decision that waits for a person. */
+export type WaitingDecision = { id: string } & ({ kind: 'approval' } | { kind: 'escalation'; choice: Decision })
+
+/** Ask before a decision. `isOpen`: it still waits; otherwise the dialog says how it was decided. */
+export function Decide({ decision, target, isOpen, onClose }: { decision: WaitingDecision; target: Target; isOpen: boolean; onClose: () => void }) {
+  const outcome = useQuery({
+    queryKey: ['acting', decision.kind, decision.id],
+    queryFn: () => (decision.kind === 'approval' ? outcomeOfApproval(decision.id) : outcomeOfEscalation(decision.id)),
+    enabled: !isOpen,
+  })
+  const settled = isOpen ? '' : (outcome.data ?? 'It no longer waits for a decision.')
+  if (decision.kind === 'escalation') return <DecideEscalation escalationId={decision.id} choice={decision.choice} target={target} settled={settled} onClose={onClose} />
+  return <StopWorker target={target} settled={settled} approve={async () => say(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
+}
+
+async function outcomeOfApproval(id: string): Promise<string> {
+  const { approvals } = await data(GET('/api/approvals', { params: { query: { limit: NEWEST } } }))
+  const found = approvals.find((one) => one.approval_id === id)
+  return outcomeText(found?.status ?? 'decided', found?.decided_by)
+}
+
+async function outcomeOfEscalation(id: string): Promise<string> {
+  const { escalations } = await data(GET('/api/escalations', { params: { query: { limit: NEWEST } } }))
+  const found = escalations.find((one) => one.escalation_id === id)
+  const decision = found?.decision as Decision | '' | null | undefined
+  return outcomeText(decision ? `decided (${DECISIONS[decision].toLowerCase()})` : (found?.status ?? 'decided'), found?.decided_by)
+}
+
+const NEWEST = 200
+
+const outcomeText = (status: string, by: string | null | undefined): string => `Meanwhile it was ${status === 'void' ? 'withdrawn' : words(status)}${by ? ` by ${by}` : ''}. Nothing was sent from here.`
+
+function DecideEscalation({ escalationId, target, choice, settled, onClose }: { escalationId: string; target: Target; choice: Decision; settled: string; onClose: () => void }) {
   const { agentId, ...seen } = target
   return (
     <Ask
       title={`${DECISIONS[choice]}: ${agentId}?`}
-      lead={`Session ${seen.session_id}.`}
+      target={<Seen {...target} />}
+      settled={settled}
       fields={[
         ...(choice === 'more_time' ? [{ name: 'seconds', label: 'For', value: '1800', options: MORE_TIME }] : []),
         { name: 'reason', label: 'Reason', hint: 'Recorded with the decision.' },

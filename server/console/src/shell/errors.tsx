@@ -5,7 +5,7 @@ import { Button, Empty } from '../ui/basics'
 export function NotFound() {
   useLocation()
   return (
-    <Empty title="There is no such page">
+    <Empty isPage title="There is no such page">
       <p className="wrap">
         Nothing is at <code>{location.pathname}</code>. Search for an agent, a session or a ticket with <kbd>Ctrl</kbd> <kbd>K</kbd>, or go to
       </p>
@@ -29,7 +29,7 @@ export function NotFound() {
 
 export function RouteError({ error, reset }: ErrorComponentProps) {
   return (
-    <Empty title="This page could not be shown">
+    <Empty isPage title="This page could not be shown">
       <p className="muted">{error instanceof Error ? error.message : String(error)}</p>
       <Button onPress={reset}>Try again</Button>
     </Empty>

@@ -1,4 +1,4 @@
-import { useSyncExternalStore } from 'react'
+import { useEffect, useSyncExternalStore } from 'react'
 import { useMutation } from '@tanstack/react-query'
 import { Button } from './basics'
 
@@ -26,7 +26,35 @@ export function say(text: string, failed = false, action?: Toast['action']): voi
   if (!failed) setTimeout(() => set(toasts.filter((toast) => toast.id !== id)), 8000)
 }
 
+/** How often the mouse was clicked in a row; 0 after a key. */
+let clicks = 0
+
+/**
+ * Whether what is handled is not the first click of a double click.
+ *
+ * What was clicked first may have gone, and the second click hits what took its place.
+ */
+export const isRepeatedClick = (): boolean => clicks > 1
+
+function useClickCount(): void {
+  useEffect(() => {
+    const press = (event: MouseEvent): void => {
+      clicks = event.detail
+    }
+    const key = (): void => {
+      clicks = 0
+    }
+    addEventListener('mousedown', press, true)
+    addEventListener('keydown', key, true)
+    return () => {
+      removeEventListener('mousedown', press, true)
+      removeEventListener('keydown', key, true)
+    }
+  }, [])
+}
+
 export function Toasts() {
+  useClickCount()
   const shown = useSyncExternalStore(
     (listener) => {
       listeners.add(listener)
@@ -54,14 +82,20 @@ export function Toasts() {
 }
 
 /**
- * Run an action and say what happened.
+ * Run an action and say what happened. A double click runs it once.
  *
  * @param action Does it, and returns what to say. The lists follow from the event that the service sends.
  */
 export function useAct<Input = void>(action: (input: Input) => Promise<string>) {
-  return useMutation({
+  const mutation = useMutation({
     mutationFn: action,
     onSuccess: (text) => say(text),
     onError: (error) => say(error.message, true),
   })
+  return {
+    ...mutation,
+    mutate: (input: Input): void => {
+      if (!mutation.isPending && !isRepeatedClick()) mutation.mutate(input)
+    },
+  }
 }

@@ -73,10 +73,12 @@ export function Panel({ title, aside, children, id }: { title: ReactNode; aside?
   )
 }
 
-export function Empty({ title, children }: { title: string; children?: ReactNode }) {
+/** What is said instead of content; `isPage`: instead of the whole page, whose heading it is. */
+export function Empty({ title, isPage = false, children }: { title: string; isPage?: boolean; children?: ReactNode }) {
+  const Heading = isPage ? 'h1' : 'h2'
   return (
     <div className="empty">
-      <h2>{title}</h2>
+      <Heading>{title}</Heading>
       {children}
     </div>
   )
@@ -89,6 +91,26 @@ export function Loading({ rows = 3 }: { rows?: number }) {
         <div key={index} className="skeleton" style={{ width: `${90 - ((index * 23) % 45)}%` }} />
       ))}
     </div>
+  )
+}
+
+/** Instead of the actions of a person who may take none. */
+export const ReadOnly = () => <span className="muted">Read-only: acting needs the role operator.</span>
+
+/** Characters and lines of a text that is shown whole. */
+const SHORT = { characters: 400, lines: 8 } as const
+
+/** A text of which the beginning is shown until it is opened; a short one is shown whole. `children`: the text as it is shown. */
+export function Clamped({ text, children = text }: { text: string; children?: ReactNode }) {
+  const [isOpen, setOpen] = useState(false)
+  if (text.length <= SHORT.characters && text.split('\n').length <= SHORT.lines) return children
+  return (
+    <>
+      <span className={isOpen ? undefined : 'clamped'}>{children}</span>
+      <button className="show-all" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+        {isOpen ? 'Show less' : 'Show all'}
+      </button>
+    </>
   )
 }
 

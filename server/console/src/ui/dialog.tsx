@@ -4,12 +4,13 @@ import { Dialog, Heading } from 'react-aria-components/Dialog'
 import { Modal, ModalOverlay } from 'react-aria-components/Modal'
 import { RequestError } from '../api/client'
 import { useNow } from '../clock'
+import { isRepeatedClick } from './act'
 import { Button } from './basics'
 
 /** A modal dialog; Escape and a click outside close it. */
 export function Sheet({ title, onClose, isBusy = false, children }: { title: string; onClose: () => void; isBusy?: boolean; children: ReactNode }) {
   return (
-    <ModalOverlay className="overlay" isOpen isDismissable={!isBusy} isKeyboardDismissDisabled={isBusy} onOpenChange={(open) => !open && onClose()}>
+    <ModalOverlay className="overlay" isOpen isDismissable={!isBusy} isKeyboardDismissDisabled={isBusy} shouldCloseOnInteractOutside={() => !isRepeatedClick()} onOpenChange={(open) => !open && onClose()}>
       <Modal className="modal">
         <Dialog className="dialog">
           <Heading slot="title" level={2}>
@@ -55,15 +56,17 @@ const fieldOf = (fault: unknown): string => (fault instanceof FieldError || faul
  * Ask before something is done.
  *
  * @param target What it is done to, with session and incarnation.
+ * @param settled What happened meanwhile, after which there is nothing to ask; empty while there is.
  * @param run Does it; the dialog closes when it has succeeded, and shows the error when it has not.
  */
-export function Ask({ title, lead, target, fields = [], confirm, danger, run, onClose }: {
+export function Ask({ title, lead, target, fields = [], confirm, danger, settled = '', run, onClose }: {
   title: string
   lead?: ReactNode
   target?: ReactNode
   fields?: readonly Field[]
   confirm: string
   danger?: boolean
+  settled?: string
   run: (values: Record<string, string>) => Promise<unknown>
   onClose: () => void
 }) {
@@ -85,6 +88,20 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, run, on
       form.querySelector<HTMLElement>(place)?.focus()
     }
   }
+  if (settled && !busy)
+    return (
+      <Sheet title={title} onClose={onClose}>
+        {target}
+        <p className="notice" role="alert">
+          {settled}
+        </p>
+        <div className="row" style={{ justifyContent: 'flex-end' }}>
+          <Button look="primary" onPress={onClose} autoFocus>
+            Close
+          </Button>
+        </div>
+      </Sheet>
+    )
   return (
     <Sheet title={title} onClose={onClose} isBusy={busy}>
       {lead && <p className="muted">{lead}</p>}

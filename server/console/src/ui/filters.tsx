@@ -28,6 +28,9 @@ export function SearchInput({ label, value, onChange, suggestions }: { label: st
   )
 }
 
+/** Whether a text in the address is still being typed: Back goes to the filters before it, not to each of its parts. */
+export const isTyping = (before: string | undefined, next: string | undefined): boolean => Boolean(before && next && before !== next)
+
 /** A choice among names; an empty value is what `any` says. */
 export function Choice({ label, any = `${label}: any`, value, options, onChange }: { label: string; any?: string; value: string; options: readonly (string | readonly [string, string])[]; onChange: (value: string) => void }) {
   return (

@@ -481,7 +481,6 @@ class AgentManager:
         runner = AgentRunner.load(
             folder,
             model=model,
-            interactive=False,
             guards=self._guards,
             breakers=self._breakers,
             bus=bus,

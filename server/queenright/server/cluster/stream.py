@@ -21,7 +21,7 @@ from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, DiscardPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from queenright.instrumentation.errors import QueenrightError
 
@@ -135,7 +135,7 @@ class TelemetryStream:
             headers[_MESSAGE_ID] = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
         try:
             await self._stream.publish(_SUBJECT, body, timeout=_ACK_SECONDS, stream=_STREAM, headers=headers)
-        except NotFoundError:
+        except NoStreamResponseError:
             self._is_created = False
             raise StreamUnavailableError("the stream was deleted; it is being created again") from None
         except (NatsError, OSError, TimeoutError) as error:
@@ -228,6 +228,7 @@ class TelemetryStream:
             [server.strip() for server in self._url.split(",")],
             name="queenright",
             error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
             connect_timeout=_CONNECT_SECONDS,
             reconnect_time_wait=1,
             max_reconnect_attempts=-1,
@@ -256,6 +257,10 @@ class TelemetryStream:
             self._logged = None
         except (NatsError, OSError, TimeoutError) as error:
             self._log_once(f"cannot create the telemetry stream, retrying: {_describe(error)}")
+
+    async def _on_disconnect(self) -> None:
+        # It may come back without what it kept.
+        self._is_created = False
 
     async def _on_error(self, error: Exception) -> None:
         self._log_once(f"NATS: {_describe(error)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from queenright.server.access.access import Access
@@ -19,48 +19,59 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = 30
 
 
-def add_login(app: FastAPI, access: Access) -> None:
-    """Add the routes to sign in and out."""
-    router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
-    @router.get("/login")
-    async def login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
-        return render("login.html", next=safe_redirect_path(path))
 
-    @router.post("/login")
-    async def log_in(request: Request) -> Response:
-        form = await _read_form(request)
-        path = safe_redirect_path(form.get("next", "/"))
-        try:
-            token = access.find_token(form.get("token", "").strip())
-        except InvalidTokensError:
-            return render("login.html", 503, next=path, fault="The token file cannot be used.")
-        if token is None:
-            denied = access.reject_token(client_address(request.scope.get("client")))
-            refused = render("login.html", denied.status, next=path, fault=denied.reason)
-            refused.headers.update({name: value for name, value in denied.headers if name == "Retry-After"})
-            return refused
-        _end_session(request, access)
-        response = RedirectResponse(path, 303)
-        response.set_cookie(
-            COOKIE,
-            access.sessions.start(token),
-            max_age=SECONDS,
-            path="/",
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
-        return response
+async def get_access(request: Request) -> Access:
+    """Return what authenticates the callers of the service."""
+    access: Access = request.state.access
+    return access
 
-    @router.post("/logout")
-    async def log_out(request: Request) -> Response:
-        _end_session(request, access)
-        response = RedirectResponse("/login", 303)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
-        return response
 
-    app.include_router(router)
+AccessDep = Annotated[Access, Depends(get_access)]
+
+
+@router.get("/login")
+async def login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
+    """Return the page to sign in."""
+    return render("login.html", next=safe_redirect_path(path))
+
+
+@router.post("/login")
+async def log_in(request: Request, access: AccessDep) -> Response:
+    """Start a session, and redirect to the page that was asked for."""
+    form = await _read_form(request)
+    path = safe_redirect_path(form.get("next", "/"))
+    try:
+        token = access.find_token(form.get("token", "").strip())
+    except InvalidTokensError:
+        return render("login.html", 503, next=path, fault="The token file cannot be used.")
+    if token is None:
+        denied = access.reject_token(client_address(request.scope.get("client")))
+        refused = render("login.html", denied.status, next=path, fault=denied.reason)
+        refused.headers.update({name: value for name, value in denied.headers if name == "Retry-After"})
+        return refused
+    _end_session(request, access)
+    response = RedirectResponse(path, 303)
+    response.set_cookie(
+        COOKIE,
+        access.sessions.start(token),
+        max_age=SECONDS,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+@router.post("/logout")
+async def log_out(request: Request, access: AccessDep) -> Response:
+    """End the session."""
+    _end_session(request, access)
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response
 
 
 def safe_redirect_path(path: str) -> str:

@@ -150,7 +150,7 @@ class Remediation:
 
     def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
         """Return the cause that a worker shares with others, else the storm that it is part of, else ""."""
-        cause = shared_cause(worker, finding, self._monitor.workers, self._monitor.settings, self._clock())
+        cause = shared_cause(worker, finding, self._monitor.workers, self._clock())
         return cause or self.storm.storm_of(worker.key)
 
     # -- lifecycle ----------------------------------------------------------------------------------

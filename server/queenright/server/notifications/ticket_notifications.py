@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.health.incidents import ended_in_incident
+from queenright.health.incidents import INCIDENT_SECONDS, ended_in_incident
 from queenright.health.interventions.approval import Approval
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
@@ -50,7 +50,7 @@ class TicketNotifications:
             is_replaced=earlier.is_replaced,
             hold_seconds=max(
                 SHORT_SECONDS if earlier.is_recurring else 0.0,
-                health.tickets.incident_window_seconds if ended_in_incident(ticket) else 0.0,
+                INCIDENT_SECONDS if ended_in_incident(ticket) else 0.0,
             ),
         )
         self.loop.call_soon_threadsafe(self.outbox.wake)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import TRANSIENT, AgentEvent
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ _MAX_NOTES: Final = 50_000
 
 _HEAD: Final = "alive_until {:020.6f}\n"
 _LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
-# These may not be in the log.
-_TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,8 @@ class ArrivalLog:
 
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
         """Record events that are in the log as of now. No I/O."""
-        ids = [events[0], events[-1]] if events[0].type not in _TRANSIENT else list(events)
-        logged_ids = [event.id for event in ids if event.type not in _TRANSIENT]
+        ids = [events[0], events[-1]] if events[0].type not in TRANSIENT else list(events)
+        logged_ids = [event.id for event in ids if event.type not in TRANSIENT]
         if not logged_ids:
             return
         if self._first is None:

@@ -35,7 +35,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.vital_events import WORK_HANDLERS
 from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import TRANSIENT, AgentEvent, EventType
 from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 
 _log = logging.getLogger(__name__)
@@ -45,14 +45,7 @@ _SLACK_SECONDS: Final = 2.0
 """Seconds that the service may run without recording it, at most."""
 
 _SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
-_IGNORED_EVENTS: Final = frozenset(
-    {
-        EventType.AGENT_HEARTBEAT,
-        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
-        EventType.CLIENT_OUTPUT_DELTA,
-        EventType.LLM_TEXT_DELTA,
-    }
-)
+_IGNORED_EVENTS: Final = TRANSIENT | {EventType.AGENT_HEARTBEAT, EventType.CIRCUIT_BREAKER_STATE_CHANGED}
 """Earlier events of these types have no lasting effect, or do not belong to a session."""
 
 _STEPS: Final = 25

@@ -23,7 +23,7 @@ class ClusterState(Protocol):
 
 async def get_cluster_state(request: Request) -> ClusterState | None:
     """Return the cluster; None if the service is one process."""
-    state: ClusterState | None = request.app.state.cluster
+    state: ClusterState | None = request.state.cluster
     return state
 
 

@@ -17,8 +17,8 @@ from queenright.server.service import Service
 
 
 async def get_service(request: Request) -> Service:
-    """Return the service that the app was created for."""
-    service: Service = request.app.state.service
+    """Return the service that the request came to."""
+    service: Service = request.state.service
     return service
 
 

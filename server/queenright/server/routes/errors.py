@@ -8,10 +8,11 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import iter_route_contexts
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
@@ -136,7 +137,7 @@ ErrorPage = Callable[[int, str], Response]
 """Renders a status and what is wrong for a browser."""
 
 
-def add_exception_handlers(app: FastAPI, page: ErrorPage) -> None:
+def add_exception_handlers(app: Starlette, page: ErrorPage) -> None:
     """Respond to every exception with a problem, or with a page where a browser asks for one."""
     for kind in (HTTPException, RequestValidationError, *STATUS):
         app.add_exception_handler(kind, partial(_handle_error, page))
@@ -172,7 +173,7 @@ def wants_page(request: Request) -> bool:
 
 async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> Response:
     if isinstance(error, AgentNotFoundError) and request.method in ("GET", "HEAD"):
-        new = await request.app.state.service.store.read(
+        new = await request.state.service.store.read(
             lambda conn: find_current_name(conn, error.agent_id, error.session_id)
         )
         if new is not None and (address := _rename_in_url(request, error.agent_id, *new)):

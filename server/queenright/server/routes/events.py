@@ -52,9 +52,11 @@ DEFAULT_TYPES: Final = frozenset(
 
 _ALL: Final = frozenset({"all", "*"})
 _RETRY: Final = 2000
+"""Milliseconds after which a browser reconnects."""
+_END_SECONDS: Final = 0.1
+"""Time for a client to receive what is before the end of its stream."""
 MAX_STREAMS: Final = 1000
 """Each holds a socket and a queue; more readers than this are a leak or an attack, not an audience."""
-"""Milliseconds after which a browser reconnects."""
 
 _EXAMPLE: Final = (
     "retry: 2000\n"
@@ -196,6 +198,7 @@ class EventStream(Response):
         after = self._after or self._feed.head
         reader = self._feed.open(self._wanted, after=after)
         disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
+        should_abort = False
         try:
             async with asyncio.timeout(None) as limit:
                 reader.on_disconnect = lambda: limit.reschedule(asyncio.get_running_loop().time())
@@ -206,14 +209,18 @@ class EventStream(Response):
                 }
                 await send(head)
                 await _send(reader, send, self._first(after))
-                await _send_events(reader, send)
+                end = await _send_events(reader, send)
+                limit.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
+                await send({"type": "http.response.body", "body": end, "more_body": False})
+            should_abort = self._feed.closed
         except TimeoutError:
+            should_abort = True
+        finally:
             abort = scope.get("extensions", {}).get(ABORT)
-            if abort is not None:
-                # Otherwise the unsent data would stay in memory.
+            if should_abort and abort is not None:
+                # Otherwise the unsent data would stay in memory, and delay the stop of the service.
                 abort()
                 await disconnect
-        finally:
             disconnect.cancel()
             reader.close()
 
@@ -235,14 +242,14 @@ async def _wait_for_disconnect(receive: Receive, reader: Reader) -> None:
     reader.end()
 
 
-async def _send_events(reader: Reader, send: Send) -> None:
-    end = b": the service is stopping\n\n"
+async def _send_events(reader: Reader, send: Send) -> bytes:
+    """Send events until the stream ends; return the comment that says why it does."""
     try:
         while (piece := await reader.read()) is not None:
             await _send(reader, send, piece)
     except StoreError:
-        end = b": the event log cannot be read\n\n"
-    await send({"type": "http.response.body", "body": end, "more_body": False})
+        return b": the event log cannot be read\n\n"
+    return b": the service is stopping\n\n"
 
 
 async def _send(reader: Reader, send: Send, piece: bytes) -> None:
@@ -311,7 +318,7 @@ async def _open_stream(
 ) -> EventStream:
     name = None if agent is None else clean_name(agent)
     wanted = EventFilter(types, name, None if name is None else service.agents.companions)
-    shares: Shares = request.app.state.stream_shares
+    shares: Shares = request.state.stream_shares
     caller = caller_of(request)
     if service.feed.readers >= shares.most:
         raise HTTPException(

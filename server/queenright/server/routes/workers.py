@@ -43,7 +43,7 @@ async def list_agents(
         Query(
             max_length=200,
             description="Only sessions with this text in the name of the agent, the session, the task, the "
-            "reason or the question; case does not matter.",
+            "owner, the repository, the reason or the question; case does not matter.",
         ),
     ] = "",
     health: Annotated[

@@ -23,7 +23,7 @@ import orjson
 from queenright.health.event_log import Appended, Place, find_place
 from queenright.health.store import Store
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import TRANSIENT, AgentEvent
 from queenright.server.stream.lines import (
     EventFilter,
     LogLine,
@@ -37,9 +37,6 @@ _log = logging.getLogger(__name__)
 
 SUBSCRIBER: Final = "event-stream"
 """The label of all stream readers in the metric of dropped events."""
-
-TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
-"""Event types that may not be in the log."""
 
 _CHECK_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 20_000
@@ -172,12 +169,15 @@ class Feed:
                 reader.request_keep_alive()
 
     def close(self) -> None:
-        """End all streams; later readers end at once."""
+        """End all streams, also those of stalled clients; later readers end at once."""
         self.closed = True
         if self._wakeup is not None:
             self._wakeup.cancel()
         for reader in tuple(self._readers):
-            reader.end()
+            if reader.sending_since is None:
+                reader.end()
+            else:
+                reader.disconnect()
 
     async def find_place_of(self, event_id: str | None = None) -> Place | None:
         """
@@ -356,7 +356,7 @@ class Reader:
         self.wake()
 
     def disconnect(self) -> None:
-        """Disconnect a stalled client."""
+        """Disconnect a stalled client, without the end of its stream."""
         self._ended = True
         on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes several turns
         if on_disconnect is not None:

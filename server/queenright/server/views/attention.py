@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from queenright import api
@@ -20,9 +20,8 @@ from queenright.server.service import Service
 from queenright.server.views.possible_actions import ticket_actions
 
 LISTED: Final = 200
-_APPROVED: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
-"""The statuses of tickets that people are notified of."""
-
+_NAMED: Final = 2
+"""Agents of an incident that are named."""
 _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
 """The causes of incidents that have a name."""
 
@@ -59,17 +58,17 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             and worker.key not in asking
         ):
             yield _question(worker, _node_that_asks(service, worker))
-    tickets = service.tickets.open_tickets()
-    unacknowledged = {ticket.ticket_id for ticket in tickets if ticket.acknowledged_at is None}
-    shared: set[str] = set()
+    tickets = {
+        ticket.ticket_id: ticket
+        for ticket in service.tickets.open_tickets()
+        if ticket.acknowledged_at is None
+    }
     for incident in open_incidents(service):
-        shared.update(incident.ticket_ids)
-        yield _incident(incident, acknowledged=unacknowledged.isdisjoint(incident.ticket_ids))
-    for ticket in tickets:
-        if ticket.status not in _APPROVED or ticket.ticket_id in shared:
-            continue
-        is_left = ticket.severity is Severity.HIGH and ticket.ticket_id in unacknowledged
-        if is_left or ticket.severity is Severity.CRITICAL:
+        shared = [tickets.pop(ticket_id) for ticket_id in incident.ticket_ids if ticket_id in tickets]
+        if shared:
+            yield _incident(incident, shared)
+    for ticket in tickets.values():
+        if ticket.status is TicketStatus.INTERVENING and ticket.severity.rank >= Severity.HIGH.rank:
             yield _ticket(service, ticket)
 
 
@@ -81,16 +80,13 @@ def open_incidents(service: Service) -> list[Incident]:
 
 def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
     """Return the incidents of these tickets as of now, newest first."""
-    window = service.settings.health_monitoring.tickets.incident_window_seconds
-    return incidents_of(tickets, now=service.clock(), window=window)
+    return incidents_of(tickets, now=service.clock())
 
 
 def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
-    """Return the place of an item: expiring, critical, asked, the rest, acknowledged."""
+    """Return the place of an item: expiring, critical, asked, the rest."""
     if item.deadline is not None:
         return 0, item.deadline, item.item_id
-    if item.acknowledged:
-        return 4, item.since, item.item_id
     if item.severity == Severity.CRITICAL:
         return 1, item.since, item.item_id
     return 2 if item.kind == "question" else 3, item.since, item.item_id
@@ -106,7 +102,7 @@ def _item(
         "ticket_id": "",
         "tool": "",
         "options": [],
-        "acknowledged": False,
+        "agents": target.agent_id,
         "workers": 1,
         "can_answer": False,
         "node_id": "",
@@ -193,11 +189,11 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
         text=current_analysis(ticket),
         ticket_id=ticket.ticket_id,
         options=[action for action in actions if action in ("acknowledge", "terminate")],
-        acknowledged=ticket.acknowledged_at is not None,
     )
 
 
-def _incident(incident: Incident, *, acknowledged: bool) -> api.AttentionItem:
+def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.AttentionItem:
+    """Return the item of an incident with these tickets, the first one of which says what happened."""
     kind, _, name = incident.cause.partition(":")
     title = _CAUSES.get(kind, "Many workers got worse at once")
     return _item(
@@ -207,7 +203,15 @@ def _incident(incident: Incident, *, acknowledged: bool) -> api.AttentionItem:
         f"{title} {name}".rstrip(),
         incident.opened_at,
         severity=incident.severity,
+        text=tickets[0].cause,
         ticket_id=incident.incident_id,
-        acknowledged=acknowledged,
+        agents=_first_names([ticket.agent_id for ticket in tickets]),
         workers=incident.workers,
     )
+
+
+def _first_names(agents: Iterable[str]) -> str:
+    names = list(dict.fromkeys(agents))
+    if len(names) <= _NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

@@ -50,7 +50,7 @@ class FleetQuery:
     """Which sessions to list, and in which order. An empty filter allows all."""
 
     search: str = ""
-    """A part of the agent's name, of its session, task or reason, or of its question."""
+    """A part of the agent's name, session, task, owner, repository, reason or question."""
     agent_id: str | None = None
     state: HealthState | None = None
     health: Collection[str] = ()
@@ -74,9 +74,8 @@ class FleetQuery:
             return False
         if not self.search:
             return True
-        texts = (vitals.agent_id, vitals.session_id, vitals.task_id, vitals.question, reason_of(worker))
         wanted = self.search.casefold()
-        return any(wanted in text.casefold() for text in texts)
+        return any(wanted in text.casefold() for text in _texts_of(worker))
 
     def refused_by(self, facets: Facets) -> list[str]:
         """Return the names of the facets that a session does not pass."""
@@ -130,6 +129,12 @@ async def find_sessions(
     # No two places are equal: the workers themselves are never compared.
     first = heapq.nlargest if is_reversed else heapq.nsmallest
     return FoundSessions(first(limit, matching), total, _counts(counts))
+
+
+def _texts_of(worker: WorkerHealth) -> Iterator[str]:
+    v = worker.vitals
+    yield from (v.agent_id, v.session_id, v.task_id, v.owner, v.repository, v.question)
+    yield reason_of(worker)
 
 
 def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple[str, str, str, str]:

@@ -24,26 +24,22 @@ from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import UnknownEventError
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import TRANSIENT, AgentEvent, EventType
 from queenright.server.views.api_models import event_line, ticket_of
 
 _TEXT_LIMIT: Final = 400
 _CONTEXT: Final = 300
 """Events before and after a page that are searched for the other end of a step."""
-_NOT_SHOWN: Final = frozenset(
-    {
-        EventType.AGENT_HEARTBEAT,
-        EventType.AGENT_OPERATED,
-        EventType.CLIENT_OUTPUT_DELTA,
-        EventType.EMERGENCY_STOP_CHANGED,
-        EventType.JUDGE_CHECKED,
-        EventType.LLM_TEXT_DELTA,
-        EventType.OPERATOR_ASKED,
-        EventType.QUEEN_ANSWERED,
-        EventType.RESOURCE_REPORTED,
-        EventType.TOKENS_CHANGED,
-    }
-)
+_NOT_SHOWN: Final = TRANSIENT | {
+    EventType.AGENT_HEARTBEAT,
+    EventType.AGENT_OPERATED,
+    EventType.EMERGENCY_STOP_CHANGED,
+    EventType.JUDGE_CHECKED,
+    EventType.OPERATOR_ASKED,
+    EventType.QUEEN_ANSWERED,
+    EventType.RESOURCE_REPORTED,
+    EventType.TOKENS_CHANGED,
+}
 STEP_EVENTS: Final = frozenset(EventType) - _NOT_SHOWN
 """Types of events that are in a timeline."""
 

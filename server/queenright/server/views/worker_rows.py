@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queenright import api
+from queenright.health.assessment import failure_reason
 from queenright.health.findings import HealthState, worst
 from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.monitoring_service import AgentHealth
+from queenright.health.session_outcome import WorkerStatus
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.service import Service
@@ -46,13 +48,15 @@ def activity_of(vitals: VitalSigns) -> tuple[str, str]:
 
 
 def reason_of(health: WorkerHealth) -> str:
-    """Return why a worker is in its state; "" if it is well."""
+    """Return why a worker is in its state; "" if it is well or has completed."""
     if (lead := worst(health.findings)) is not None:
         # The current evidence: the monitor's reason dates from when the state began.
         return lead.evidence
     if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
-    return end_reason(health.vitals) if health.vitals.refused_input else ""
+    if health.vitals.status is WorkerStatus.FAILED:
+        return failure_reason(health.vitals)
+    return "" if health.vitals.status is WorkerStatus.COMPLETED else end_reason(health.vitals)
 
 
 def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:

@@ -16,7 +16,6 @@ from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.tickets import Ticket
-from queenright.instrumentation.counts import format_count
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
 from queenright.tui.attention import ANSWERS, answers_to, label_of
@@ -354,10 +353,10 @@ class FleetScreen(AppScreen):
 def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
         styles.label(label_of(item), as_of=item.severity or "queen"),
-        Text(clip(item.agent_id or format_count(item.workers, "worker"), 19)),
+        Text(clip(item.agents, 19)),
         Text(short_duration(now - item.since)),
         Text("" if item.deadline is None else short_duration(item.deadline - now)),
-        Text(clip(item.title, room), style=styles.DIM if item.acknowledged else ""),
+        Text(clip(item.title, room)),
     )
 
 
@@ -365,7 +364,7 @@ def _attention_detail(item: AttentionItem, hidden: int) -> Group:
     head = Text.assemble(
         styles.label(label_of(item), as_of=item.severity or "queen"),
         "  ",
-        (item.agent_id or format_count(item.workers, "worker"), "bold"),
+        (item.agents, "bold"),
         *(f"  {part}" for part in (item.severity, item.tool, item.session_id) if part),
     )
     rows = [head, Text(" ".join(strip_control(item.title).split()))]

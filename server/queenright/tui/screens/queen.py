@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -15,7 +16,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
 from queenright.tui.formatting import clip, short_duration
-from queenright.tui.models import ChatEntry, current_activity, health_or_outcome
+from queenright.tui.models import ChatEntry, StreamedAnswer, current_activity, health_or_outcome
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.event_log import EventLog
@@ -50,6 +51,7 @@ class QueenScreen(WorkerStreamScreen):
         self._entries: list[ChatEntry] = []
         self._pending = 0
         """Questions without an answer yet."""
+        self._written = StreamedAnswer()
 
     def compose_body(self) -> ComposeResult:
         """Compose the chat and the timeline side by side."""
@@ -65,6 +67,7 @@ class QueenScreen(WorkerStreamScreen):
         """Load earlier messages, and follow the worker."""
         self.follow()
         self.run_in_background(self._load_messages)
+        self.run_in_background(self._follow_answers)
         self.query_one("#input", Input).focus()
 
     def ticket(self) -> Ticket | None:
@@ -79,9 +82,16 @@ class QueenScreen(WorkerStreamScreen):
         ticket = self.ticket()
         self.query_one("#about", Static).update(self._about(ticket))
         self.query_one("#worker-state", Static).update(self._worker_line())
-        waiting = "the queen is thinking …" if self._pending else ""
         cause = _NO_TICKET if ticket is None else ticket.cause
         shown = self._entries or [ChatEntry(by="", text=cause, at=0, is_own=False)]
+        waiting = ""
+        if self._pending and self._written.text:
+            shown = [
+                *shown,
+                ChatEntry(by="queen", text=self._written.text, at=self._written.at, is_own=False),
+            ]
+        elif self._pending:
+            waiting = "the queen is thinking …"
         await self.query_one(Chat).show(shown, waiting)
         self.query_one(EventLog).show(self.timeline.lines)
 
@@ -117,6 +127,7 @@ class QueenScreen(WorkerStreamScreen):
         self.run_in_background(lambda: self._ask(text))
 
     async def _ask(self, text: str) -> None:
+        self._written = StreamedAnswer()
         try:
             gateway = self.app_state.gateway
             if self._ticket is None:
@@ -130,6 +141,20 @@ class QueenScreen(WorkerStreamScreen):
             )
         finally:
             self._pending -= 1
+
+    async def _follow_answers(self) -> None:
+        try:
+            async for event in self.app_state.gateway.queen_answers():
+                if self._is_about_this(event.data):
+                    self._written = self._written.add(event)
+        except QueenrightError as error:
+            self.app_state.set_status("failing", f"event stream of the queen failed: {error}")
+
+    def _is_about_this(self, data: Mapping[str, Any]) -> bool:
+        if self._ticket is not None:
+            return data.get("ticket_id") == self._ticket.ticket_id
+        subject = (data.get("ticket_id"), data.get("agent_id"), data.get("session_id"))
+        return subject == ("", self.agent_id, self.session_id)
 
     async def _load_messages(self) -> None:
         gateway = self.app_state.gateway

@@ -2,6 +2,7 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
 import { actorName, answerApproval } from '../../api/acts'
+import type { Target } from '../../api/acts'
 import { data, GET, PUT } from '../../api/client'
 import { callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, InterventionOutcome } from '../../api/schema'
@@ -14,7 +15,8 @@ import type { Tone } from '../../ui/basics'
 import { Ask } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
 import { DECISIONS } from '../decisions'
-import { DecideEscalation, StopWorker } from '../worker-dialogs'
+import { Decide } from '../worker-dialogs'
+import type { WaitingDecision } from '../worker-dialogs'
 import { useFilters } from './filters'
 
 /** Automatic actions: what limits them, what they wait for, and what was done. */
@@ -138,6 +140,8 @@ function Decisions() {
   const approvals = useQuery({ queryKey: ['acting', 'approvals'], queryFn: () => data(GET('/api/approvals', { params: { query: { open: true, limit: 50 } } })) })
   const escalations = useQuery({ queryKey: ['acting', 'escalations'], queryFn: () => data(GET('/api/escalations', { params: { query: { open: true, limit: 50 } } })) })
   const error = approvals.error ?? escalations.error
+  const [asked, setAsked] = useState<{ decision: WaitingDecision; target: Target } | null>(null)
+  const waiting = [...(approvals.data?.approvals.filter((one) => one.status === 'requested').map((one) => one.approval_id) ?? []), ...(escalations.data?.escalations.map((one) => one.escalation_id) ?? [])]
   const total = (approvals.data?.approvals.length ?? 0) + (escalations.data?.escalations.length ?? 0)
   return (
     <Panel title={total ? `Decisions (${total})` : 'Decisions'}>
@@ -147,14 +151,15 @@ function Decisions() {
       ) : (
         <ul className="entries">
           {approvals.data.approvals.map((one) => (
-            <ApprovalItem key={one.approval_id} approval={one} />
+            <ApprovalItem key={one.approval_id} approval={one} ask={(decision, target) => setAsked({ decision, target })} />
           ))}
           {escalations.data.escalations.map((one) => (
-            <EscalationItem key={one.escalation_id} escalation={one} />
+            <EscalationItem key={one.escalation_id} escalation={one} ask={(decision, target) => setAsked({ decision, target })} />
           ))}
           {total === 0 && <li className="muted">No approval and no escalation waits for a decision.</li>}
         </ul>
       )}
+      {asked && <Decide {...asked} isOpen={waiting.includes(asked.decision.id)} onClose={() => setAsked(null)} />}
     </Panel>
   )
 }
@@ -172,11 +177,12 @@ function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) 
   )
 }
 
-function ApprovalItem({ approval }: { approval: Approval }) {
+type AskDecision = (decision: WaitingDecision, target: Target) => void
+
+function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision }) {
   const mayAct = useQuery(callerQuery).data?.may_act
   const target = { agentId: approval.agent_id, session_id: approval.session_id, incarnation_id: approval.incarnation_id }
-  const decide = useAct((verb: 'approve' | 'deny') => answerApproval(approval.approval_id, target, verb))
-  const [isAsking, setAsking] = useState(false)
+  const deny = useAct(() => answerApproval(approval.approval_id, target, 'deny'))
   return (
     <li>
       <div className="grow">
@@ -195,22 +201,20 @@ function ApprovalItem({ approval }: { approval: Approval }) {
       </div>
       {mayAct && (
         <div className="row wraps">
-          <Button small look="danger" isDisabled={decide.isPending} onPress={() => setAsking(true)} aria-label={`Approve the stop of ${approval.agent_id}`}>
+          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target)} aria-label={`Approve the stop of ${approval.agent_id}`}>
             Approve stop…
           </Button>
-          <Button small isDisabled={decide.isPending} onPress={() => decide.mutate('deny')} aria-label={`Deny the stop of ${approval.agent_id}`}>
+          <Button small isDisabled={deny.isPending} onPress={() => deny.mutate()} aria-label={`Deny the stop of ${approval.agent_id}`}>
             Deny
           </Button>
         </div>
       )}
-      {isAsking && <StopWorker target={target} run={() => decide.mutateAsync('approve')} onClose={() => setAsking(false)} />}
     </li>
   )
 }
 
-function EscalationItem({ escalation }: { escalation: Escalation }) {
+function EscalationItem({ escalation, ask }: { escalation: Escalation; ask: AskDecision }) {
   const mayAct = useQuery(callerQuery).data?.may_act
-  const [choice, setChoice] = useState<Escalation['options'][number] | null>(null)
   const { agent_id, session_id, incarnation_id } = escalation
   return (
     <li>
@@ -224,14 +228,11 @@ function EscalationItem({ escalation }: { escalation: Escalation }) {
       {mayAct && (
         <div className="row wraps">
           {escalation.options.map((option) => (
-            <Button key={option} small look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => setChoice(option)} aria-label={`${DECISIONS[option]}: ${agent_id}`}>
+            <Button key={option} small look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => ask({ kind: 'escalation', id: escalation.escalation_id, choice: option }, { agentId: agent_id, session_id, incarnation_id })} aria-label={`${DECISIONS[option]}: ${agent_id}`}>
               {DECISIONS[option]}…
             </Button>
           ))}
         </div>
-      )}
-      {choice && (
-        <DecideEscalation escalationId={escalation.escalation_id} target={{ agentId: agent_id, session_id, incarnation_id }} choice={choice} onClose={() => setChoice(null)} />
       )}
     </li>
   )

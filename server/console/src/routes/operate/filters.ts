@@ -1,4 +1,5 @@
 import { useNavigate, useSearch } from '@tanstack/react-router'
+import { isTyping } from '../../ui/filters'
 
 type Filters = Partial<Record<'search' | 'state' | 'agent' | 'type', string>>
 
@@ -6,5 +7,5 @@ type Filters = Partial<Record<'search' | 'state' | 'agent' | 'type', string>>
 export function useFilters(): [Filters, (next: Filters) => void] {
   const filters = useSearch({ from: '/operate/$section' })
   const navigate = useNavigate({ from: '/operate/$section' })
-  return [filters, (next) => void navigate({ search: (before) => ({ ...before, ...next }), replace: true, resetScroll: false })]
+  return [filters, (next) => void navigate({ search: (before) => ({ ...before, ...next }), replace: isTyping(filters.search, next.search) || isTyping(filters.agent, next.agent), resetScroll: false })]
 }

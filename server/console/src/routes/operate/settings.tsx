@@ -20,7 +20,7 @@ export function Settings() {
   if (!caller.may_manage)
     return (
       <section className="panel">
-        <Empty title="Only an admin can read the settings">
+        <Empty title="Reading the settings needs the role admin">
           <p>On the machine of the service, this command shows them:</p>
           <Copyable text="queenright config show" />
         </Empty>

@@ -4,10 +4,10 @@ import { callerQuery } from '../../api/queries'
 import { Copyable, Loading, Panel } from '../../ui/basics'
 
 const ROLES = [
-  ['viewer', 'views everything'],
   ['reporter', 'for machines: sends telemetry and heartbeats, fetches instructions'],
-  ['operator', 'views, and acts on workers and tickets'],
-  ['admin', 'does everything, also loads agents and reads the settings'],
+  ['viewer', 'views everything but the settings'],
+  ['operator', 'also acts on workers and tickets'],
+  ['admin', 'also loads agents, and reads and reloads the settings'],
 ] as const
 
 /** Access tokens. They are never shown over the network, so commands manage them. */

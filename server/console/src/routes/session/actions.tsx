@@ -1,12 +1,14 @@
 import { useQuery } from '@tanstack/react-query'
+import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
 import { nudgeWorker, sayOutcome } from '../../api/acts'
 import { data, GET, POST } from '../../api/client'
-import { callerQuery } from '../../api/queries'
+import { callerQuery, loadedQuery } from '../../api/queries'
 import type { AgentHealth, Ticket } from '../../api/schema'
 import { by } from '../../shell/name'
-import { Button } from '../../ui/basics'
+import { Button, ReadOnly } from '../../ui/basics'
 import { lazyDialog } from '../../ui/lazy-dialog'
+import { Seen } from '../seen'
 
 const Ask = lazyDialog(() => import('../../ui/dialog').then((module) => module.Ask))
 const RecoverTask = lazyDialog(() => import('../worker-dialogs').then((module) => module.RecoverTask))
@@ -34,7 +36,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
   const ask = (action: Action): void => setAsked({ action, worker, ticket })
   if (!caller) return null
-  if (!caller.may_act) return <span className="muted">You may view only.</span>
+  if (!caller.may_act) return <ReadOnly />
   return (
     <div className="row wraps" role="group" aria-label="Actions">
       {worker.actions.includes('nudge') && <Button onPress={() => ask('nudge')}>Nudge…</Button>}
@@ -46,21 +48,31 @@ export function Actions({ worker }: { worker: AgentHealth }) {
           Stop…
         </Button>
       )}
+      {worker.waiting && !worker.ended && !worker.actions.includes('terminate') && <Waits worker={worker} />}
       {asked && <Question {...asked} onClose={() => setAsked(null)} />}
     </div>
+  )
+}
+
+/** Why a worker that waits is not acted on, and what can be done instead. */
+function Waits({ worker }: { worker: AgentHealth }) {
+  const isLoaded = useQuery(loadedQuery).data?.loaded.some((slot) => slot.agent_id === worker.agent_id)
+  return (
+    <span className="muted">
+      It waits, so it cannot be nudged or stopped here.{' '}
+      {isLoaded && (
+        <Link to="/talk" search={{ agent: worker.agent_id, session: worker.session_id }} className="link">
+          Answer, pause or unload it
+        </Link>
+      )}
+    </span>
   )
 }
 
 function Question({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
   const { agent_id: agentId, session_id, incarnation_id } = worker
   const target = { agentId, session_id, incarnation_id }
-  const seen = (
-    <p className="mono muted wrap" style={{ fontSize: 12 }}>
-      Session {session_id}
-      <br />
-      Incarnation {incarnation_id || 'not reported'}
-    </p>
-  )
+  const seen = <Seen {...target} />
   switch (action) {
     case 'nudge':
       return (
@@ -94,6 +106,6 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
     case 'recover':
       return <RecoverTask taskId={worker.task_id} seen={{ session_id, incarnation_id }} name={agentId} onClose={onClose} />
     case 'stop':
-      return <StopWorker target={target} seen={seen} onClose={onClose} />
+      return <StopWorker target={target} onClose={onClose} />
   }
 }

@@ -25,7 +25,7 @@ export function Side({ worker }: { worker: AgentHealth }) {
       <Suspense>
         {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : found.data && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
       </Suspense>
-      <Usage worker={worker} ticket={tickets.find(isOpen)} />
+      <Usage worker={worker} ticket={about} />
       <Progress worker={worker} />
       <Interventions worker={worker} />
       <Tickets list={found} tickets={tickets} />
@@ -97,7 +97,10 @@ function Usage({ worker, ticket }: { worker: AgentHealth; ticket: Ticket | undef
       {worker.unpriced_tokens > 0 && <p className="body muted">{worker.cost_usd === null ? 'The price of its model is not known.' : `${count(worker.unpriced_tokens)} tokens have no price and are not in the cost.`}</p>}
       {ticket && (ticket.spent_tokens > 0 || ticket.spent_usd !== null) && (
         <p className="since-onset">
-          <span>Since the onset{since ? ` at ${timeOfDay(since)}` : ''}</span>
+          <span>
+            Since the onset{since ? ` at ${timeOfDay(since)}` : ''}
+            {ticket.closed_at ? `, until ${timeOfDay(ticket.closed_at)}` : ''}
+          </span>
           <strong className="number">
             {ticket.spent_usd === null ? '' : `${money(ticket.spent_usd)}, `}
             {counted(ticket.spent_tokens, 'token')}

@@ -1,0 +1,15 @@
+import { expect, test } from 'vitest'
+import { activityOf, knownFilters } from './fleet-filters'
+
+test('a value that does not exist is left out and named', () => {
+  expect(knownFilters({ health: 'stuck,odd', activity: 'resting', sort: '-cost', owner: 'ada' })).toEqual({
+    known: { health: 'stuck', sort: '-cost', owner: 'ada' },
+    unknown: ['health odd', 'activity resting'],
+  })
+})
+
+test('a worker is idle a few seconds after its last call', () => {
+  const idle = { activity: 'idle', activity_kind: 'idle', last_activity: 100 } as const
+
+  expect([activityOf(idle, 101), activityOf(idle, 120)]).toEqual(['working', 'idle'])
+})

@@ -1,0 +1,38 @@
+import type { AgentRow, operations } from '../api/schema'
+
+export const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
+export const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
+const ORDERS = ['attention', 'agent', 'activity', 'progress', 'tokens', 'cost']
+
+/** Filters and order of the fleet, as the address has them. */
+export interface Filters {
+  search?: string
+  health?: string
+  activity?: string
+  owner?: string
+  repository?: string
+  sort?: NonNullable<NonNullable<operations['list_agents']['parameters']['query']>['sort']>
+}
+
+/** Filters without the values that do not exist, and those values with their names. */
+export function knownFilters(filters: Filters): { known: Filters; unknown: string[] } {
+  const known = { ...filters }
+  const unknown: string[] = []
+  const keep = (name: 'health' | 'activity' | 'sort', isKnown: (value: string) => boolean): void => {
+    const values = filters[name]?.split(',').map((value) => value.trim()).filter(Boolean) ?? []
+    unknown.push(...values.filter((value) => !isKnown(value)).map((value) => `${name} ${value}`))
+    const kept = values.filter(isKnown).join(',')
+    if (kept) Object.assign(known, { [name]: kept })
+    else delete known[name]
+  }
+  keep('health', (value) => HEALTH.some((one) => one === value))
+  keep('activity', (value) => ACTIVITY.some((one) => one === value))
+  keep('sort', (value) => ORDERS.includes(value.replace(/^-/, '')))
+  return { known, unknown }
+}
+
+/** Seconds between two calls of a worker after which it is idle. */
+const BETWEEN_CALLS = 5
+
+/** What a worker does. One that has just made a call is not idle. */
+export const activityOf = ({ activity, activity_kind, last_activity }: Pick<AgentRow, 'activity' | 'activity_kind' | 'last_activity'>, now: number): string => (activity_kind === 'idle' && now - last_activity < BETWEEN_CALLS ? 'working' : activity)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from queenright.instrumentation.redaction import MASK, hide
+from queenright.judge.masked_stream import MaskedStream
+from queenright.judge.quoting import sanitise
+from tests.instrumentation.test_redaction import SECRETS
+from tests.instrumentation.test_redaction_shapes import SHAPES
+
+STATED = [
+    "The password is correct horse battery staple, and it works.",
+    "the api key for the hive is\nAbc123def",
+    "password:\n\n  hunter2 is it",
+    "passwd bob: hunter2 now",
+    "password changed from hunter1 to hunter2. Then more",
+    'tokens: ["a1b2c3", \n "d4e5f6"] and more',
+    "<password>two. words</password> and more",
+    "curl https://x. now\n-u a:hunter2 and more",
+    "password **hunter2**. It is so. password `hunter3` there",
+    '{"password": "a. long one\nof two lines", "x": 1}',
+    "Basic dXNlcjpwYXNzd29yZA== and Bearer abcdef0123456789 then",
+    "the secret is out. The secret is swarm of nine bees. Yes",
+]
+
+
+def stream(text: str, size: int = 1) -> list[str]:
+    shown: list[str] = []
+    masked = MaskedStream(shown.append)
+    for start in range(0, len(text), size):
+        masked.add(text[start : start + size])
+    return shown
+
+
+@pytest.mark.parametrize(
+    "text", [*(around.format(secret) for around, secret in SECRETS), *SHAPES.values(), *STATED]
+)
+@pytest.mark.parametrize("before", ["", "I looked at it. ", "What was set is\n"])
+def test_what_is_streamed_is_never_masked_otherwise_later(text: str, before: str) -> None:
+    whole = f"{before}{text}. That is all, and more follows.\nThe end"
+    masked = str(sanitise(whole))
+
+    assert masked.endswith("The end")
+    for size in (1, 7):
+        assert masked.startswith("".join(stream(whole, size)))
+
+
+def test_a_longer_mask_does_not_cut_the_beginning() -> None:
+    assert sanitise("I saw pwd=a there") == f"I saw pwd={MASK} there"
+
+
+def test_words_arrive_as_they_are_written() -> None:
+    assert stream("It repeats one call. ") == ["It ", "repeats ", "one ", "call. "]
+
+
+def test_a_sentence_that_names_a_secret_arrives_whole() -> None:
+    assert stream("It used the token budget. It stops. ")[:4] == ["It ", "used ", "the ", "token budget. "]
+
+
+def test_a_hidden_value_of_several_words_is_masked() -> None:
+    hide(["nine wild queens of the comb"])
+
+    shown = "".join(stream("These are nine wild queens of the comb, and that is all. "))
+
+    assert shown == f"These are {MASK}, and that is all. "
+
+
+def test_a_model_that_writes_in_letters_is_not_slow() -> None:
+    text = "The worker repeats the same call with the same result again and again. " * 60
+
+    assert "".join(stream(text)) == text
