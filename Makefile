@@ -78,9 +78,9 @@ bench: .venv/.dev programs ## Measure, and print a table with the budgets
 	@$(BIN)/python -m tools.benchmarks
 
 requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
-	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group dev -o requirements/dev.txt
-	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
-	$(COMPILE) --extra server --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
+	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group dev -o requirements/dev.txt
+	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
+	$(COMPILE) --extra server --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
 
 console: .venv/.dev ## Build the console (needs Node); what it builds is committed
 	@$(BIN)/python -m tools.console

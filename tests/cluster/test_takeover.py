@@ -1,4 +1,4 @@
-"""A process of a cluster is killed, paused or cut off: another one takes over, and nothing is lost or doubled."""
+"""A process of a cluster is killed, paused or stopped: another takes over; nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -176,8 +176,9 @@ async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: htt
     await sender.send(tool_spans("clerk", "order-7", 5))
     cluster.nats.kill()
     sending = asyncio.create_task(sender.send(tool_spans("clerk", "order-7", 5)))
-    while not sender.refused:
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while not sender.refused:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     ready = (await client.get(f"{process.url}/readyz")).json()
     assert ready == {"ready": False, "missing": ["NATS cannot take telemetry"]}
     cluster.nats.start()
@@ -217,7 +218,7 @@ async def test_hook_without_an_owner_is_kept_and_its_agent_continues(
     assert (answer.status_code, answer.json()) == (200, {})
     assert await cluster.owner(other_than=owner) is other
     async with asyncio.timeout(60):
-        while not (agents := (await client.get(f"{other.url}/api/agents")).json()["agents"]):
+        while not (agents := (await client.get(f"{other.url}/api/agents")).json()["agents"]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert agents[0]["session_id"] == "s-1"
 

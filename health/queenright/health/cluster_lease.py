@@ -3,8 +3,8 @@ The lease on a PostgreSQL database: which process of a cluster owns it.
 
 The owner is the process that holds the store's advisory lock (``postgres``). It renews its lease every
 `RENEWAL_SECONDS`. A lease that is not renewed for `LEASE_SECONDS` has expired: another process then ends the
-owner's session on the server. That releases the lock, and a process that was only paused can no longer write: its
-connection is closed, and a new one waits for the lock. All times are those of the database's clock.
+owner's session on the server. That releases the lock, and a process that was only paused can no longer write:
+its connection is closed, and a new one waits for the lock. All times are those of the database's clock.
 """
 
 from __future__ import annotations

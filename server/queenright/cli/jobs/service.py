@@ -15,7 +15,6 @@ import typer
 from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
 from queenright.cli.output.up_screen import UpScreen
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.cluster.member import cluster_member
 from queenright.server.middleware.connections import raise_descriptor_limit
 from queenright.server.ops.process_tuning import shorten_switch_interval, tune_garbage_collector
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
@@ -60,6 +59,8 @@ def run_serve(settings: Settings) -> int:
             await stop.wait()
 
     async def run_member() -> None:
+        from queenright.server.cluster.member import cluster_member
+
         stop = _stop_event()
         async with cluster_member(settings) as member:
             typer.echo(f"Console {member.ports.api_url}, telemetry {member.ports.otlp_url}")
