@@ -84,6 +84,7 @@ class ClusterMember:
         self._token: str | None = None
         self._stopping = asyncio.Event()
         self._lost = asyncio.Event()
+        self._vacant = asyncio.Event()
         self.registry = CollectorRegistry()
         self.registry.register(self._metrics)
         standby = create_standby_app(
@@ -135,20 +136,28 @@ class ClusterMember:
 
     async def run(self) -> None:
         """Look at the cluster, and own it when it is vacant, until ``stop``."""
-        while not self._stopping.is_set():
-            view = await self._look()
-            if view is not None and view.is_vacant:
-                await self._own()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._stopping.wait()
+        looking = asyncio.create_task(self._keep_looking())
+        try:
+            while not self._stopping.is_set():
+                await self._vacant.wait()
+                self._vacant.clear()
+                if not self._stopping.is_set():
+                    await self._own()
+        finally:
+            await _cancel(looking)
 
     def stop(self) -> None:
         """Let `run` end; an owner hands over first."""
         self._stopping.set()
         self._lost.set()
+        self._vacant.set()
 
-    async def _look(self) -> View | None:
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
         try:
             view = await self._lease.look()
             if view.has_expired and not view.is_vacant and self._token is None:
@@ -156,14 +165,15 @@ class ClusterMember:
                 await self._lease.evict_expired_owner()
         except LeaseError as error:
             self._note_fault(f"the database cannot be reached: {str(error).splitlines()[0]}")
-            return None
+            return
         self._note_fault(None)
         owner = view.owner
         self.front.owner = None if owner is None or owner.member_id == self.member.member_id else owner
         self._view = view
         self._metrics.members = len(view.members)
         self._metrics.is_stream_available = self._stream.is_available
-        return view
+        if view.is_vacant and self._token is None:
+            self._vacant.set()
 
     def _note_fault(self, fault: str | None) -> None:
         if fault != self._fault and fault is not None:
@@ -175,8 +185,6 @@ class ClusterMember:
     async def _own(self) -> None:
         """Run the service until the lease is lost or `stop` is called."""
         self._lost.clear()
-        if self._stopping.is_set():
-            return
         try:
             async with contextlib.AsyncExitStack() as stack:
                 renewing = asyncio.create_task(self._keep_lease())
@@ -214,9 +222,7 @@ class ClusterMember:
                     return
                 except LeaseError as error:
                     _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
-                else:
-                    await self._look()
-            await asyncio.sleep(RENEWAL_SECONDS / 2)
+            await asyncio.sleep(RENEWAL_SECONDS)
 
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
         intake = await make_intake_apps(service)
