@@ -233,6 +233,12 @@ async def test_other_server_is_named_as_not_queenright(running: Running) -> None
             await qr.service.settings()
 
 
+async def test_https_url_of_an_http_port_names_the_remedy(running: Running) -> None:
+    async with AsyncQueenright(running.url.replace("http://", "https://")) as qr:
+        with pytest.raises(UnreachableError, match=r"does not use HTTPS\. Start the URL with http://"):
+            await qr.service.status()
+
+
 async def test_unreachable_service_is_one_sentence_with_a_remedy() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
         with pytest.raises(UnreachableError, match=r"Queenright does not respond at http:.*queenright up"):

@@ -160,6 +160,6 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
         slot.graph_id
     ]
     actions = {"load", "add_graph", "trigger", "stop", "resume", "inject", "restore", "remove_graph"}
-    noted = [one async for one in qr.audit.list(types=["agent_operated"], agent_id=name)]
-    assert {one.data["what"] for one in noted} == actions
-    assert {one.data["by"] for one in noted} == {"ada"}
+    operations = [one async for one in qr.audit.list(types=["agent_operated"], agent_id=name)]
+    assert {one.data["what"] for one in operations} == actions
+    assert {one.data["by"] for one in operations} == {"ada"}

@@ -1,4 +1,4 @@
-"""The matrix of ``python -m tests.clients run``: what the service shows of each client, a row a question."""
+"""The table of ``python -m tests.clients run``: what the service shows of each client, one question a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END: Final = "<!-- end of matrix -->"
 Scenarios = Mapping[str, Watched]
 _HANGS: Final = ("stall", "tool_timeout")
 _AT_ONCE: Final = 3.0
-"""Seconds within which a wait counts as shown at once."""
+"""Seconds within which a wait counts as reported at once."""
 
 
 def _only_row(found: Scenarios, scenario: str) -> dict[str, object]:

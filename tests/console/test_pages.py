@@ -134,6 +134,57 @@ async def test_everything_is_reached_without_a_mouse(running: Running, page: Pag
     await expect(page).to_have_url(f"{running.url}/console/operate/audit")
 
 
+async def test_session_and_its_recorder_are_handled_by_keyboard_alone(
+    running: Running, page: Page, http: httpx.AsyncClient
+) -> None:
+    """B112: nudge, stop and a refused silence; scrub, move a threshold, share a moment, export."""
+
+    async def press(name: str) -> None:
+        await press_tab_until(page, f"element.textContent.trim() === {name!r}")
+        await page.keyboard.press("Enter")
+
+    await ticket_on(running)
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
+    dialog = page.get_by_role("dialog")
+
+    await press("Nudge…")
+    await expect(dialog.get_by_label("Message")).to_be_focused()
+    await page.keyboard.type("Look elsewhere.")
+    await press("Send")
+    await expect(dialog).to_have_count(0)
+    await press("Silence…")
+    await press_tab_until(page, "element.name === 'comment'")
+    await page.keyboard.type("It is known.")
+    await page.keyboard.press("Enter")
+    await expect(dialog.get_by_role("alert")).to_be_visible()  # there is no Alertmanager here
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    await press("Stop…")
+    await expect(dialog.get_by_label("Reason")).to_be_focused()
+    await page.keyboard.type("It loops.")
+    await page.keyboard.press("Enter")
+    await expect(dialog).to_have_count(0)
+    done = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()["interventions"]
+    assert {"Look elsewhere.", "It loops."} <= {one["message"] or one["reason"] for one in done}
+
+    await press("Flight recorder")
+    await press_tab_until(page, "element.ariaLabel === 'Moment of the session'")
+    await page.keyboard.press("Home")
+    await page.keyboard.press("ArrowRight")
+    await expect(page).to_have_url(re.compile("at="))
+    await press_tab_until(page, "element.type === 'range' && element.ariaLabel.includes('loops.')")
+    await page.keyboard.press("ArrowRight")
+    await expect(page.get_by_role("columnheader", name="Changed thresholds")).to_be_visible()
+    await press("Copy link to this moment")
+    await expect(page.get_by_text("Copied the link to this moment.")).to_be_visible()
+    copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.url
+    async with page.expect_download():
+        await press("Export as fixture")
+
+
 async def test_action_on_a_session_that_was_replaced_is_refused(running: Running, page: Page) -> None:
     """B112: the action names session and incarnation, and is refused if they have changed meanwhile."""
     ticket_id = await ticket_on(running)
@@ -219,10 +270,16 @@ async def test_queen_is_asked_about_a_session_without_a_ticket(running: Running,
     await page.goto(f"{running.url}/console/agents/well?session=well-session")
     await is_shown(page)
 
+    talk = page.get_by_role("log", name="Conversation with the queen")
+    about = {"ticket_id": "", "agent_id": "well", "session_id": "well-session", "question_id": "q"}
+    for index, text in enumerate(["I look ", "at it", HOSTILE]):
+        data = {**about, "index": index, "text": text}
+        running.service.bus.fan_out(AgentEvent(type=EventType.QUEEN_ANSWER_DELTA, time=1.0, data=data))
+    await expect(talk.get_by_text(f"I look at it{HOSTILE}")).to_be_visible()
+
     await page.get_by_label("Question to the queen").fill("Is it running?")
     await page.keyboard.press("Enter")
 
-    talk = page.get_by_role("log", name="Conversation with the queen")
     await expect(talk.get_by_text("Is it running?")).to_be_visible()
     await expect(talk.get_by_text("the worker is healthy")).to_be_visible()
 
@@ -356,15 +413,19 @@ async def test_incident_has_its_own_page_from_the_first_one(
     await expect(page.get_by_text("There is no such incident")).to_be_visible()
 
 
-async def test_incident_is_acknowledged_where_it_is_listed(running: Running, page: Page) -> None:
+async def test_incident_is_acknowledged_where_it_is_listed(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    """A double click acknowledges once."""
     await failing(running, "a", "b", "c")
     await page.goto(running.url)
 
     acknowledge = page.get_by_role("button", name="Acknowledge all")
-    await acknowledge.click()
+    await acknowledge.dblclick()
 
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
+    assert len([url for url in watched.requests if url.endswith("/acknowledge")]) == 3
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
@@ -427,7 +488,7 @@ async def test_every_page_and_dialog_is_accessible(
             await page.keyboard.press("Escape")
             await expect(page.get_by_role("dialog")).to_have_count(0)
     assert faults == []
-    assert {"Silence…", "Stop the worker…", "Load…", "Preferences"} <= opened
+    assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
 
 
 async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:

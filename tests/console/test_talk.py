@@ -61,6 +61,16 @@ async def test_loaded_agent_is_handled_by_keyboard_alone(home: House, page: Page
         await press_tab_until(page, f"element.textContent.trim() === {name!r}")
         await page.keyboard.press("Enter")
 
+    async def start() -> None:
+        await expect(page.get_by_role("button", name="Start start…")).to_be_visible()
+        await press_tab_until(page, "element.ariaLabel === 'Start start…'")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog").get_by_label("topic")).to_be_focused()
+        await page.keyboard.type("bees")
+        await press("Start")
+        await expect(chat.get_by_text("Who are you?")).to_be_visible()
+
+    chat = page.get_by_role("log", name="Conversation with guide")
     await page.goto(f"{home.http.base_url}/console/talk")
     await expect(page.get_by_role("button", name="Load…")).to_be_visible()
     await press("Load…")
@@ -68,14 +78,7 @@ async def test_loaded_agent_is_handled_by_keyboard_alone(home: House, page: Page
     await press("Load")
     await expect(page.get_by_role("status").filter(has_text="Loaded guide")).to_be_visible()
 
-    await expect(page.get_by_role("button", name="Start start…")).to_be_visible()
-    await press_tab_until(page, "element.ariaLabel === 'Start start…'")
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("dialog").get_by_label("topic")).to_be_focused()
-    await page.keyboard.type("bees")
-    await press("Start")
-    chat = page.get_by_role("log", name="Conversation with guide")
-    await expect(chat.get_by_text("Who are you?")).to_be_visible()
+    await start()
 
     await press("Pause")
     await expect(page.get_by_role("button", name="Resume")).to_be_visible()
@@ -86,6 +89,17 @@ async def test_loaded_agent_is_handled_by_keyboard_alone(home: House, page: Page
     await page.keyboard.press("Enter")
     await expect(chat.get_by_text("Thank you.")).to_be_visible()
 
+    await start()
+    await page.goto(f"{home.http.base_url}/console/agents/guide")
+    await expect(page.get_by_label("Reply to guide")).to_be_visible()
+    await press_tab_until(page, "element.ariaLabel === 'Reply to guide'")
+    await page.keyboard.type("Bo")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Sent your reply to guide.")).to_be_visible()
+    await expect(page.get_by_label("Reply to guide")).to_have_count(0)
+
+    await page.goto(f"{home.http.base_url}/console/talk?agent=guide")
+    await expect(page.get_by_role("button", name="Unload…")).to_be_visible()
     await press("Unload…")
     await expect(page.get_by_role("dialog").get_by_role("button", name="Unload")).to_be_focused()
     await page.keyboard.press("Enter")

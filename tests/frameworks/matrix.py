@@ -1,8 +1,8 @@
 """
-What a real service says of each pair's recorded runs, and what it is expected to say.
+What a real service reports about the recorded runs of each pair of framework and instrumentation.
 
-``python -m tests.frameworks matrix`` measures; a test holds the service to `EXPECTED`, and the table in
-``docs/frameworks.md``, too.
+``python -m tests.frameworks matrix`` measures it. A test compares it, and the table in
+``docs/frameworks.md``, with `EXPECTED`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from tests.frameworks.pairs import PAIRS, Pair
 from tests.server.telemetry.replay import split
 
 _STALL_SECONDS: Final = 10
-"""Less than a recorded program hangs, more than its spans and records are under way."""
+"""Shorter than the hang of a recorded program, longer than the delivery of its spans and records."""
 _HOLD_SECONDS: Final = 2.0
-"""In place of the minute that a run is held which only the end of its work can tell to be over. What messages
-say of tool calls is told with the next request: the recorded runs are shorter than it would be held."""
+"""
+Replaces the minute for which the service holds a run whose end is not reported. Tool calls in messages arrive
+with the next request, and the recorded runs are shorter than that minute.
+"""
 _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 6.0
-"""A little more than between two looks of the service at what it holds."""
+"""Slightly longer than the interval at which the service checks the runs that it holds."""
 _FAILED_RUNS: Final = 4
 _TICKET_SECONDS: Final = 60.0
 _LOOPS: Final = {FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.ZERO_PROGRESS}
@@ -49,22 +51,22 @@ _TRACE_DIGITS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """What is right of a pair; the defaults are what is wanted."""
+    """What works for a pair. The defaults mean that everything does."""
 
     name: str = "line_counter"
-    """What the agent is called in the fleet; it calls itself ``line_counter``."""
+    """The agent's name in the fleet; its own name is ``line_counter``."""
     session: str = "the trace"
-    """Whether the framework names a session, or each trace is one."""
+    """What a session is: ``named`` by the framework, or each trace."""
     counts: str = "yes"
-    """Steps, tool calls and tokens are those of the run; ``with content``: its tool calls only then."""
+    """Steps, tool calls and tokens are correct; ``with content``: tool calls only if content is captured."""
     loop: str = "yes"
-    """A call that is repeated is found while the run goes on."""
+    """A repeated call is found while the run is active."""
     hang: str = "yes"
-    """A call that hangs, the first or a later one, opens a ticket; with ``watch_spans()``."""
+    """A hanging call opens a ticket with ``watch_spans()``, whether it is the first call or not."""
     provider: str = "yes"
-    """Runs that fail one after the other since the provider does open a ticket."""
+    """Consecutive runs that fail because of the provider open a ticket."""
     clean: str = "yes"
-    """A healthy run has no finding: with content, without it, watched, and two at once, which stay two."""
+    """Healthy runs have no finding, with and without content and span watch; two at once stay separate."""
     ends: str = "yes"
     """Runs end as completed or as failed."""
 
@@ -92,11 +94,11 @@ EXPECTED: Final[Mapping[str, Cells]] = {
     "vercel-ai-sdk": Cells(),
     "vercel-ai-sdk-legacy": Cells(hang="no"),
 }
-"""What the service says of each pair, without ``OTEL_SERVICE_NAME``: its name is the worker's then."""
+"""The result for each pair without ``OTEL_SERVICE_NAME``, which would set the worker's name."""
 
 
 def settings_for(storage: Path) -> Settings:
-    """Return the settings of a service that looks often and for which a stall is one after ten seconds."""
+    """Return settings with frequent checks and a stall limit of ten seconds."""
     stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), _STALL_SECONDS)
     monitoring: dict[str, Any] = {
         "stall": stall,
@@ -113,7 +115,7 @@ def settings_for(storage: Path) -> Settings:
 
 
 async def measure(pair: Pair, storage: Path) -> Cells:
-    """Send every recording of a pair to a service, over HTTP, and return what the service says of them."""
+    """Send every recording of a pair to a service over HTTP and return the results."""
     with patch.multiple(
         "queenright.server.telemetry.assembler",
         RUN_END_HOLD_SECONDS=_HOLD_SECONDS,
@@ -131,7 +133,7 @@ async def _measure(pair: Pair, storage: Path) -> Cells:
 
 
 class _Measuring:
-    """One service, and the scenarios that it is sent one after the other."""
+    """Sends the scenarios of a pair to one service, one after the other."""
 
     def __init__(self, pair: Pair, running: Running, client: httpx.AsyncClient) -> None:
         self._pair = pair
@@ -139,7 +141,7 @@ class _Measuring:
         self._client = client
 
     async def cells(self) -> Cells:
-        """Send one scenario after the other; the failed runs come last, as they are one agent's."""
+        """Send all scenarios. The failed runs come last, because they belong to one agent."""
         paths = list(self._healthy_paths())
         healthy = [await self._send(load_fixture(path)) for path in paths]
         two = await self._send(self._fixture("two_at_once"))
@@ -177,7 +179,7 @@ class _Measuring:
         return load_fixture(self._path(name))
 
     async def _until_ended(self, workers: list[WorkerHealth], seconds: float = _END_SECONDS) -> None:
-        """Wait until these have ended, or it is clear that they do not."""
+        """Wait until these workers have ended, or for the longest time that an end may take."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(worker.vitals.ended_at is None for worker in workers):  # noqa: ASYNC110
@@ -192,7 +194,7 @@ class _Measuring:
         return await self._post(list(fixture.moved(time.time() - fixture.ended_at)))
 
     async def _post(self, records: list[Record]) -> list[WorkerHealth]:
-        """Post requests; return the workers that are new since."""
+        """Post requests and return the workers that they add."""
         before = {worker.key for worker in self._service.monitor.workers()}
         for record in records:
             if record.path != "/v1/metrics":
@@ -202,7 +204,7 @@ class _Measuring:
         return [worker for worker in list(self._service.monitor.workers()) if worker.key not in before]
 
     async def _loop(self) -> tuple[list[WorkerHealth], bool]:
-        """Send a loop as one that goes on for longer: a span a request, when it ends."""
+        """Send a loop span by span, each when it ends, as if the run continued."""
         fixture = self._fixture("loop")
         moved = fixture.moved(time.time() - fixture.ended_at)
         spans = [one for record in moved if record.path == "/v1/traces" for one in split(record)]
@@ -219,7 +221,7 @@ class _Measuring:
         return [self._path(f"{name}{suffix}") for name in ("hang_first", "hang_later")]
 
     async def _hang(self, path: Path) -> bool:
-        """Send what has arrived by the time that the program is ended; return whether a ticket opens."""
+        """Send what arrived before the program was stopped; return whether a ticket opens."""
         fixture = load_fixture(path)
         moved = fixture.moved(time.time() - fixture.ended_at)
         workers = await self._post([record for record in moved if record.at <= fixture.ended_at])
@@ -228,12 +230,12 @@ class _Measuring:
         [worker] = workers
         has_ticket = await self._has_ticket({FindingKind.STALL}, {worker.key})
         if worker.vitals.phase is Phase.UNKNOWN:
-            # Nothing says that a call goes on: the run is taken to be over, unless something else is open.
+            # Nothing reports the open call, so the run counts as ended unless something else is open.
             await self._until_ended([worker], _HOLD_SECONDS + _LOOK_SECONDS)
         return has_ticket and not worker.vitals.ended
 
     async def _fail(self) -> tuple[list[WorkerHealth], bool]:
-        """Send failed runs of one agent, with 429 and 500 in turn."""
+        """Send failed runs of one agent, alternating between 429 and 500."""
         workers: list[WorkerHealth] = []
         for number in range(_FAILED_RUNS):
             fixture = self._fixture(("provider_429", "provider_500")[number % 2])
@@ -263,7 +265,7 @@ class _Measuring:
 
 
 def repeat(fixture: Fixture, record: Record, number: int) -> Record:
-    """Return a record as of another run: its ids begin with another number."""
+    """Return a copy of a record for another run: its ids begin with another number."""
     prefix = zlib.crc32(f"{fixture.client}/{fixture.scenario}/{fixture.variant}".encode())
     text = json.dumps(record.body).replace(f"{prefix:08x}", f"{prefix ^ number << 12:08x}")
     return replace(record, body=json.loads(text))
@@ -297,8 +299,8 @@ def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
 
 
 def _missing(cells: Cells) -> str:
-    """Return what is not right of a pair."""
-    shown = {
+    """Return what does not work for a pair."""
+    row = {
         "name": _yes(cells.name == Cells().name),
         "steps": cells.counts,
         "loop": cells.loop,
@@ -307,9 +309,7 @@ def _missing(cells: Cells) -> str:
         "healthy is clean": cells.clean,
         "ends": cells.ends,
     }
-    missing = [
-        what if cell == "no" else f"{what} only {cell}" for what, cell in shown.items() if cell != "yes"
-    ]
+    missing = [what if cell == "no" else f"{what} only {cell}" for what, cell in row.items() if cell != "yes"]
     return ", ".join(missing) or "\N{EN DASH}"
 
 

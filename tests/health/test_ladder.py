@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import HealthState
-from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, Step, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, Level, next_step
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
@@ -36,13 +36,13 @@ def ladder_inputs(draw: st.DrawFn) -> LadderInputs:
     return LadderInputs(
         target=draw(targets),
         status=status,
-        ended=status in OVER,
-        unknown=draw(st.booleans()),
-        waiting=draw(st.booleans()),
+        has_ended=status in OVER,
+        is_unknown=draw(st.booleans()),
+        is_waiting=draw(st.booleans()),
         state=draw(st.sampled_from(HealthState)),
         state_since=draw(times),
-        provider_at_fault=draw(st.booleans()),
-        given_up=draw(st.booleans()),
+        is_provider_at_fault=draw(st.booleans()),
+        is_given_up=draw(st.booleans()),
         grace_until=draw(times),
         last_progress=draw(st.none() | times),
         last_checkpoint=draw(st.none() | times),
@@ -66,7 +66,7 @@ ladders = st.builds(
 )
 
 
-def step(ladder: Ladder | None, inputs: LadderInputs) -> Step:
+def step(ladder: Ladder | None, inputs: LadderInputs) -> LadderStep:
     return next_step(ladder, inputs, SETTINGS)
 
 
@@ -75,10 +75,10 @@ def test_waiting_healthy_or_unknown_worker_is_never_acted_on(
     ladder: Ladder | None, inputs: LadderInputs
 ) -> None:
     """B69: nothing is ever due for a waiting worker."""
-    if inputs.ended:
+    if inputs.has_ended:
         return
     well = inputs.state not in (HealthState.STUCK, HealthState.FAILING)
-    if inputs.waiting or inputs.unknown or inputs.provider_at_fault or well:
+    if inputs.is_waiting or inputs.is_unknown or inputs.is_provider_at_fault or well:
         assert step(ladder, inputs).action is None
 
 
@@ -87,13 +87,13 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
     ladder: Ladder | None, inputs: LadderInputs
 ) -> None:
     """B70: work that is finished or closed is never restarted."""
-    if not inputs.ended:
+    if not inputs.has_ended:
         return
     following = step(ladder, inputs)
     assert following.action in (None, ActionKind.RECOVER)
     result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
     if inputs.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED) and not result:
-        assert following == Step(ladder=None)
+        assert following == LadderStep(ladder=None)
 
 
 @given(ladders, ladder_inputs())
@@ -107,7 +107,7 @@ def test_ladder_state_is_not_carried_to_the_next_incarnation(ladder: Ladder, inp
 def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: progress resets the ladder; one climbed for a stale checkpoint takes a checkpoint."""
     before = -1.0 if ladder.progress_before is None else ladder.progress_before
-    if inputs.ended or ladder.target != inputs.target or (inputs.last_progress or -1.0) <= before:
+    if inputs.has_ended or ladder.target != inputs.target or (inputs.last_progress or -1.0) <= before:
         return
     if ladder.needs_checkpoint and inputs.checkpoint_is_stale:
         return
@@ -123,7 +123,7 @@ def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, inpu
 def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, inputs: LadderInputs) -> None:
     """A person has its ticket; what somebody decided before is done."""
     decided = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
-    if inputs.given_up and (ladder is None or ladder.level not in decided):
+    if inputs.is_given_up and (ladder is None or ladder.level not in decided):
         assert step(ladder, inputs).action is None
 
 
@@ -131,7 +131,7 @@ def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, 
 def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: an ACCEPT does not cure a stale checkpoint."""
     needed = ladder.needs_checkpoint and inputs.checkpoint_is_stale
-    if inputs.ended or ladder.target != inputs.target or not needed or ladder.is_untouched:
+    if inputs.has_ended or ladder.target != inputs.target or not needed or ladder.is_untouched:
         return
     saved = inputs.last_checkpoint is not None and inputs.last_checkpoint > ladder.trouble_since
     following = step(ladder, inputs).ladder
@@ -143,7 +143,7 @@ def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, inpu
 def test_next_nudge_is_never_within_the_interval(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: at most one action a worker and interval; the end comes when its time is up, not before."""
     following = step(ladder, inputs)
-    if following.action is None or following.ladder is None or inputs.ended:
+    if following.action is None or following.ladder is None or inputs.has_ended:
         return
     interval = SETTINGS.intervention.nudge.interval_seconds
     assert following.at >= inputs.grace_until
@@ -169,13 +169,13 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
     inputs = LadderInputs(
         target=Target(agent_id="bee", session_id="s", incarnation_id="i1"),
         status=WorkerStatus.ACTIVE,
-        ended=False,
-        unknown=False,
-        waiting=False,
+        has_ended=False,
+        is_unknown=False,
+        is_waiting=False,
         state=HealthState.STUCK,
         state_since=1000.0,
-        provider_at_fault=False,
-        given_up=False,
+        is_provider_at_fault=False,
+        is_given_up=False,
         grace_until=0.0,
         last_progress=None,
         last_checkpoint=None,
@@ -207,6 +207,6 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
 @given(ladders, ladder_inputs())
 def test_settled_dead_worker_is_never_recovered(ladder: Ladder, inputs: LadderInputs) -> None:
     """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
-    settled = replace(inputs, status=WorkerStatus.UNKNOWN, ended=True)
+    settled = replace(inputs, status=WorkerStatus.UNKNOWN, has_ended=True)
 
-    assert step(ladder, settled) == Step(ladder=None)
+    assert step(ladder, settled) == LadderStep(ladder=None)

@@ -787,10 +787,10 @@ def test_check_of_each_item_with_equal_answers_never_pages(
     tool: str, check: str, has_failed: bool, answer: str
 ) -> None:
     script = worker()
-    said = {"outcome": "error", "error_type": "exit_code_1", "error": answer} if has_failed else {}
+    outcome_fields = {"outcome": "error", "error_type": "exit_code_1", "error": answer} if has_failed else {}
     for _ in range(2):
         for n in range(20):
-            call_of(script, tool, {"command": check.format(n)}, answer, **said)
+            call_of(script, tool, {"command": check.format(n)}, answer, **outcome_fields)
         script.call("edit", args=f"{script.now}", result="ok")
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
@@ -800,9 +800,9 @@ def test_check_of_each_item_with_equal_answers_never_pages(
 @pytest.mark.parametrize(("tool", "check"), CHECKS)
 def test_same_check_again_that_fails_pages(tool: str, check: str) -> None:
     script = worker()
-    said = {"outcome": "error", "error_type": "exit_code_1", "error": "1 failed"}
+    outcome_fields = {"outcome": "error", "error_type": "exit_code_1", "error": "1 failed"}
     for _ in range(8):
-        call_of(script, tool, {"command": check}, "1 failed", **said)
+        call_of(script, tool, {"command": check}, "1 failed", **outcome_fields)
 
     assert found(script, LOOP).severity is Severity.HIGH
     assert found(script, STREAK).severity is Severity.HIGH
@@ -811,9 +811,15 @@ def test_same_check_again_that_fails_pages(tool: str, check: str) -> None:
 @pytest.mark.parametrize("data", [{"outcome": "timeout"}, {"error": "bash: pytest: command not found"}])
 def test_check_of_each_item_that_cannot_run_pages(data: dict[str, str]) -> None:
     script = worker()
-    said = {"outcome": "error", "error_type": "error", "error": "timed out"} | data
+    outcome_fields = {"outcome": "error", "error_type": "error", "error": "timed out"} | data
     for n in range(8):
-        call_of(script, "bash", {"command": f"pytest tests/test_{n}.py"}, said["error"], **said)
+        call_of(
+            script,
+            "bash",
+            {"command": f"pytest tests/test_{n}.py"},
+            outcome_fields["error"],
+            **outcome_fields,
+        )
 
     assert found(script, STREAK).severity is Severity.HIGH
 

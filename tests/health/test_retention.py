@@ -109,7 +109,7 @@ def test_one_transaction_prunes_at_most_one_batch(conn: Connection) -> None:
 
     batches = [prune(conn, NOW, SETTINGS, 100) for _ in range(4)]
 
-    assert [(batch.rows, batch.done) for batch in batches] == [
+    assert [(batch.rows, batch.is_done) for batch in batches] == [
         (100, False),
         (100, False),
         (50, True),

@@ -304,6 +304,19 @@ def test_worker_without_tokens_and_progress_for_15_minutes_is_stuck() -> None:
     finding = script.finding(NO_TOKENS)
     assert finding is not None
     assert (finding.ticket, script.state) == (True, HealthState.STUCK)
+    assert finding.evidence == "no tokens used for 15 min, no progress for 15 min"
+
+
+def test_time_without_progress_counts_from_the_last_progress() -> None:
+    script = worker()
+    llm(script)
+    busy(script, 300)
+    script.event(EventType.CHECKPOINT_SAVED, after=0)
+    busy(script, 900)
+
+    finding = script.finding(NO_TOKENS)
+    assert finding is not None
+    assert finding.evidence == "no tokens used for 20 min, no progress for 15 min"
 
 
 def test_worker_progressing_without_tokens_is_only_shown() -> None:

@@ -273,7 +273,8 @@ async def test_full_disk_fails_every_append_until_there_is_room(tmp_path: Path) 
     await store.transact(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1000000").scalar_one())
     await asyncio.gather(*map(store.append, big))
 
-    assert all("disk is full" in str(outcome) for outcome in outcomes)
+    remedy = "disk is full; free space on its volume; what is stored is kept, and writing resumes by itself"
+    assert all(str(outcome).endswith(remedy) and "hive.db" in str(outcome) for outcome in outcomes)
     assert await store.read(count) == 3
     assert (await store.read(verify)).ok
     await store.close()

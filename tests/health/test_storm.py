@@ -19,7 +19,7 @@ def watch() -> StormWatch:
 def test_five_workers_within_the_window_are_a_storm_and_four_are_not() -> None:
     """B71: thirty workers that degrade within 30 s are one storm."""
     seen = watch()
-    began = [seen.worse((f"bee{n}", "s"), 1000.0 + n) for n in range(30)]
+    began = [seen.record_worse((f"bee{n}", "s"), 1000.0 + n) for n in range(30)]
 
     assert began.index(True) == 4
     assert sum(began) == 1
@@ -28,40 +28,40 @@ def test_five_workers_within_the_window_are_a_storm_and_four_are_not() -> None:
 
 def test_one_worker_that_flaps_is_no_storm() -> None:
     seen = watch()
-    assert not any(seen.worse(("bee", "s"), 1000.0 + n) for n in range(100))
+    assert not any(seen.record_worse(("bee", "s"), 1000.0 + n) for n in range(100))
 
 
 def test_workers_that_get_worse_one_after_the_other_are_no_storm() -> None:
     seen = watch()
-    assert not any(seen.worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
+    assert not any(seen.record_worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
 
 
 def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
     """B123: an agent that crashes again and again is one trouble."""
     seen = watch()
     for n in range(20):
-        assert not seen.worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
-    assert [seen.worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
+        assert not seen.record_worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
+    assert [seen.record_worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
 
 
 def test_storm_ends_after_quiet_and_the_next_is_separate() -> None:
     seen = watch()
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 1000.0)
+        seen.record_worse((f"bee{n}", "s"), 1000.0)
     assert seen.storm(1119.9) == "storm1"
     assert seen.storm(1120.0) == ""
 
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 2000.0)
+        seen.record_worse((f"bee{n}", "s"), 2000.0)
     assert seen.storm(2000.0) == "storm2"
 
 
 def test_storm_ends_although_single_workers_get_worse_again_and_again() -> None:
     seen = watch()
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 1000.0)
+        seen.record_worse((f"bee{n}", "s"), 1000.0)
     for n in range(10):
-        seen.worse(("courier", f"s{n}"), 1050.0 + 20 * n, is_consecutive=lambda key: True)
+        seen.record_worse(("courier", f"s{n}"), 1050.0 + 20 * n, is_consecutive=lambda key: True)
 
     assert (seen.storm(1230.0), seen.struck(1230.0)) == ("", 0)
 
@@ -69,18 +69,18 @@ def test_storm_ends_although_single_workers_get_worse_again_and_again() -> None:
 def test_two_workers_that_get_worse_after_a_storm_are_not_part_of_it() -> None:
     seen = watch()
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 1000.0)
-    seen.worse(("courier", "s"), 1110.0)
-    seen.worse(("hanger", "s"), 1200.0)
+        seen.record_worse((f"bee{n}", "s"), 1000.0)
+    seen.record_worse(("courier", "s"), 1110.0)
+    seen.record_worse(("hanger", "s"), 1200.0)
 
     assert (seen.storm_of(("hanger", "s")), seen.storm_of(("courier", "s"))) == ("", "storm1")
 
 
 def test_worker_that_got_worse_before_a_storm_is_not_part_of_it() -> None:
     seen = watch()
-    seen.worse(("hanger", "s"), 900.0)
+    seen.record_worse(("hanger", "s"), 900.0)
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 1000.0)
+        seen.record_worse((f"bee{n}", "s"), 1000.0)
 
     assert seen.storm(1000.0) == "storm1"
     assert seen.storm_of(("hanger", "s")) == ""
@@ -89,9 +89,9 @@ def test_worker_that_got_worse_before_a_storm_is_not_part_of_it() -> None:
 def test_consecutive_lives_of_one_agent_count_once_in_a_storm() -> None:
     seen = watch()
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 1000.0)
+        seen.record_worse((f"bee{n}", "s"), 1000.0)
     for n in range(3):
-        seen.worse(("courier", f"s{n}"), 1010.0 + n, is_consecutive=lambda key: True)
+        seen.record_worse(("courier", f"s{n}"), 1010.0 + n, is_consecutive=lambda key: True)
 
     assert seen.struck(1020.0) == 6
 
@@ -99,10 +99,10 @@ def test_consecutive_lives_of_one_agent_count_once_in_a_storm() -> None:
 def test_storm_has_a_start_time() -> None:
     seen = watch()
     for n in range(6):
-        seen.worse((f"bee{n}", "s"), 1000.0 + n)
+        seen.record_worse((f"bee{n}", "s"), 1000.0 + n)
     assert seen.began_at(1010.0) == 1004.0
-    seen.worse(("bee0", "s"), 1060.0)
-    seen.worse(("bee9", "s"), 1061.0)
+    seen.record_worse(("bee0", "s"), 1060.0)
+    seen.record_worse(("bee9", "s"), 1061.0)
     assert (seen.struck(1061.0), seen.workers) == (7, 7)
     assert (seen.began_at(1200.0), seen.struck(1200.0)) == (None, 0)
 
@@ -119,7 +119,7 @@ def test_budget_reports_its_usage() -> None:
 def test_clock_set_back_ends_storms_and_starts_none() -> None:
     seen = watch()
     for n in range(5):
-        seen.worse((f"bee{n}", "s"), 1000.0)
+        seen.record_worse((f"bee{n}", "s"), 1000.0)
     assert seen.storm(500.0) == ""
 
 

@@ -59,15 +59,15 @@ def take(worker: Worker, taken: list[Any]) -> list[Any]:
 
 def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, make_worker: Making) -> None:
     """002 §11: a nudge gets into the agent's context."""
-    got: list[tuple[Nudge, str]] = []
-    make_worker(on_nudge=lambda nudge: got.append((nudge, threading.current_thread().name)))
+    received: list[tuple[Nudge, str]] = []
+    make_worker(on_nudge=lambda nudge: received.append((nudge, threading.current_thread().name)))
 
     mailbox.tell("nudge", "n1", "Save your progress.", expires_at=4e9)
 
     assert mailbox.answered() == [
         {"instruction_id": "n1", "outcome": "done", "session_id": "s", "incarnation_id": "i"}
     ]
-    [(nudge, thread)] = got
+    [(nudge, thread)] = received
     assert nudge == Nudge(message="Save your progress.", instruction_id="n1", expires_at=4e9)
     assert thread == "queenright-nudges"
     assert mailbox.questions[0] == {
@@ -93,29 +93,29 @@ def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, make_wo
 
 
 def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, make_worker: Making) -> None:
-    got: list[str] = []
+    received: list[str] = []
     mailbox.answer_status = 503
-    make_worker(on_nudge=lambda nudge: got.append(nudge.instruction_id))
+    make_worker(on_nudge=lambda nudge: received.append(nudge.instruction_id))
 
     mailbox.tell("nudge", "n1", "Go on.")
     mailbox.asked(2)
     mailbox.answer_status = 204
 
     assert [answer["instruction_id"] for answer in mailbox.answered()] == ["n1"]
-    assert got == ["n1"]
+    assert received == ["n1"]
 
 
 def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, make_worker: Making) -> None:
     """B67: it is discarded by the worker too, whatever the service lets through."""
-    got: list[str] = []
-    make_worker(on_nudge=lambda nudge: got.append(nudge.instruction_id))
+    received: list[str] = []
+    make_worker(on_nudge=lambda nudge: received.append(nudge.instruction_id))
 
     mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 1)
     mailbox.tell("nudge", "other", "Go on.", incarnation_id="i2")
     mailbox.tell("nudge", "mine", "Go on.", incarnation_id="i")
 
     answers = {answer["instruction_id"]: answer for answer in mailbox.answered(2)}
-    assert got == ["mine"]
+    assert received == ["mine"]
     assert answers.keys() == {"old", "mine"}
     assert (answers["old"]["outcome"], answers["old"]["detail"]) == ("refused", "it has expired")
 
@@ -125,15 +125,15 @@ def test_wrong_clock_does_not_change_instruction_age(
     mailbox: Mailbox, make_worker: Making, ahead: float
 ) -> None:
     """B67: what is stale is told by the service's own clock."""
-    got: list[Nudge] = []
-    make_worker(on_nudge=got.append, clock=lambda: time.time() + ahead)
+    received: list[Nudge] = []
+    make_worker(on_nudge=received.append, clock=lambda: time.time() + ahead)
 
     mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 60)
     mailbox.tell("nudge", "new", "Go on.", expires_at=time.time() + 60)
 
     mailbox.answered(2)
-    assert [nudge.instruction_id for nudge in got] == ["new"]
-    assert got[0].expires_at - ahead == pytest.approx(time.time() + 60, abs=20)
+    assert [nudge.instruction_id for nudge in received] == ["new"]
+    assert received[0].expires_at - ahead == pytest.approx(time.time() + 60, abs=20)
 
 
 def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(
@@ -251,15 +251,15 @@ def test_worker_without_control_does_not_poll(
 
 def test_the_service_may_come_later(mailbox: Mailbox, make_worker: Making) -> None:
     mailbox.status = 503
-    got: list[str] = []
-    make_worker(on_nudge=lambda nudge: got.append(nudge.message))
+    received: list[str] = []
+    make_worker(on_nudge=lambda nudge: received.append(nudge.message))
     mailbox.asked(2)
 
     mailbox.status = 200
     mailbox.tell("nudge", "n1", "Go on.")
 
     assert mailbox.answered()
-    assert got == ["Go on."]
+    assert received == ["Go on."]
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_invalid_responses_are_polled_with_backoff(
     mailbox: Mailbox, make_worker: Making, body: bytes
 ) -> None:
     mailbox.body = body
-    got: list[str] = []
-    make_worker(on_nudge=lambda nudge: got.append(nudge.message))
+    received: list[str] = []
+    make_worker(on_nudge=lambda nudge: received.append(nudge.message))
     began = time.monotonic()
 
     mailbox.asked(3)
 
-    assert got == []
+    assert received == []
     assert time.monotonic() - began > 1.0
 
 

@@ -10,7 +10,7 @@ from queenright.health.interventions.intervention import Intervention, Intervent
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
-from queenright.judge.agent_workspace import Change
+from queenright.judge.agent_workspace import FileChange
 from queenright.judge.budget import BUDGET_FILE
 from queenright.judge.chat import (
     MAX_MESSAGE_LENGTH,
@@ -404,9 +404,11 @@ class RecordedWorkspaces:
     async def read_log(self, agent_id: str, session_id: str, limit: int) -> Sequence[Mapping[str, Any]]:
         return [{"step_index": number, "text": "x" * 5_000} for number in range(limit, 0, -1)]
 
-    async def write_file(self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str) -> Change:
+    async def write_file(
+        self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
+    ) -> FileChange:
         self.did.append((agent_id, path, new, old, ordered_by))
-        return Change("-old\n+new", f"{path} was changed")
+        return FileChange("-old\n+new", f"{path} was changed")
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
         self.did.append((agent_id, "restart", ordered_by))

@@ -72,7 +72,7 @@ def test_question_is_answered_from_the_ticket() -> None:
     assert "the worker is stuck: 9 equal calls" in still
     assert "The doom loop is still found." in still
     assert TICKET["cause"] not in still
-    assert done == "Done: nudge at 08:00 UTC, automatic, done. An operator was notified."
+    assert done == "Done: nudge at 08:00 UTC, automatic, done. A notification was approved."
 
 
 def test_answer_says_that_the_finding_has_cleared() -> None:

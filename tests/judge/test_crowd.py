@@ -124,7 +124,7 @@ def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
     ids = iter(["storm-1", "storm-2"])
     watch = StormWatch(StormSettings(workers=3), ids=lambda: next(ids))
     for number in range(4):
-        watch.worse((f"agent-{number}", "s"), 100.0)
+        watch.record_worse((f"agent-{number}", "s"), 100.0)
 
     assert watch.storm(1000.0) == ""
     assert [watch.storm_of((f"agent-{number}", "s")) for number in range(5)] == ["storm-1"] * 4 + [""]
@@ -133,9 +133,9 @@ def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
 def test_worker_degrading_alone_later_is_in_no_storm() -> None:
     watch = StormWatch(StormSettings(workers=3), ids=lambda: "storm-1")
     for number in range(3):
-        watch.worse((f"agent-{number}", "s"), 100.0)
+        watch.record_worse((f"agent-{number}", "s"), 100.0)
 
-    watch.worse(("agent-0", "s"), 1000.0)
+    watch.record_worse(("agent-0", "s"), 1000.0)
 
     assert watch.storm_of(("agent-0", "s")) == ""
 

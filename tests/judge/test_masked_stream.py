@@ -25,11 +25,11 @@ STATED = [
 
 
 def stream(text: str, size: int = 1) -> list[str]:
-    shown: list[str] = []
-    masked = MaskedStream(shown.append)
+    output: list[str] = []
+    masked = MaskedStream(output.append)
     for start in range(0, len(text), size):
         masked.add(text[start : start + size])
-    return shown
+    return output
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_sentence_that_names_a_secret_arrives_whole() -> None:
 def test_a_hidden_value_of_several_words_is_masked() -> None:
     hide(["nine wild queens of the comb"])
 
-    shown = "".join(stream("These are nine wild queens of the comb, and that is all. "))
+    output = "".join(stream("These are nine wild queens of the comb, and that is all. "))
 
-    assert shown == f"These are {MASK}, and that is all. "
+    assert output == f"These are {MASK}, and that is all. "
 
 
 def test_a_model_that_writes_in_letters_is_not_slow() -> None:

@@ -52,6 +52,40 @@ def test_no_ticket_without_a_finding() -> None:
     assert ticket_policy.draft_ticket(summary()) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "progress", "compared"),
+    [
+        ("doom_loop", AT - 60, "no progress since the onset at 08:00:00 UTC (the last at 07:59:00 UTC)"),
+        ("doom_loop", AT + 60, "last progress at 08:01:00 UTC, after the onset at 08:00:00 UTC"),
+        ("doom_loop", None, "no progress since the onset at 08:00:00 UTC"),
+        (
+            "checkpoint_stale",
+            AT + 60,
+            "no checkpoint since the onset at 08:00:00 UTC (the last at 08:00:00 UTC)",
+        ),
+    ],
+)
+def test_reasoning_states_what_was_compared(kind: str, progress: float | None, compared: str) -> None:
+    now = summary(
+        finding(kind), looked_at=AT + 300, last_progress=progress, last_checkpoint=AT, stall_minutes=2.0
+    )
+
+    draft = ticket_policy.draft_ticket(now)
+
+    assert draft is not None
+    assert draft.judge_reasoning == (
+        f"Found by the rules: {kind.replace('_', ' ')}, high severity: search was called 9 times. "
+        f"At 08:05:00 UTC: {compared}, 6 bad steps since the last accepted one, last activity 2 min ago."
+    )
+
+
+def test_onset_of_another_day_has_its_date() -> None:
+    draft = ticket_policy.draft_ticket(summary(finding(), looked_at=AT + 86_400))
+
+    assert draft is not None
+    assert "since 2027-01-15 08:00 UTC" in draft.cause
+
+
 def test_finding_without_ticket_opens_none() -> None:
     """B14: the warning band, and everything in the start grace."""
     assert ticket_policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
@@ -131,6 +165,14 @@ def test_resolved_condition_is_dismissed_at_any_severity(severity: Severity) -> 
     decision = ticket_policy.triage(ticket(severity.value), summary())
 
     assert (decision.decision, decision.text) == ("dismiss", "recovered before triage")
+
+
+def test_dismissal_of_a_recovered_worker_states_the_times() -> None:
+    decision = ticket_policy.triage(ticket(), summary(looked_at=AT + 300, last_progress=AT + 240))
+
+    assert decision.text == (
+        "recovered before triage: no finding needs a ticket at 08:05:00 UTC, last progress at 08:04:00 UTC"
+    )
 
 
 def test_dismissal_states_what_was_compared() -> None:

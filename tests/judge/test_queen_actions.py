@@ -316,7 +316,7 @@ async def test_never_is_never(store: Store) -> None:
     fleet = Garden(store, termination={"on_request": "never"})
     await fleet.get_stuck()
 
-    with pytest.raises(ToolError, match="only people stop a worker"):
+    with pytest.raises(ToolError, match="only people may terminate a worker"):
         await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
     assert fleet.approvals.pending() == []

@@ -175,8 +175,8 @@ async def test_unconfirmed_recovery_keeps_the_ticket_and_is_reported_after_ten_m
         unseen = seen.missing[ticket.ticket_id]
         assert unseen.since == since
         assert why in unseen.why
-    assert not first.missing[ticket.ticket_id].long_at(first.at)
-    assert later.missing[ticket.ticket_id].long_at(later.at)
+    assert not first.missing[ticket.ticket_id].is_overdue(first.at)
+    assert later.missing[ticket.ticket_id].is_overdue(later.at)
 
 
 async def test_one_scraping_replica_is_enough(stack: Stack) -> None:

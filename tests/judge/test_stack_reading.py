@@ -75,7 +75,7 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
         ({}, "160 bad steps since the last ACCEPT"),
         (
             {"last_progress": NOW - 1000},
-            "160 bad steps since the last ACCEPT, of which none brought new information",
+            "160 bad steps since the last ACCEPT, 160 of them repeats",
         ),
     ],
 )
@@ -96,8 +96,8 @@ def test_new_results_are_stated_only_when_known(changes: dict[str, Any], expecte
         ({"last_activity": NOW - 900}, True),
         ({"last_activity": NOW - 900, "waiting": WaitingReason.USER_INPUT}, False),
         # A process that is gone is silent, whether it ended or died: its last word counts.
-        ({"last_activity": NOW - 900, "last_heartbeat": NOW - 890, "down": True}, False),
-        ({"last_activity": NOW - 1800, "last_heartbeat": NOW - 890, "down": True}, True),
+        ({"last_activity": NOW - 900, "last_heartbeat": NOW - 890, "is_down": True}, False),
+        ({"last_activity": NOW - 1800, "last_heartbeat": NOW - 890, "is_down": True}, True),
         # The worker itself saw a stall, and said in what: then the phase is known.
         ({"last_activity": NOW - 240, "stalled_in": "llm"}, True),
         ({"last_activity": NOW - 240, "stalled_in": "idle"}, True),
@@ -139,7 +139,7 @@ def test_a_new_process_has_its_start_grace() -> None:
     bad = seen(bad_steps=30)
 
     assert found(replace(bad, process_started=NOW - 60)) == {}
-    assert found(replace(bad, process_started=None, in_grace=True)) == {}
+    assert found(replace(bad, process_started=None, is_in_grace=True)) == {}
     assert found(replace(bad, process_started=NOW - 121)) != {}
 
 
@@ -148,8 +148,8 @@ def test_known_worker_without_a_start_time_is_past_its_grace() -> None:
     bad = seen(bad_steps=30, process_started=None, last_progress=None, **just_now)
 
     assert found(bad) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
-    assert found(replace(bad, down=True)) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
-    assert found(replace(bad, in_grace=True)) == {}
+    assert found(replace(bad, is_down=True)) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
+    assert found(replace(bad, is_in_grace=True)) == {}
 
 
 def test_values_unknown_to_metrics_are_null() -> None:

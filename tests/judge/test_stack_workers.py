@@ -102,7 +102,7 @@ async def test_down_target_has_its_last_value_and_up_target_its_current_one() ->
 
     sightings, _ = await found(here=HERE, gone=gone, up=[row("up", 0)])
 
-    assert [(sighting.agent, sighting.down) for sighting in sightings] == [
+    assert [(sighting.agent, sighting.is_down) for sighting in sightings] == [
         ("researcher", False),
         ("dead", True),
     ]
@@ -132,7 +132,7 @@ async def test_a_namesakes_target_is_not_its_own(
 
     sightings, _ = await found(gone=gone, up=[row("up", value, "", **of) for of, value in ups])
 
-    assert [sighting.down for sighting in sightings] == [True] * down
+    assert [sighting.is_down for sighting in sightings] == [True] * down
 
 
 async def test_a_process_start_of_a_namesake_is_not_its_own() -> None:
@@ -177,8 +177,8 @@ async def test_waits_stalls_and_starts_are_read() -> None:
     one, other = sightings
     assert one.waiting is WaitingReason.USER_INPUT
     assert other.waiting is WaitingReason.PAUSED, "one that a newer version has is a wait all the same"
-    assert (one.stalled_in, one.process_started, one.in_grace) == ("llm", NOW - 50, False)
-    assert other.in_grace, "it was not there one start grace ago"
+    assert (one.stalled_in, one.process_started, one.is_in_grace) == ("llm", NOW - 50, False)
+    assert other.is_in_grace, "it was not there one start grace ago"
 
 
 async def test_a_selector_is_in_every_question() -> None:

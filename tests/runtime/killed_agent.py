@@ -166,7 +166,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
     answered: set[int] = set()
     while any(runtime.get_execution_result(run) is None for run in runs):
         for _, node_id, node in runtime.get_stream("start").nodes():
-            if node.waiting_for_user and node.cursor.iteration not in answered:
+            if node.is_waiting_for_user and node.cursor.iteration not in answered:
                 answered.add(node.cursor.iteration)
                 await runtime.inject_input(node_id, "bees")
         await asyncio.sleep(0.0005)
@@ -226,7 +226,7 @@ def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
         cursor = node.cursor
         if cursor is not None:
             entries = [e.to_dict() for e in node._visit.conversation.entries]
-            waits = node.waiting_for_user
+            waits = node.is_waiting_for_user
             found.append({"node": node_id, "cursor": cursor.to_dict(), "entries": entries, "waits": waits})
     return found
 

@@ -752,7 +752,7 @@ async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime
     run = asyncio.create_task(bench.run())
     await fake_time.advance(3 * 3600)
 
-    assert (bench.node.waiting_for_user, bench.node.question) == (True, "Which hive?")
+    assert (bench.node.is_waiting_for_user, bench.node.question) == (True, "Which hive?")
     assert bench.data(EventType.CLIENT_INPUT_REQUESTED) == [{"question": "Which hive?"}]
     assert bench.types()[-2:] == ["client_input_requested", "worker_waiting"]
     assert bench.data(EventType.WORKER_WAITING) == [{"reason": "user_input"}]
@@ -765,7 +765,7 @@ async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime
         Message(role="tool", content="asked", tool_call_id="c0"),
         Message(role="user", content="The left one."),
     ]
-    assert (bench.node.waiting_for_user, bench.cursor.user_interaction_count) == (False, 1)
+    assert (bench.node.is_waiting_for_user, bench.cursor.user_interaction_count) == (False, 1)
 
 
 async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -774,7 +774,7 @@ async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, f
 
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
-    assert (bench.node.waiting_for_user, bench.node.question) == (True, "verdict: ok")
+    assert (bench.node.is_waiting_for_user, bench.node.question) == (True, "verdict: ok")
     await bench.node.inject("Fine.")
 
     assert (await run).outputs == {"verdict": "ok"}

@@ -114,7 +114,7 @@ async def drive(one: Bench, steps: int | None = None) -> NodeResult | None:
     run = asyncio.create_task(one.run())
     taken = 0
     while not run.done() and (steps is None or taken < steps):
-        if one.node.waiting_for_user and not list(one.path.glob("inbox/*.json")):
+        if one.node.is_waiting_for_user and not list(one.path.glob("inbox/*.json")):
             assert one.node.question == QUESTION
             await one.node.inject(WORDS)
         await asyncio.sleep(0)

@@ -135,8 +135,8 @@ def test_words_end_node_of_automatic_run_without_user(outputs: dict[str, Any]) -
 
     assert word(assess_turn(node, after(text="Mended."), started_by_user=False)) == JUDGE
     assert word(assess_turn(node, after(text="Mended."))) == BLOCK
-    asked = after(calls=["ask_user"], asked=["Which?"])
-    assert word(assess_turn(node, asked, started_by_user=False)) == BLOCK
+    turn = after(calls=["ask_user"], asked=["Which?"])
+    assert word(assess_turn(node, turn, started_by_user=False)) == BLOCK
 
 
 def test_automatic_run_waits_for_user_who_has_answered() -> None:

@@ -1,4 +1,4 @@
-"""A service with a worker on its runtime that repeats itself and is killed (`test_runtime_workers.py`)."""
+"""Run a service whose worker repeats one call until the process kills itself (`test_runtime_workers.py`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SEARCH = Tool("search", "Search.", Query, lambda given: f"nothing about {given.q
 
 
 def searching(graph_id: str) -> GraphSpec:
-    """A graph with one node, that searches."""
+    """Return a graph with one node, which calls the search tool."""
     node = NodeSpec(id="search", system_prompt="Search.", tools=("search",), model_timeout_seconds=600)
     entry = EntryPointSpec(id="start", node_id="search")
     return GraphSpec(id=graph_id, nodes=(node,), entry_points=(entry,))
 
 
 def search(number: int, text: str = "") -> ModelReply:
-    """The same search as ever."""
+    """Return a call with the same arguments each time."""
     return ModelReply(text=text, tool_calls=(ToolCall(f"c{number}", "search", '{"q": "honey"}'),))
 
 

@@ -10,9 +10,9 @@ import pytest
 from queenright import api
 from queenright.api.event_text import has_feed_line
 from queenright.health.interventions.intervention import InterventionOutcome
-from queenright.health.interventions.ladder import Ladder, Step
+from queenright.health.interventions.ladder import Ladder, LadderStep
 from queenright.health.interventions.storm import ActionBudget, StormWatch
-from queenright.health.interventions.switch import Switch
+from queenright.health.interventions.switch import SwitchState
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
@@ -243,7 +243,7 @@ async def test_brakes_name_storm_budget_and_emergency_stop(running: Running) -> 
     now, budget = service.clock(), service.interventions.budget
     before = rows(running)
     for number in range(6):
-        service.remediation.storm.worse((f"bee{number}", "s"), now)
+        service.remediation.storm.record_worse((f"bee{number}", "s"), now)
     for _ in range(budget.most):
         budget.spend(now)
 
@@ -281,11 +281,11 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bo
         undelivered=undelivered,
     )
     pending_requests = acting_view(
-        stop=Switch(),
+        stop=SwitchState(),
         storm=StormWatch(HealthSettings().intervention.storm, ids=lambda: "storm"),
         budget=ActionBudget(10),
         dry_run=dry_run,
-        ladders=[(ladder, Step(ladder=ladder))],
+        ladders=[(ladder, LadderStep(ladder=ladder))],
         pending=(),
         approvals=(),
         breakers=(),

@@ -60,6 +60,8 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> Non
     unreached = await queenright(running, "nudge", "looper")
     await looper(running)
     queued = await queenright(running, "nudge", "looper", "--message", "What blocks you?")
+    unknown = await queenright(running, "interventions", "--agent", "nobody")
+    assert (unknown.code, "no worker 'nobody' is known" in unknown.err) == (1, True)
     listed = await queenright(running, "interventions", "--agent", "looper")
 
     assert (unreached.code, queued.code) == (1, 0)
@@ -171,7 +173,7 @@ async def test_storm_and_exhausted_budget_precede_the_lists(running: Running) ->
     service = running.service
     now = service.clock()
     for number in range(6):
-        service.remediation.storm.worse((f"bee{number}", "s"), now)
+        service.remediation.storm.record_worse((f"bee{number}", "s"), now)
     for _ in range(service.interventions.budget.most):
         service.interventions.budget.spend(now)
 

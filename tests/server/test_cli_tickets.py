@@ -74,13 +74,13 @@ def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
 
 def test_ticket_has_cause_and_action_once() -> None:
     text = "It repeats (seen 4 times). It costs money. Stop it."
-    shown = "\n".join(
+    output = "\n".join(
         ticket_lines(ticket(cause="It repeats.", suggested_action="Stop it.", analysis=text), NOW)
     )
 
-    assert (shown.count("It repeats"), shown.count("Stop it")) == (1, 1)
-    assert "  queen     Seen 4 times. It costs money\n" in shown
-    assert ticket().worker_excerpt in shown
+    assert (output.count("It repeats"), output.count("Stop it")) == (1, 1)
+    assert "  queen     Seen 4 times. It costs money\n" in output
+    assert ticket().worker_excerpt in output
 
 
 def test_closed_ticket_says_how_long_it_was_open() -> None:
@@ -198,3 +198,15 @@ def test_session_that_stands_for_failed_runs_is_failing_after_its_end() -> None:
     ended = change("4 runs failed in a row", to="failing", outcome="failed")
 
     assert ended == "a: failing → failing: 4 runs failed in a row"
+
+
+async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: Running) -> None:
+    """The console asks with what its URL has; so does any other client."""
+    found = await ticket_on(running)
+
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        one = await http.get(f"/api/tickets/{found[:-1]}")
+        none = await http.get("/api/tickets/%25")
+
+    assert (one.status_code, one.json()["ticket_id"]) == (200, found)
+    assert none.status_code == 404

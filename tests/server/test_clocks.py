@@ -203,16 +203,16 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
         await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
         look(service, clock, 60)
         service.scheduler.handle_clock_jump(clock.now, MINUTE)
-        bee = service.monitor.get("bee")
-        assert bee is not None
-        assert bee.vitals.last_progress == reached
+        worker = service.monitor.get("bee")
+        assert worker is not None
+        assert worker.vitals.last_progress == reached
     for away in (17.0, HOUR):
         clock.now += away
         async with ServiceRun(settings, clock) as service:
-            bee = service.monitor.get("bee")
-            assert bee is not None
-            assert bee.vitals.last_progress == reached
-            assert bee.vitals.progress_from == pytest.approx(clock.now - 60, abs=5)
+            worker = service.monitor.get("bee")
+            assert worker is not None
+            assert worker.vitals.last_progress == reached
+            assert worker.vitals.progress_from == pytest.approx(clock.now - 60, abs=5)
 
 
 async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:

@@ -271,7 +271,7 @@ async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
         await crash(service, clock, number)
         clock.now += MINUTE
     for number in range(6):
-        service.remediation.storm.worse((f"other-{number}", "s"), clock.now)
+        service.remediation.storm.record_worse((f"other-{number}", "s"), clock.now)
     for number in range(3, 6):
         ticket = await live(service, clock, number)
         assert ticket.storm_id
@@ -285,7 +285,7 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
 ) -> None:
     """B123: it is notified once more, as the storm's incident has ended for the others."""
     for number in range(6):
-        service.remediation.storm.worse((f"other-{number}", "s"), clock.now)
+        service.remediation.storm.record_worse((f"other-{number}", "s"), clock.now)
     for number in range(3):
         ticket = await live(service, clock, number)
         await crash(service, clock, number)
@@ -571,8 +571,8 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
         await demo.ingest(deliver(clock, number))
         await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
     ticket = await failed_runs(demo)
-    begun = deliver(clock, 4)[0]
-    await demo.ingest([replace(begun, data={**begun.data, "framework": DEMO_FRAMEWORK})])
+    first = deliver(clock, 4)[0]
+    await demo.ingest([replace(first, data={**first.data, "framework": DEMO_FRAMEWORK})])
 
     await end_former_demo_runs(demo)
     await demo.bus.drain()

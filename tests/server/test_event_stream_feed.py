@@ -286,9 +286,9 @@ def test_one_caller_has_a_quarter_of_the_streams_except_on_loopback() -> None:
     )
     with contextlib.ExitStack() as stack:
         for caller in (bot, bot, local, local):
-            assert not shares.full(caller)
+            assert not shares.is_used_up(caller)
             stack.enter_context(shares.held(caller))
 
-        assert [shares.full(caller) for caller in (bot, other, local)] == [True, False, False]
+        assert [shares.is_used_up(caller) for caller in (bot, other, local)] == [True, False, False]
 
-    assert not shares.full(bot)
+    assert not shares.is_used_up(bot)

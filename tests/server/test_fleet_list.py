@@ -151,7 +151,7 @@ async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http:
     failing = await read(http, health="failing", limit=1000)
     waiting = await read(http, activity="waiting, paused", limit=1000)
     mine = await read(http, owner="user-03", limit=1000)
-    asked = await read(http, search="deploy BUILD 11", limit=1000)
+    page = await read(http, search="deploy BUILD 11", limit=1000)
     named = await read(http, search="SESSION-999")
     owned = await read(http, search="user-70", limit=1000)
     both = await read(http, owner="user-03", health="ended", repository="website", limit=1000)
@@ -175,7 +175,7 @@ async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http:
     assert {row["owner"] for row in mine["agents"]} == {"user-03"}
     assert mine["total"] == everything["counts"]["owner"]["user-03"]
     questions = {f"Deploy build {number}?" for number in (11, 111, 116)}
-    assert {row["question"] for row in asked["agents"]} == questions
+    assert {row["question"] for row in page["agents"]} == questions
     assert [row["agent_id"] for row in named["agents"]] == ["agent-00999"]
     assert {row["owner"] for row in owned["agents"]} == {"user-70"}, "also one that is not counted"
     assert both["total"] == len(both["agents"]) == both["counts"]["health"]["ended"] > 0

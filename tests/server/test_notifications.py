@@ -161,8 +161,14 @@ async def test_rendering_does_not_query_the_store(running: Running, monkeypatch:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (EventType.NOTIFICATION_DELIVERED, "Alertmanager accepted the warning alert on researcher"),
-        (EventType.NOTIFICATION_FAILED, "Alertmanager did not accept the warning alert on researcher: 503"),
+        (
+            EventType.NOTIFICATION_DELIVERED,
+            'Alertmanager accepted the alert on researcher (severity="warning")',
+        ),
+        (
+            EventType.NOTIFICATION_FAILED,
+            'Alertmanager did not accept the alert on researcher (severity="warning"): 503',
+        ),
     ],
 )
 def test_feed_names_the_alert(kind: EventType, text: str) -> None:
@@ -178,9 +184,9 @@ def test_feed_names_the_receiver_that_alertmanager_notified() -> None:
     assert event_line(event).text == "Alertmanager notified slack of 2 alerts"
 
 
-@pytest.mark.parametrize(("severity", "alert"), [("warning", "the warning alert"), (None, "the alert")])
-def test_accepted_end_of_an_alert_names_its_severity(severity: str | None, alert: str) -> None:
+@pytest.mark.parametrize(("severity", "label"), [("warning", ' (severity="warning")'), (None, "")])
+def test_accepted_end_of_an_alert_names_its_severity(severity: str | None, label: str) -> None:
     data = {"status": "resolved"} | ({"severity": severity} if severity else {})
     event = AgentEvent(type=EventType.NOTIFICATION_DELIVERED, time=1.0, agent_id="bee", data=data)
 
-    assert event_line(event).text == f"Alertmanager accepted the end of {alert} on bee"
+    assert event_line(event).text == f"Alertmanager accepted the end of the alert on bee{label}"

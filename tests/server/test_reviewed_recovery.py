@@ -113,5 +113,5 @@ async def test_review_by_a_person_allows_exceeding_the_task_limit(
     listed = await queenright(running, "recoveries")
     assert "attempt 3 from the start" in listed.out
     await until(lambda: service.recoveries.latest[0].attempt == 3, "the page has heard of it")
-    shown = (await http.get("/api/status")).json()["acting"]["recoveries"]
-    assert max(recovery["attempt"] for recovery in shown) == 3
+    recoveries = (await http.get("/api/status")).json()["acting"]["recoveries"]
+    assert max(recovery["attempt"] for recovery in recoveries) == 3

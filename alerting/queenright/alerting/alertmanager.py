@@ -161,7 +161,7 @@ class AlertmanagerClient:
             raise _unexpected_response(peer, "a status")
         return answer
 
-    async def ready(self, peer: PeerAddress) -> bool:
+    async def is_ready(self, peer: PeerAddress) -> bool:
         """Return whether a peer reports that it is ready."""
         try:
             await self._request("GET", peer, "/-/ready")

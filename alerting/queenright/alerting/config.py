@@ -84,7 +84,7 @@ def render_alertmanager(
             "DEADMAN_URL": _quote(deadman_url),
             "TOKEN": _http_token(token_file),
             # Send the token only to the service.
-            "DEADMAN_TOKEN": _http_token(token_file if _within(deadman_url, service_url) else None),
+            "DEADMAN_TOKEN": _http_token(token_file if _is_within(deadman_url, service_url) else None),
             "GROUP_WAIT": group_wait,
             "GROUP_INTERVAL": group_interval,
             "REPEAT_INTERVAL": "4h",
@@ -182,7 +182,7 @@ def _authorization(file: Path, *, indent: int) -> str:
     return f"{space}authorization:\n{space}  credentials_file: {_quote(file)}\n"
 
 
-def _within(url: str, service_url: str) -> bool:
+def _is_within(url: str, service_url: str) -> bool:
     url_parts, service_parts = urlsplit(url), urlsplit(service_url)
     return (url_parts.scheme, url_parts.netloc) == (service_parts.scheme, service_parts.netloc)
 

@@ -52,7 +52,7 @@ class Repeat(NamedTuple):
     ``in_window``: calls in the window. ``at_all``: the same, including calls
     after a change. ``unchanged``: the same, without those after a certain change.
     ``period``: length of the cycle; 1 for a single call, also with others in
-    between. ``cycles``: number of completed cycles. A ``blind`` repeat compares
+    between. ``cycles``: number of completed cycles. A blind repeat compares
     arguments only, because the result is not recorded; so does the repeat of an
     edit, whose result changes on its own. In a ``failed`` repeat, every call failed.
     """
@@ -66,7 +66,7 @@ class Repeat(NamedTuple):
     period: int
     cycles: int
     since: float
-    blind: bool
+    is_blind: bool
     is_edit: bool
     failed: bool
 
@@ -255,7 +255,7 @@ class RecentCalls:
             period=period,
             cycles=cycles,
             since=self._first[index],
-            blind=kind == _BLIND,
+            is_blind=kind == _BLIND,
             is_edit=kind in (_EDIT, _FAILED_EDIT),
             failed=kind in (_FAILED, _FAILED_EDIT),
         )

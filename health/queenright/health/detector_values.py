@@ -80,7 +80,7 @@ def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
 def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
     """Return the count of a repeat that is nearest to its threshold."""
     loops = settings.loops
-    if repeat.blind:
+    if repeat.is_blind:
         candidates = [(repeat.run, loops.blind_repeats, "equal calls in a row, results unknown")]
     else:
         candidates = [

@@ -269,7 +269,7 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
 
 def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
     loops = settings.loops
-    if repeat.blind:
+    if repeat.is_blind:
         return repeat.run >= loops.blind_repeats
     return (
         repeat.run >= loops.consecutive
@@ -282,7 +282,7 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
     loops = settings.loops
     if _is_loop(repeat, settings):
         return severity_by_count(repeat.times, loops.repeats, settings, loops.repeats_high)
-    if repeat.blind or repeat.at_all < loops.repeats_at_all:
+    if repeat.is_blind or repeat.at_all < loops.repeats_at_all:
         return None
     # An agent that checks after each change repeats too: shown without a ticket. A ticket, but no page, if
     # every check fails, as others may cause the failure, or if no call is known to have changed anything.
@@ -292,7 +292,7 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
 
 def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
     same = "arguments" if repeat.is_edit else "arguments and result"
-    if repeat.blind:
+    if repeat.is_blind:
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
         # Its rounds count even after changes, so they may be more than the repeats.
@@ -402,8 +402,7 @@ def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> F
     return Finding(
         kind=FindingKind.RETRY_STORM,
         severity=severity,
-        evidence=f"{bad} bad steps since the last ACCEPT, "
-        f"of which {bad - v.bad_repeats or 'none'} brought new information",
+        evidence=f"{bad} bad steps since the last ACCEPT, {v.bad_repeats or 'none'} of them repeats",
         since=v.bad_since,
         ticket=ticket,
     )
@@ -425,7 +424,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
-            f"most of {v.results_since_gain} tool calls since the last change had nothing new or failed"
+            f"most of {v.results_since_gain} tool calls since the last change failed or returned nothing new"
         )
         findings.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:

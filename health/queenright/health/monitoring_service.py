@@ -35,7 +35,7 @@ from queenright.health.interventions.intervention_service import (
 )
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.switch import EmergencyStop, Switch
+from queenright.health.interventions.switch import EmergencyStop, SwitchState
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.process_breakers import ProcessBreakerError, process_breakers
@@ -449,11 +449,11 @@ class HealthMonitoringService:
         )
 
     @property
-    def emergency_stop_state(self) -> Switch:
+    def emergency_stop_state(self) -> SwitchState:
         """The state of the emergency stop."""
         return self._stop.state
 
-    async def emergency_stop(self, on: bool, *, by: str, reason: str) -> Switch:
+    async def emergency_stop(self, on: bool, *, by: str, reason: str) -> SwitchState:
         """
         Stop all actions, or release the stop. Detection, judging and notifications continue.
 

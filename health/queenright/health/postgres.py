@@ -65,6 +65,7 @@ _REMEDIES: Final = (
         ("permission denied", "must be owner"),
         "make its user the database's owner: ALTER DATABASE ... OWNER TO",
     ),
+    (("No space left",), "free space on the server's volume; what is stored is kept"),
     (("read-only",), "it is a standby; give the primary's address"),
     (("lock timeout",), "another program holds a table; close that program"),
     (

@@ -81,7 +81,7 @@ class Pruned:
     """Rows deleted from all tables, including archived ones."""
     archived: int = 0
     """Rows of the event log moved to the archive."""
-    done: bool = True
+    is_done: bool = True
     """Whether nothing old remains."""
     refused: str = ""
     """Why old rows stay: their chain is broken."""
@@ -109,7 +109,10 @@ def prune(
         if rows < room:
             rows += _delete_some(conn, table, key, where, room - rows)
     return Pruned(
-        rows=rows, archived=archived, done=rows < room, refused="; ".join(fault for fault in faults if fault)
+        rows=rows,
+        archived=archived,
+        is_done=rows < room,
+        refused="; ".join(fault for fault in faults if fault),
     )
 
 
@@ -146,7 +149,7 @@ class Retention:
         while True:
             batch = await self._store.transact(lambda conn: prune(conn, self._clock(), self._settings))
             rows, archived = rows + batch.rows, archived + batch.archived
-            if batch.done:
+            if batch.is_done:
                 break
             await sleep(_PAUSE_SECONDS)
         self._log(rows, archived, batch.refused)

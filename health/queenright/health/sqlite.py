@@ -103,6 +103,8 @@ class SqliteDatabase(Database):
         """Implement ``Database``."""
         if "locked" in why:
             return "another program holds it; close that program"
+        if "disk is full" in why:
+            return "free space on its volume; what is stored is kept, and writing resumes by itself"
         if "not a database" in why or "malformed" in why:
             return "it is damaged or not a SQLite database; restore a backup, or move it away for a new one"
         return "check the disk and the file's permissions"

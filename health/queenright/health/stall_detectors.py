@@ -58,7 +58,9 @@ def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
     where = "held by its guard" if is_held(v) else _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
-        declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
+        declared = (
+            "" if clock.tool.timeout is None else f", which declared a timeout of {span(clock.tool.timeout)}"
+        )
         where = f"in a call of {clock.tool.tool}{declared}"
     ticket = now >= clock.ticket_due
     # A source that reports only ends cannot tell a stall from waiting for a person or a closed laptop.
@@ -110,7 +112,8 @@ def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> 
     return Finding(
         kind=FindingKind.TOOL_TIMEOUT,
         severity=Severity.LOW,
-        evidence=f"{tool.tool} declared {span(tool.timeout)} and runs for {span(now - tool.started)}",
+        evidence=f"{tool.tool} declared a timeout of {span(tool.timeout)} "
+        f"and has run for {span(now - tool.started)}",
         since=tool.started + tool.timeout,
         ticket=False,
     )
@@ -194,10 +197,11 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     now = known_until(v, settings, now)
     if now < since + limit:
         return None
-    due_at = max(since, v.progress_from or since) + limit
+    progress = max(since, v.progress_from or since)
+    due_at = progress + limit
     nowhere = now >= due_at
     is_certain = nowhere and not _is_unsure(v, due_at)
-    words = ", and no progress" if nowhere else ""
+    words = f", no progress for {span(now - progress)}" if nowhere else ""
     return Finding(
         kind=FindingKind.NO_TOKENS,
         severity=Severity.MEDIUM if is_certain else Severity.LOW,

@@ -448,7 +448,11 @@ class Store:
         return result
 
     def _error(self, action: str, error: Exception) -> StoreError:
-        cause = self._database.cause(error) if isinstance(error, DBAPIError) else error
+        cause = str(error)
+        if isinstance(error, DBAPIError):
+            cause = self._database.cause(error)
+            if self._database.is_unavailable(error):
+                cause += f"; {self._database.remedy(cause)}"
         failure = StoreError(f"cannot {action} {self._database.name}: {cause}")
         failure.__cause__ = error
         return failure

@@ -31,13 +31,13 @@ from queenright.health.tickets import (
     fingerprint,
 )
 
-Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
+TicketChange = Literal["opened", "reopened", "rose", "renewed", "counted"]
 """What a report did to a ticket. ``renewed``: only its text changed. All but ``counted`` are published."""
 
 
 def report(
     ticket: EscalationTicket, *, severity: Severity, kinds: Sequence[FindingKind], now: float
-) -> tuple[EscalationTicket, Change]:
+) -> tuple[EscalationTicket, TicketChange]:
     """
     Count one more report of the condition.
 
@@ -73,7 +73,7 @@ def report(
             update |= {"notified_severity": severity, "reminders": 0}
     if rose or relapsed:
         update["bumped_at"] = now
-    change: Change = "counted"
+    change: TicketChange = "counted"
     if rose:
         change = "rose"
     elif relapsed and (reopens or not dismissed):

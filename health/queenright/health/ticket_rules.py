@@ -19,7 +19,7 @@ from queenright.health.findings import (
     worst,
 )
 from queenright.health.monitor import WorkerHealth
-from queenright.health.ticket_lifecycle import Change
+from queenright.health.ticket_lifecycle import TicketChange
 from queenright.health.ticket_severity import higher_severity, minimum_severity
 from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
 from queenright.health.worker_summary import summarise
@@ -136,7 +136,7 @@ def match_ticket(
 
 def count_report(
     ticket: EscalationTicket, findings: Sequence[Finding], severity: Severity, now: float
-) -> tuple[EscalationTicket, Change]:
+) -> tuple[EscalationTicket, TicketChange]:
     """Count a report on the ticket that ``match_ticket`` chose."""
     kinds = kinds_of(own_findings(ticket, findings))
     return lifecycle.report(ticket, severity=severity, kinds=kinds, now=now)
@@ -253,7 +253,7 @@ def with_current_facts(
 
 def apply_findings(
     ticket: EscalationTicket, findings: Sequence[Finding], now: float, *, is_other_open: bool
-) -> tuple[EscalationTicket, Change]:
+) -> tuple[EscalationTicket, TicketChange]:
     """
     Apply a worker's findings to one of its live tickets, without the judge.
 

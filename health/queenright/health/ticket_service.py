@@ -70,7 +70,7 @@ _SETTLED_AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class InterveneDecision:
     """A decision to notify an operator of a ticket."""
 
     ticket_id: str
@@ -169,6 +169,10 @@ class TicketService:
     async def find(self, ticket_id: str) -> EscalationTicket | None:
         """Return the ticket with this id, however old, or None."""
         return self.get(ticket_id) or await self._store.read(lambda conn: table.find_ticket(conn, ticket_id))
+
+    async def find_by_prefix(self, prefix: str, limit: int) -> list[EscalationTicket]:
+        """Return up to ``limit`` tickets whose id begins with ``prefix``, by id."""
+        return await self._store.read(lambda conn: table.tickets_by_prefix(conn, prefix, limit))
 
     def open_tickets(self) -> list[EscalationTicket]:
         """Return the tickets that are open, intervening or acknowledged, oldest first."""
@@ -477,11 +481,11 @@ class TicketService:
             TicketRejectedError: Analysis or urgency is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
-        decision = Decision(ticket_id, analysis, urgency, by, untriaged, model)
+        decision = InterveneDecision(ticket_id, analysis, urgency, by, untriaged, model)
         return await self._commit(self._intervention(decision, graph_id, stream_id))
 
     async def intervene_all(
-        self, decisions: Sequence[Decision], *, graph_id: str = "queen", stream_id: str = ""
+        self, decisions: Sequence[InterveneDecision], *, graph_id: str = "queen", stream_id: str = ""
     ) -> list[EscalationTicket]:
         """
         Call ``intervene`` for many tickets in one transaction, and return those it applied to.
@@ -502,7 +506,9 @@ class TicketService:
 
         return await self._commit(work)
 
-    def _intervention(self, decision: Decision, graph_id: str, stream_id: str) -> _Work[EscalationTicket]:
+    def _intervention(
+        self, decision: InterveneDecision, graph_id: str, stream_id: str
+    ) -> _Work[EscalationTicket]:
         analysis = _require_text("analysis", decision.analysis)
         urgency = _require_text("urgency", decision.urgency)
         now = self._clock()

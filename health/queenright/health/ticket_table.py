@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Select, bindparam, insert, select, update
+from sqlalchemy import Column, Connection, Select, bindparam, func, insert, select, update
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.rows import Place, newest_first
@@ -57,6 +57,14 @@ def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
     """Return the ticket with this id, or None."""
     body = conn.execute(_FIND, {"of": ticket_id}).scalar()
     return None if body is None else EscalationTicket.model_validate_json(body)
+
+
+def tickets_by_prefix(conn: Connection, prefix: str, limit: int) -> list[EscalationTicket]:
+    """Return up to ``limit`` tickets whose id begins with ``prefix``, by id."""
+    # Not LIKE, which ignores case in SQLite and has wildcards.
+    begins = func.substr(TICKETS.c.ticket_id, 1, len(prefix)) == prefix
+    query = select(TICKETS.c.body).where(begins).order_by(TICKETS.c.ticket_id).limit(limit)
+    return _tickets(conn.execute(query).scalars())
 
 
 def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:

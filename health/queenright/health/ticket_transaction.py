@@ -14,7 +14,7 @@ from queenright.health import ticket_table as table
 from queenright.health.findings import Finding
 from queenright.health.monitor import WorkerHealth
 from queenright.health.run_cost import spending_since
-from queenright.health.ticket_lifecycle import Change
+from queenright.health.ticket_lifecycle import TicketChange
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -31,7 +31,7 @@ class Raised:
     """A ticket after a report, and what the report changed."""
 
     ticket: EscalationTicket
-    change: Change
+    change: TicketChange
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class TicketTransaction:
         table.update_ticket(self.conn, ticket)
         self.tickets.append(ticket)
 
-    def write_report(self, ticket: EscalationTicket, change: Change) -> Raised:
+    def write_report(self, ticket: EscalationTicket, change: TicketChange) -> Raised:
         """Write a ticket that was reported, with its spending and its event."""
         ticket = self._with_spending(ticket)
         if change == "opened":
@@ -164,7 +164,7 @@ class TicketTransaction:
             data=data,
         )
 
-    def _add_report(self, ticket: EscalationTicket, change: Change) -> Raised:
+    def _add_report(self, ticket: EscalationTicket, change: TicketChange) -> Raised:
         self.tickets.append(ticket)
         if change != "counted":
             data = {"ticket": ticket.model_dump(mode="json"), "change": change}

@@ -78,7 +78,7 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     if not text.isprintable():
         text = _CONTROL.sub(" ", _UNSEEN.sub("", _ESCAPE.sub("", text)))
     text = text.strip()
-    if _blank(text):
+    if _is_blank(text):
         return ""
     text = mask_name(text)
     if len(text) <= limit:
@@ -86,7 +86,7 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     return f"{text[: limit - 17]}~{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def _blank(text: str) -> bool:
+def _is_blank(text: str) -> bool:
     # Fast path: the first letter decides for nearly every name.
     if not text or (text[0].isascii() and text[0] != "."):
         return False

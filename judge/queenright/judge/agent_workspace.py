@@ -36,7 +36,7 @@ _RESTART_SECONDS: Final = 150.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """A change of a file: a diff for people, and a description for the model."""
 
     diff: str
@@ -58,7 +58,9 @@ class AgentWorkspaces(Protocol):
         """Return the newest steps of a session, newest first."""
         ...
 
-    async def write_file(self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str) -> Change:
+    async def write_file(
+        self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
+    ) -> FileChange:
         """Replace ``old``, which occurs once in a file, with ``new``; without ``old``, the whole file."""
         ...
 

@@ -52,7 +52,7 @@ class Spending:
         key = int(at // _SLOT_SECONDS) * _SLOT_SECONDS, role
         before = self._slots.get(key, (0.0, 0))
         self._slots[key] = before[0] + dollars, before[1] + tokens
-        for old in [key for key in self._slots if not _within(key[0], at, _SECONDS["day"])]:
+        for old in [key for key in self._slots if not _is_within(key[0], at, _SECONDS["day"])]:
             del self._slots[old]
 
     def of(self, window: Window, unit: Unit, now: float, role: str | None = None) -> float:
@@ -60,7 +60,7 @@ class Spending:
         return sum(
             amounts[_UNITS.index(unit)]
             for (start, payer), amounts in self._slots.items()
-            if _within(start, now, _SECONDS[window]) and role in (None, payer)
+            if _is_within(start, now, _SECONDS[window]) and role in (None, payer)
         )
 
     def rows(self) -> list[list[Any]]:
@@ -228,7 +228,7 @@ class Budget:
         return spending.rows()
 
 
-def _within(start: int, now: float, seconds: float) -> bool:
+def _is_within(start: int, now: float, seconds: float) -> bool:
     # A slot in the future was written before the clock was set back.
     return now - seconds - _SLOT_SECONDS < start <= now
 

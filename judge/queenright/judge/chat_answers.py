@@ -94,7 +94,7 @@ def _describe_interventions(
     ]
     by = _text(ticket, "acknowledged_by")
     acknowledged = f" Acknowledged by {by}." if by else ""
-    notified = " An operator was notified." if ticket.get("notified_at") else " Nobody was notified."
+    notified = " A notification was approved." if ticket.get("notified_at") else " Nobody was notified."
     if "ticket_id" not in ticket:
         notified = ""
     return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"

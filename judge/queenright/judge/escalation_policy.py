@@ -77,7 +77,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     first = worst(ticket_policy.findings_of(summary))
     kind = first.kind if first is not None else None
     if (progress := ticket_policy.progress_since(summary, asked_at, kind)) is not None:
-        asked, at = wording.clock_time(asked_at, now), wording.clock_time(progress, now)
+        asked, at = (wording.clock_time(time, now, seconds=True) for time in (asked_at, progress))
         return f"it has made progress at {at}, after the escalation at {asked}"
     if summary.get("state") not in _TROUBLE and ticket_policy.is_condition_gone(summary):
         return "its condition has cleared"

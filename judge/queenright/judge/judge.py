@@ -220,7 +220,7 @@ class HealthJudge:
     async def _judge_crowd(self, workers: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
         """Write rules' tickets of many workers in few transactions where they bind or the rules judge."""
         judging = self._model.answering
-        keys = [h.key for h in workers if judging == RULES or ticket_policy.binding(_reason(h).severity)]
+        keys = [h.key for h in workers if judging == RULES or ticket_policy.is_binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
@@ -397,7 +397,7 @@ class HealthJudge:
         finding = reason_for_ticket(health)
         if (
             finding is None
-            or not ticket_policy.binding(finding.severity)
+            or not ticket_policy.is_binding(finding.severity)
             or self._coverage.covers(health, finding)
         ):
             return False

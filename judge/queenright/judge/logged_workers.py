@@ -74,7 +74,7 @@ class LoggedWorkers:
             try:
                 states = [self._sessions.read_state(session_id)]
             except (SessionNotFoundError, UnusableFileError) as error:
-                _log.warning("no health of session %r: %s", session_id, error)
+                _log.warning("cannot read the health of session %r: %s", session_id, error)
                 return None
         else:
             states = [state for state in self._sessions.list_sessions() if state.status in _RUNNING]

@@ -156,7 +156,7 @@ class Metered:
             if not self._record_failure(reason, f"{type(error).__name__}: {error}"):
                 raise
             return None, reason
-        if must_call(tools) and not _usable(reply, tools):
+        if must_call(tools) and not _is_usable(reply, tools):
             is_replaced = self._record_failure(
                 "invalid", f"no valid tool call (finish reason {reply.finish_reason!r})"
             )
@@ -264,7 +264,7 @@ def _decides(reply: ModelReply) -> bool:
     return any(call.name in _DECIDING for call in reply.tool_calls)
 
 
-def _usable(reply: ModelReply, tools: Sequence[ToolSpec]) -> bool:
+def _is_usable(reply: ModelReply, tools: Sequence[ToolSpec]) -> bool:
     offered = {tool.name for tool in tools}
     return any(call.name in offered and _is_object(call.arguments) for call in reply.tool_calls)
 

@@ -51,7 +51,7 @@ class ModelBackoff:
         self._last = reason
         self._is_undecided = False
         self._calls.append((self._clock(), True))
-        if not (self._is_tripped or self._consecutive >= self._limit or self._often()):
+        if not (self._is_tripped or self._consecutive >= self._limit or self._fails_often()):
             return False
         self._is_tripped = True
         self._until = self._clock() + self._pause
@@ -82,7 +82,7 @@ class ModelBackoff:
         self._consecutive, self._is_tripped = self._before
         return self.note_failure(reason)
 
-    def _often(self) -> bool:
+    def _fails_often(self) -> bool:
         while self._calls[0][0] <= self._clock() - WINDOW:
             self._calls.popleft()
         failures = sum(failed for _, failed in self._calls)

@@ -234,7 +234,7 @@ class Orchestrator:
         summary = self._case.summary()
         if escalation_policy.ended(summary):
             self._forget(escalation.escalation_id)
-            raise ToolError("the worker's session has ended, there is nothing to decide; end with set_output")
+            raise ToolError("the worker's session has ended; there is nothing to decide; end with set_output")
         fields = self._fields(escalation, summary)
         reason, minutes = redact(arguments.reason, 1000), arguments.more_time_minutes
         answer = escalation_policy.apply_floor(fields, summary, arguments.decision, reason, minutes=minutes)

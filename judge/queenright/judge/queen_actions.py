@@ -173,7 +173,7 @@ class WorkerActions:
         if not reason:
             raise ToolError("reason: must not be blank")
         if self._settings.on_request == "never":
-            raise ToolError("the settings let only people stop a worker; put it into your analysis")
+            raise ToolError("only people may terminate a worker (settings); propose it in your analysis")
         if self._settings.on_request == "allow":
             return await self._terminate(ticket, reason, describe_requester(_BY, ordered_by))
         approval = await _attempt(

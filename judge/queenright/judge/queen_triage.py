@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.deadlines import grace_until
 from queenright.health.findings import Severity
-from queenright.health.ticket_service import Decision
+from queenright.health.ticket_service import InterveneDecision
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import ticket_policy, wording
@@ -215,7 +215,7 @@ class Queen:
                     self._finish(ticket_id)
             await asyncio.sleep(0)
 
-    def _decide_by_rules(self, ticket_id: str) -> Decision | None:
+    def _decide_by_rules(self, ticket_id: str) -> InterveneDecision | None:
         """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
@@ -227,13 +227,13 @@ class Queen:
         if decided.decision != "intervene":
             return None
         if self._model.answering == RULES:
-            return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
-        if not ticket_policy.binding(ticket.severity):
+            return InterveneDecision(ticket_id, decided.text, decided.urgency, model=RULES)
+        if not ticket_policy.is_binding(ticket.severity):
             return None
         text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
-        return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
+        return InterveneDecision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
 
-    async def _decide_all(self, decisions: Sequence[Decision]) -> None:
+    async def _decide_all(self, decisions: Sequence[InterveneDecision]) -> None:
         if decisions:
             changed = await self._tickets.intervene_all(
                 decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
@@ -254,7 +254,7 @@ class Queen:
             },
         ) as span:
             try:
-                if self._starting(ticket):
+                if self._is_starting(ticket):
                     _log.info("ticket %s waits: its worker has restarted", ticket.ticket_id)
                 elif self._has_recovered():
                     await self._dismiss_recovered(ticket)
@@ -273,10 +273,10 @@ class Queen:
         """Pass a binding ticket on at once if the model answered without a decision: it would do so again."""
         why = result.error or "it ended without a decision"
         _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
-        if result.outcome == "no_answer" or self._starting(ticket):
+        if result.outcome == "no_answer" or self._is_starting(ticket):
             return  # retried later
         self._model.count_invalid(why)
-        if not ticket_policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
+        if not ticket_policy.is_binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
             return
         try:
             await self._pass_on([ticket], "The queen's model gave no valid decision")
@@ -287,7 +287,7 @@ class Queen:
 
     async def _notify(self, arguments: NotifyArguments) -> str:
         ticket = self._require_undecided(arguments.ticket_id)
-        if self._starting(ticket):
+        if self._is_starting(ticket):
             return _WAITS
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
@@ -297,12 +297,12 @@ class Queen:
 
     async def _dismiss(self, arguments: DismissArguments) -> str:
         ticket = self._require_undecided(arguments.ticket_id)
-        if self._starting(ticket):
+        if self._is_starting(ticket):
             return _WAITS
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
             return f"dismissed as {ticket_policy.RECOVERED!r}"
-        if not ticket_policy.binding(ticket.severity):
+        if not ticket_policy.is_binding(ticket.severity):
             await self._decide(ticket.ticket_id, arguments.reason)
             return f"dismissed: {arguments.reason}"
         proposed = wording.one_line(arguments.reason, 200)
@@ -318,7 +318,7 @@ class Queen:
         about = self._current.ticket_id if self._current is not None else ""
         return open_ticket(self._tickets, ticket_id, about=about)
 
-    def _starting(self, ticket: EscalationTicket) -> bool:
+    def _is_starting(self, ticket: EscalationTicket) -> bool:
         """Return whether the worker has restarted since the ticket and is in its start grace."""
         health = self._monitor.get(ticket.agent_id, ticket.session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
@@ -330,7 +330,7 @@ class Queen:
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing known speaks against notifying the operator at once."""
-        return summary is None or not (self._starting(ticket) or ticket_policy.is_condition_gone(summary))
+        return summary is None or not (self._is_starting(ticket) or ticket_policy.is_condition_gone(summary))
 
     def _has_recovered(self) -> bool:
         # An unknown worker (after a restart) has not recovered.
@@ -420,7 +420,7 @@ class Queen:
             if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
             and self._clock() >= deadline.bypass_at
             and self._is_undecided(ticket)
-            and ticket_policy.binding(ticket.severity)
+            and ticket_policy.is_binding(ticket.severity)
             and self._holds(ticket, self._summary(ticket))
         ]
         try:
@@ -448,7 +448,7 @@ class Queen:
         """Notify the operator of tickets that the queen has not decided."""
         await self._decide_all(
             [
-                Decision(
+                InterveneDecision(
                     ticket.ticket_id,
                     f"{_analysis(ticket)} {why}; it comes to you as the rules see it.",
                     ticket.severity.value,

@@ -236,7 +236,7 @@ class StackJudge:
             dismissed=await self._count_dismissed(),
             unknown=unknown,
             missing=await asyncio.to_thread(self._stale.note, missing, now),
-            down=sum(sighting.down for sighting in sightings),
+            down=sum(sighting.is_down for sighting in sightings),
             skipped=self._samples.skipped - skipped,
         )
 
@@ -260,9 +260,9 @@ class StackJudge:
                 continue
             if sighting is None or self._reasons(sighting, now):
                 continue
-            if sighting.doubtful:
+            if sighting.is_doubtful:
                 missing[ticket.ticket_id] = DOUBTFUL
-            elif sighting.down and ticket.session_id not in self._removed_targets:
+            elif sighting.is_down and ticket.session_id not in self._removed_targets:
                 missing[ticket.ticket_id] = DOWN_LATELY
         targets = {ticket.session_id for ticket in absent}
         answer = await query_targets(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
@@ -349,7 +349,7 @@ class StackJudge:
     async def _pass_on(self) -> None:
         """Notify the operator of binding tickets without a decision: the bypass time ends after the job."""
         for ticket in self.tickets.open_tickets():
-            if not is_undecided(ticket) or not ticket_policy.binding(ticket.severity):
+            if not is_undecided(ticket) or not ticket_policy.is_binding(ticket.severity):
                 continue
             analysis = ticket_policy.analysis(ticket.model_dump(mode="json"))
             try:
@@ -377,4 +377,4 @@ def _end_grace(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket
     ticket_keys = {(ticket.agent_id, ticket.session_id) for ticket in tickets}
     for sighting in sightings:
         if sighting.key in ticket_keys:
-            sighting.in_grace = False
+            sighting.is_in_grace = False

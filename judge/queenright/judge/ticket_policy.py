@@ -33,7 +33,7 @@ _SILENT: Final = frozenset({FindingKind.STALL, FindingKind.HEARTBEAT_MISSING})
 _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
 
-def binding(severity: Severity) -> bool:
+def is_binding(severity: Severity) -> bool:
     """Return whether the rules overrule a model at this severity."""
     return severity in _BINDING
 
@@ -102,23 +102,26 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
 
 def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
     """State the numbers and times behind a ticket; it is not updated later, so it has its own time."""
-    since = wording.clock_time(finding.since, now)
-    progress = progress_since(summary, finding.since, finding.kind)
-    compared = f"no progress since it began at {since}"
-    if progress is not None:
-        compared = f"it began at {since}, last progress at {wording.clock_time(progress, now)}"
-    counted = wording.numbers(
-        bad_steps=int(summary.get("steps_since_last_accept") or 0), stall_minutes=summary.get("stall_minutes")
-    )
     found = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
         found = f"{found}: {evidence}"
-    as_of = "" if now is None else f"At {wording.clock_time(now)}: "
-    return f"{found}. {as_of}{compared}{', ' if counted else ''}{counted}."
+    at = "" if now is None else f"At {wording.clock_time(now, seconds=True)}: "
+    compared = [_describe_progress(summary, finding, now), _describe_numbers(summary, finding.kind)]
+    return f"{found}. {at}{', '.join(filter(None, compared))}."
+
+
+def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
+    """Compare the last progress with the onset of a finding."""
+    what = "checkpoint" if finding.kind is FindingKind.CHECKPOINT_STALE else "progress"
+    onset, last = wording.clock_time(finding.since, now, seconds=True), summary.get(f"last_{what}")
+    if (progress := progress_since(summary, finding.since, finding.kind)) is not None:
+        return f"last {what} at {wording.clock_time(progress, now, seconds=True)}, after the onset at {onset}"
+    before = f" (the last at {wording.clock_time(last, now, seconds=True)})" if last is not None else ""
+    return f"no {what} since the onset at {onset}{before}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class TriageDecision:
     """A decision on a ticket; ``text`` is the reason of a dismissal or the analysis for the operator."""
 
     decision: Literal["dismiss", "intervene"]
@@ -126,7 +129,7 @@ class Decision:
     urgency: str
 
 
-def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Decision:
+def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> TriageDecision:
     """
     Decide on a ticket by the queen's criteria (docs/judge.md).
 
@@ -146,8 +149,8 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
     silent_minutes = float(numbers.get("stall_minutes") or 0.0)
     is_short = bad_steps < INTERVENE_STEPS and silent_minutes < INTERVENE_STALL_MINUTES
-    if binding(severity) or not is_short or _standing_kinds(ticket, summary) != {FindingKind.RETRY_STORM}:
-        return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
+    if is_binding(severity) or not is_short or _standing_kinds(ticket, summary) != {FindingKind.RETRY_STORM}:
+        return TriageDecision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     return _dismiss(
         severity,
         f"only {format_count(bad_steps, 'bad step')} since the last ACCEPT (fewer than {INTERVENE_STEPS}), "
@@ -161,8 +164,12 @@ def recovered(summary: Mapping[str, Any]) -> str:
     now, progress = summary.get("looked_at"), summary.get("last_progress")
     if now is None:
         return RECOVERED
-    last = f", last progress at {wording.clock_time(progress, now)}" if progress is not None else ""
-    return f"{RECOVERED}: no finding needs a ticket at {wording.clock_time(now)}{last}"
+    last = (
+        f", last progress at {wording.clock_time(progress, now, seconds=True)}"
+        if progress is not None
+        else ""
+    )
+    return f"{RECOVERED}: no finding needs a ticket at {wording.clock_time(now, seconds=True)}{last}"
 
 
 def is_condition_gone(summary: Mapping[str, Any]) -> bool:
@@ -187,12 +194,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     elif agent not in cause:
         cause = f"{agent}: {cause}"
     cause = wording.sentence(cause)
-    # Omit numbers that the cause states.
-    counted = wording.numbers(
-        bad_steps=0 if kind is FindingKind.RETRY_STORM else int(ticket.get("steps_since_last_accept") or 0),
-        stall_minutes=None if kind in _SILENT else ticket.get("stall_minutes"),
-        occurrences=int(ticket.get("occurrences") or 1),
-    )
+    counted = _describe_numbers(ticket, kind, int(ticket.get("occurrences") or 1))
     if counted:
         cause = f"{cause.rstrip('.')} ({counted})."
     session = str(ticket.get("session_id") or "")
@@ -200,12 +202,21 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     return f"{cause} {wording.impact(kind)} {advice}"
 
 
+def _describe_numbers(numbers: Mapping[str, Any], kind: FindingKind, occurrences: int = 1) -> str:
+    """Return the numbers of a worker that the evidence of the finding does not state."""
+    return wording.numbers(
+        bad_steps=0 if kind is FindingKind.RETRY_STORM else int(numbers.get("steps_since_last_accept") or 0),
+        stall_minutes=None if kind in _SILENT else numbers.get("stall_minutes"),
+        occurrences=occurrences,
+    )
+
+
 def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {k: summary[k] for k in ("steps_since_last_accept", "stall_minutes") if k in summary}
 
 
-def _dismiss(severity: Severity, reason: str) -> Decision:
-    return Decision(decision="dismiss", text=reason, urgency=severity.value)
+def _dismiss(severity: Severity, reason: str) -> TriageDecision:
+    return TriageDecision(decision="dismiss", text=reason, urgency=severity.value)
 
 
 def _kind(ticket: Mapping[str, Any]) -> FindingKind:

@@ -70,11 +70,11 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
     FindingKind.ERROR_STREAK: _Sentences(
         "has had several tool calls fail",
         "It does not get past the error: a tool or a system behind it is broken, or its arguments are wrong.",
-        "Look at the error first (access, quota, a service that is down); restart the step once it works.",
+        "Look at the error first (access, quota, a service that is down); restart the step once it is fixed.",
     ),
     FindingKind.RETRY_STORM: _Sentences(
-        "has had several steps rejected or fail",
-        "None was accepted in between, so its own retries do not help.",
+        "has had no step accepted",
+        "Its steps are rejected or fail, and its own retries do not help.",
         "Read the last feedback, then restart the step with a changed instruction or take the task over.",
     ),
     FindingKind.CONTEXT_EXHAUSTED: _Sentences(
@@ -89,7 +89,7 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
     ),
     FindingKind.ZERO_PROGRESS: _Sentences(
         "has been busy without progress",
-        "Its calls bring nothing new, so it does not get closer to its goal.",
+        "Without anything new it does not get closer to its goal.",
         "Look at what it tries or waits for; if the task cannot be done this way, narrow it or end it.",
     ),
     FindingKind.NO_TOOL_CALLS: _Sentences(
@@ -206,8 +206,9 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def clock_time(at: float, now: float | None = None) -> str:
+def clock_time(at: float, now: float | None = None, *, seconds: bool = False) -> str:
     """Return a time of day, UTC; with the date if it is not the day of ``now``."""
     time = datetime.fromtimestamp(at, UTC)
+    text = f"{time:%H:%M:%S} UTC" if seconds else f"{time:%H:%M} UTC"
     is_other_day = now is not None and datetime.fromtimestamp(now, UTC).date() != time.date()
-    return f"{time:%Y-%m-%d %H:%M} UTC" if is_other_day else f"{time:%H:%M} UTC"
+    return f"{time:%Y-%m-%d} {text}" if is_other_day else text

@@ -650,7 +650,7 @@ class AgentRuntime:
                 for execution, name, node in stream.nodes()
                 if name == node_id and session_id in (None, execution.session_id)
             ]
-            candidates = [match for match in nodes if match[1].waiting_for_user] or nodes
+            candidates = [match for match in nodes if match[1].is_waiting_for_user] or nodes
             if len(candidates) > 1:
                 sessions = ", ".join(sorted(str(execution.session_id) for execution, _ in candidates))
                 raise GraphError(
@@ -674,7 +674,7 @@ class AgentRuntime:
             for registered in self._graphs_by_priority()
             for stream in registered.streams.values()
             for execution, node_id, node in stream.nodes()
-            if node.waiting_for_user
+            if node.is_waiting_for_user
         ]
 
     @property

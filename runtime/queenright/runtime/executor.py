@@ -326,7 +326,7 @@ class GraphExecutor:
     def waits_for_user(self) -> bool:
         """Whether every running node waits for a user."""
         nodes = [self.nodes.get(running.pending.node_id) for running in self._running.values()]
-        return bool(nodes) and all(node is not None and node.waiting_for_user for node in nodes)
+        return bool(nodes) and all(node is not None and node.is_waiting_for_user for node in nodes)
 
     def _notify_waiting(self) -> None:
         if self.waits_for_user:

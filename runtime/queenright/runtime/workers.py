@@ -105,7 +105,7 @@ class WorkerRegistry:
         nodes = [node for execution, _, node in run.stream.nodes() if execution is run.execution]
         if not nodes:
             raise InvalidWorkerError("no node of the run is talking to a model")
-        listening = [node for node in nodes if not node.waiting_for_user]
+        listening = [node for node in nodes if not node.is_waiting_for_user]
         if not listening:
             raise InvalidWorkerError("it waits for its user")
         for node in listening:

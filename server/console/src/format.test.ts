@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { ago, count, counted, duration, money, shortDuration } from './format'
+import { ago, count, counted, duration, money, took } from './format'
 
 test.each([
   [0, '0 s'],
@@ -38,5 +38,5 @@ test.each([
 test('large numbers are short, and a noun follows its number', () => {
   expect([count(9_999), count(12_400), count(3_100_000)]).toEqual(['9,999', '12.4K', '3.1M'])
   expect([counted(1, 'worker'), counted(3, 'worker')]).toEqual(['1 worker', '3 workers'])
-  expect(shortDuration(4_000)).toBe('1 h')
+  expect([took(0.34), took(3.21), took(65)]).toEqual(['340 ms', '3.2 s', '1 min 5 s'])
 })

@@ -25,14 +25,14 @@ export function duration(seconds: number): string {
 export function ago(at: number, now: number): string {
   const seconds = now - at
   if (seconds < 5) return 'now'
-  return `${shortDuration(seconds)} ago`
+  const [size, unit] = UNITS.find(([size]) => seconds >= size)!
+  return `${Math.floor(seconds / size)} ${unit} ago`
 }
 
-/** A duration with one unit: `42 s`, `3 min`, `2 h`, `4 d`. */
-export function shortDuration(seconds: number): string {
-  const whole = Math.max(0, Math.floor(seconds))
-  const [size, unit] = UNITS.find(([size]) => whole >= size) ?? UNITS[3]!
-  return `${Math.floor(whole / size)} ${unit}`
+/** The time that a call took: `12 ms`, `3.4 s`, `2 min 5 s`. */
+export function took(seconds: number): string {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
+  return seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds)
 }
 
 const clockFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' })

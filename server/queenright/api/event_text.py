@@ -185,8 +185,9 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
 def _alert(agent: str, data: Data) -> str:
     """Return what was sent: an alert, or its end, also when a severer alert replaces it."""
     end = "the end of " if data["status"] == "resolved" else ""
-    severity = f"{data['severity']} " if data.get("severity") else ""
-    return f"{end}the {severity}alert on {agent}"
+    # As a label: the alert of a high ticket is critical, which reads as if the ticket were.
+    label = f' (severity="{data["severity"]}")' if data.get("severity") else ""
+    return f"{end}the alert on {agent}{label}"
 
 
 def _by(actor: object, word: str = " by") -> str:

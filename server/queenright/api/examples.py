@@ -27,7 +27,7 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "by": "ada",
     "calls": 40,
     "cause": "The same search is repeated",
-    "checked_at": "2026-01-24T09:58:00+00:00",
+    "checked_at": NOW - 120,
     "checkpoint_id": "0000000003-5f2c9a",
     "comment": "being fixed",
     "cost": 0.04,

@@ -11,7 +11,7 @@ from queenright.api.terms import CheckOutcome
 class JudgeCheck(ApiModel):
     """One check of the judge: its trigger, result and cost; null is what was not recorded."""
 
-    checked_at: str = Field(description="ISO 8601, UTC.")
+    checked_at: float = Field(description="Seconds since the epoch.")
     outcome: CheckOutcome = "unknown"
     woken_by: list[str] = Field(
         [], description="`timer` for a check of all workers, and the events that triggered it."

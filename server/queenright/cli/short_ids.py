@@ -21,7 +21,7 @@ _WHOLE: Final = 26
 
 
 class UnresolvedIdError(QueenrightError):
-    """Raised for an abbreviated id that matches several rows, or for a ticket that does not exist."""
+    """Raised for an abbreviated id that matches several rows."""
 
 
 def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
@@ -88,32 +88,13 @@ def _some(matches: list[str]) -> str:
 
 def find_ticket(service: Queenright, prefix: str) -> Ticket:
     """
-    Return the ticket with this id, or the only one of the newest 1,000 whose id begins with it.
+    Return the ticket with this id, or the only one whose id begins with it.
 
     Raises:
         BadParameter: ``prefix`` is empty.
-        UnresolvedIdError: No ticket matches, or several do; the message names the first matches.
+        RequestRejectedError: No ticket matches, or several do; the message names the first matches.
     """
-    from queenright.client.errors import RequestRejectedError
-
-    prefix = require_text(prefix.strip(), "ticket's id")
-    try:
-        return service.tickets.get(prefix)
-    except RequestRejectedError as refused:
-        if refused.status != 404:
-            raise
-    matches = [ticket for ticket in service.tickets.list(limit=NEWEST) if ticket.ticket_id.startswith(prefix)]
-    if not matches:
-        raise UnresolvedIdError(
-            f"there is no ticket {prefix[:80]!r}, and no ticket's id begins with it; "
-            "`queenright tickets --all` lists them"
-        )
-    if len(matches) > 1:
-        shown = [f"{match.ticket_id} ({match.agent_id})" for match in matches]
-        raise UnresolvedIdError(
-            f"{len(matches)} tickets begin with {prefix!r}: {_some(shown)}; give more of the id"
-        )
-    return matches[0]
+    return service.tickets.get(require_text(prefix.strip(), "ticket's id"))
 
 
 def find_ticket_id(service: Queenright, prefix: str) -> str:

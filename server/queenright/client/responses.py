@@ -86,6 +86,11 @@ def not_queenright_error(response: httpx.Response, why: str) -> UnreachableError
 
 def unreachable_error(url: str, error: Exception) -> UnreachableError:
     """Return the error for a request without a complete response."""
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return UnreachableError(
+            f"{without_credentials(url)} does not use HTTPS. Start the URL with http://, "
+            "or name the proxy that terminates TLS."
+        )
     return UnreachableError(
         f"Queenright does not respond at {without_credentials(url)} ({type(error).__name__}). "
         "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."

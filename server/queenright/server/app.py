@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 
 from queenright.server.access.access import Access
-from queenright.server.access.api_guard import Guard
+from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
@@ -138,7 +138,7 @@ def create_app(
         Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set),
         Middleware(HeadMiddleware),
         Middleware(Gate, names=names),
-        Middleware(Guard, access=access, bound=bound, page=render_error),
+        Middleware(ApiGuard, access=access, bound=bound, page=render_error),
         Middleware(Idempotency, store=service.store, clock=service.clock),
     ]
     app = Starlette(routes=[Mount("/", WithState(create_routes(), state))], middleware=middleware)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
+from starlette.types import ASGIApp
 
 from queenright.alerting.config import GROUP_INTERVAL, render_alertmanager, render_prometheus
 from queenright.alerting.export import rule_links
@@ -43,8 +44,9 @@ from queenright.server.ops.child_processes import Child, wait_for_answer
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
+from queenright.server.otlp.errors import wrong_port_reason
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.grpc_refusal import OtlpProtocol
+from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
@@ -184,11 +186,8 @@ async def serving(
             bound=ports.otlp.getsockname()[0],
             on_denied=intake.hooks.count_denied,
         )
-        await stack.enter_async_context(
-            serve_app(guarded, ports.otlp, protocol=partial(OtlpProtocol, intake.receiver.refuse_grpc))
-        )
         app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)
-        await stack.enter_async_context(serve_app(app, ports.api))
+        await stack.enter_async_context(ports.serve(guarded, app, intake.receiver.refuse_grpc))
         add_intake_tasks(service, intake, ports.access)
         stack.callback(end_streams, service)
         yield Running(
@@ -222,6 +221,25 @@ class Ports:
     def is_token_required(self) -> bool:
         """Whether a port requires tokens."""
         return any(self.access.is_token_required(sock.getsockname()[0]) for sock in (self.api, self.otlp))
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, otlp: ASGIApp, api: ASGIApp, refuse_grpc: Callable[[str], None]
+    ) -> AsyncIterator[None]:
+        """
+        Serve an app on each port until the block ends.
+
+        Args:
+            otlp: The app for telemetry.
+            api: The app of the API and the console.
+            refuse_grpc: Called with the address of a gRPC client.
+        """
+        here, other = GRPC_REASON, wrong_port_reason(self.otlp_url)
+        async with (
+            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, refuse_grpc, here)),
+            serve_app(api, self.api, protocol=partial(Http1Protocol, refuse_grpc, other)),
+        ):
+            yield
 
 
 @contextlib.contextmanager

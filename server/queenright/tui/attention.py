@@ -40,6 +40,8 @@ def answers_to(item: AttentionItem) -> tuple[str, ...]:
     """Return the names of the answers that an item has."""
     if item.kind == "question":
         return ("reply",) if item.can_answer else ()
+    if item.kind == "incident":
+        return ()
     if item.kind == "ticket":
         return tuple(action for action in ("acknowledge", "terminate") if action in item.options)
     return tuple(option for option in item.options if option in ANSWERS)

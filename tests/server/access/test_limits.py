@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queenright.server.access.access import Access, Denial
 from queenright.server.access.addresses import network_of
-from queenright.server.access.api_guard import Guard
+from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.caller import Caller, audit_name, person_name
 from queenright.server.access.rate_limits import RateLimit, retry_after
 from queenright.server.access.roles import Role
@@ -96,7 +96,7 @@ async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch:
     async def app(scope: object, receive: object, send: object) -> None:
         await httpx_answer(send)
 
-    guard = Guard(app, access=Access(settings, monotonic=clock), bound="127.0.0.1", page=render_error)
+    guard = ApiGuard(app, access=Access(settings, monotonic=clock), bound="127.0.0.1", page=render_error)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as http:
         found = [await http.get("/api/status") for _ in range(3)]
         clock.now += 0.5

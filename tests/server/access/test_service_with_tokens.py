@@ -498,10 +498,10 @@ async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> 
 
 async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
     """A copy of the token acts as the token."""
-    got: list[dict[str, str]] = []
+    received: list[dict[str, str]] = []
 
     async def collector(scope: Any, receive: Any, send: Any) -> None:
-        got.append({name.decode().lower(): value.decode() for name, value in scope["headers"]})
+        received.append({name.decode().lower(): value.decode() for name, value in scope["headers"]})
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -520,8 +520,8 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
                     headers=OTLP | {"Authorization": f"Bearer {words}"},
                     content=json.dumps({"resourceSpans": []}),
                 )
-                await until(lambda: bool(got), "the collector's copy")
-    assert all("authorization" not in headers for headers in got)
+                await until(lambda: bool(received), "the collector's copy")
+    assert all("authorization" not in headers for headers in received)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_token_expires_at_the_given_time(tmp_path: Path, expected: str, days: fl
 
 def test_token_list_shows_states_and_no_secrets(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
-    assert run("list", file=file)[0] == 1
+    assert run("list", file=file)[0] == 0
     run("create", "ada", "--role", "operator", file=file)
     run("create", "bob", "--role", "viewer", file=file)
     assert run("revoke", "bob", file=file)[:2] == (0, "The token 'bob' is revoked.\n")

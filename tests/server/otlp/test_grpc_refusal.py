@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import grpc
 import httpx
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -43,6 +44,49 @@ async def test_grpc_exporter_prints_the_setting_to_change(
     assert len(service) == 1, "logged once, not per connection"
 
 
+async def test_grpc_exporter_on_the_api_port_prints_the_telemetry_address(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    def details() -> str:
+        with grpc.insecure_channel(running.url.removeprefix("http://")) as channel:
+            with pytest.raises(grpc.RpcError) as raised:
+                channel.unary_unary("/opentelemetry.TraceService/Export")(b"", timeout=10)
+            return str(raised.value.details())
+
+    reason = await asyncio.to_thread(details)
+
+    assert SETTING in reason
+    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={running.otlp_url}" in reason
+    assert f"A gRPC client at 127.0.0.1 was refused: {reason}." in caplog.messages
+    assert not [r for r in caplog.records if r.name == "uvicorn.error"]
+
+
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs", "/v1/metrics"])
+async def test_otlp_on_the_api_port_is_answered_with_the_telemetry_address(
+    running: Running, path: str
+) -> None:
+    async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
+        response = await http.post(path, content=b"x", headers={"content-type": "application/x-protobuf"})
+
+    assert response.status_code == 404
+    title = response.json()["title"]
+    assert SETTING in title
+    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={running.otlp_url}" in title
+
+
+async def test_https_on_an_http_port_is_logged_with_the_remedy(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    for url in (running.url, running.otlp_url):
+        async with httpx.AsyncClient(trust_env=False, verify=False) as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(url.replace("http://", "https://"))
+
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 2
+    assert all("127.0.0.1" in line and "HTTPS" in line and "http://" in line for line in lines)
+
+
 async def test_grpc_connections_are_shown_with_the_reason(running: Running) -> None:
     await asyncio.to_thread(_export_a_span, running.otlp_url)
 
@@ -56,11 +100,11 @@ async def test_grpc_connections_are_shown_with_the_reason(running: Running) -> N
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_refusal_does_not_depend_on_how_frames_are_split(size: int) -> None:
     received = SETTINGS_FRAME + HEADERS_FRAME
-    refusal = GrpcRefusal()
+    refusal = GrpcRefusal(GRPC_REASON)
 
     sent = b"".join(refusal.receive(received[at : at + size]) for at in range(0, len(received), size))
 
-    assert sent == GrpcRefusal().receive(received)
+    assert sent == GrpcRefusal(GRPC_REASON).receive(received)
     assert sent.startswith(SETTINGS_FRAME)
     assert b"grpc-status\x0212" in sent
     assert not refusal.is_finished
@@ -68,7 +112,7 @@ def test_refusal_does_not_depend_on_how_frames_are_split(size: int) -> None:
 
 @pytest.mark.parametrize("received", [b"\xff\xff\xff\1\0\0\0\0\1", HEADERS_FRAME * 1000])
 def test_refusal_ends_on_a_long_frame_and_on_many_calls(received: bytes) -> None:
-    refusal = GrpcRefusal()
+    refusal = GrpcRefusal(GRPC_REASON)
 
     sent = refusal.receive(received)
 

@@ -189,12 +189,12 @@ def test_question_of_a_model_turn_is_a_wait_for_the_user(
     name: str, arguments: dict[str, Any], question: str
 ) -> None:
     memory = Assembler()
-    asked = decode(chat(2, 1, end=1, attributes=asking(name, **arguments)), memory=memory)
+    decoded = decode(chat(2, 1, end=1, attributes=asking(name, **arguments)), memory=memory)
     late = decode(chat(4, 1, end=0.5, attributes=asking(name, **arguments)), memory=memory)
 
-    waiting = one(asked, "worker_waiting")
+    waiting = one(decoded, "worker_waiting")
     assert waiting.data == {"reason": "user_input", "question": question}
-    assert asked.events[-1] is waiting
+    assert decoded.events[-1] is waiting
     assert "worker_waiting" not in types_of(late.events)
 
 
@@ -207,10 +207,10 @@ def test_answer_to_a_question_of_a_model_turn_ends_the_wait() -> None:
         [worker] = monitor.workers()
         return worker.vitals.waiting, worker.vitals.question
 
-    asked = waiting_after(chat(2, 1, end=1, attributes=asking("ask_user", question="Which?")))
+    waiting = waiting_after(chat(2, 1, end=1, attributes=asking("ask_user", question="Which?")))
     answered = waiting_after(chat(3, 1, start=600, end=601))
 
-    assert (asked, answered) == (("user_input", "Which?"), (None, ""))
+    assert (waiting, answered) == (("user_input", "Which?"), (None, ""))
 
 
 def test_cause_6_tool_calls_with_spans_do_not_come_from_messages() -> None:

@@ -56,8 +56,8 @@ def test_permission_prompt_waits_until_its_call_ends(
 
 
 def test_question_tool_waits_with_its_question() -> None:
-    asked = {"questions": [{"question": "Which hive?", "options": [{"label": "North"}]}]}
-    call = {"tool_name": "AskUserQuestion", "tool_input": asked, "tool_use_id": "q", "session_id": "s"}
+    question = {"questions": [{"question": "Which hive?", "options": [{"label": "North"}]}]}
+    call = {"tool_name": "AskUserQuestion", "tool_input": question, "tool_use_id": "q", "session_id": "s"}
     begin = {"hook_event_name": "SessionStart", "session_id": "s"}
     records = [
         Record(0.0, "/hooks/claude-code", begin),

@@ -43,7 +43,7 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
         )
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
         raise InvalidSignatureError("X-Slack-Request-Timestamp must be seconds since 1970")
-    if not _equal(f"v0={_digest(f'v0:{timestamp}:'.encode() + body, secret)}", signature):
+    if not _are_equal(f"v0={_digest(f'v0:{timestamp}:'.encode() + body, secret)}", signature):
         raise InvalidSignatureError(
             "X-Slack-Signature is wrong; is alerting.slack_signing_secret_file this app's?"
         )
@@ -71,7 +71,7 @@ def check_pagerduty(body: bytes, *, signatures: str, secrets: Sequence[SecretStr
     if not received:
         raise InvalidSignatureError("X-PagerDuty-Signature has no signature of version 1 (v1=…)")
     expected = [f"v1={_digest(body, secret)}" for secret in secrets]
-    if not any(_equal(signature, other) for signature in expected for other in received):
+    if not any(_are_equal(signature, other) for signature in expected for other in received):
         raise InvalidSignatureError(
             "X-PagerDuty-Signature is wrong; is the secret of this webhook subscription in one of "
             "alerting.pagerduty_webhook_secret_files?"
@@ -82,5 +82,5 @@ def _digest(signed: bytes, secret: SecretStr) -> str:
     return hmac.new(secret.get_secret_value().encode(), signed, hashlib.sha256).hexdigest()
 
 
-def _equal(first: str, second: str) -> bool:
+def _are_equal(first: str, second: str) -> bool:
     return hmac.compare_digest(first.encode(), second.encode("utf-8", "surrogateescape"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queenright.alerting.export.check import check_rules
-from queenright.alerting.export.compare import Change, Difference, compare
+from queenright.alerting.export.compare import Difference, RuleChange, compare
 from queenright.alerting.export.extra_files import Extras
 from queenright.alerting.export.links import rule_links
 from queenright.alerting.export.loaded_rules import (
@@ -15,10 +15,10 @@ from queenright.alerting.export.loaded_rules import (
 )
 
 __all__ = [
-    "Change",
     "Difference",
     "Extras",
     "LoadedRule",
+    "RuleChange",
     "UnreadableRulesError",
     "check_rules",
     "compare",

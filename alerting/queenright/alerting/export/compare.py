@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RuleChange:
     """A difference in one part of a rule: the existing and the wanted value."""
 
     part: str
@@ -41,7 +41,7 @@ class Difference:
 
     kind: Literal["added", "removed", "changed", "twice"]
     rule: LoadedRule
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RuleChange, ...] = ()
 
 
 def normalize_expression(expr: str) -> str:
@@ -117,21 +117,21 @@ def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRul
     return best
 
 
-def _changes(existing: LoadedRule, wanted: LoadedRule) -> Iterator[Change]:
+def _changes(existing: LoadedRule, wanted: LoadedRule) -> Iterator[RuleChange]:
     if normalize_expression(existing.expr) != normalize_expression(wanted.expr):
-        yield Change("expr", existing.expr, wanted.expr)
+        yield RuleChange("expr", existing.expr, wanted.expr)
     if existing.group != wanted.group:
-        yield Change("group", existing.group, wanted.group)
+        yield RuleChange("group", existing.group, wanted.group)
     for part, before, after in (
         ("for", existing.for_, wanted.for_),
         ("keep_firing_for", existing.keep_firing_for, wanted.keep_firing_for),
     ):
         if before != after:
-            yield Change(part, f"{before:g} s", f"{after:g} s")
+            yield RuleChange(part, f"{before:g} s", f"{after:g} s")
     for part, old, new in (
         ("label", existing.labels, wanted.labels),
         ("annotation", existing.annotations, wanted.annotations),
     ):
         for name in sorted(old.keys() | new.keys()):
             if old.get(name) != new.get(name):
-                yield Change(f"{part} {name}", old.get(name, ""), new.get(name, ""))
+                yield RuleChange(f"{part} {name}", old.get(name, ""), new.get(name, ""))

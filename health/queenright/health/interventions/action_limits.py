@@ -49,13 +49,13 @@ def refusal_reason(
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):
         return "the settings allow only people to do this; ask the operator"
-    if inputs.provider_at_fault:
+    if inputs.is_provider_at_fault:
         return "its model provider fails; no action on the worker would help"
-    if inputs.unknown:
+    if inputs.is_unknown:
         return "only its heartbeats are known, not what it does"
     if not reasons(worker):
         return "it has no findings now"
-    if inputs.given_up:
+    if inputs.is_given_up:
         return "its recovery was abandoned; a person must act"
     if is_recovering:
         return "it is being recovered, or is watched closely after a recovery"

@@ -212,7 +212,7 @@ class InterventionService:
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
         if after.rank > before.rank and after.is_in_trouble:
             key = (event.agent_id, event.session_id)
-            began = self._storm.worse(
+            began = self._storm.record_worse(
                 key,
                 self._clock(),
                 is_consecutive=lambda other: self._is_consecutive(key, other),

@@ -83,16 +83,16 @@ class LadderInputs:
 
     target: Target
     status: WorkerStatus
-    ended: bool
-    unknown: bool
+    has_ended: bool
+    is_unknown: bool
     """Whether its activity is unknown: it sent only heartbeats, or may have ended during an outage."""
-    waiting: bool
+    is_waiting: bool
     state: HealthState
     state_since: float
     """When it became stuck or failing, if it is either."""
-    provider_at_fault: bool
+    is_provider_at_fault: bool
     """Whether its model provider fails: no action on the worker would help."""
-    given_up: bool
+    is_given_up: bool
     """Whether its recovery was abandoned and it has made no progress since: a person has its ticket."""
     grace_until: float
     last_progress: float | None
@@ -109,15 +109,15 @@ class LadderInputs:
         return cls(
             target=Target.of(v),
             status=v.status,
-            ended=v.ended,
+            has_ended=v.ended,
             # A stall found before the service was away is certain; it is critical.
-            unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
-            waiting=v.may_be_idle,
+            is_unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
+            is_waiting=v.may_be_idle,
             # An open breaker makes it failing; if it still makes progress, it needs no action.
             state=HealthState.DEGRADED if progresses_despite_breaker(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
-            provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
-            given_up=v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED),
+            is_provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
+            is_given_up=v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,
             last_checkpoint=v.last_checkpoint,
@@ -129,7 +129,7 @@ class LadderInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LadderStep:
     """
     The next step.
 
@@ -142,7 +142,7 @@ class Step:
     at: float = 0.0
 
 
-def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
+def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> LadderStep:
     """
     Return the next action on a worker, and when it is due.
 
@@ -151,19 +151,19 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
     """
     if ladder is not None and ladder.target != s.target:
         ladder = None
-    if s.ended:
+    if s.has_ended:
         return _step_after_end(ladder, s, settings)
     if ladder is not None and not ladder.is_untouched and _has_progressed(ladder, s):
         # The time of the last action is kept, so that the next one waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
-    if s.waiting or s.unknown or s.provider_at_fault or not s.state.is_in_trouble:
-        return Step(ladder=ladder)
-    if s.given_up and (ladder is None or ladder.level not in _DECIDED):
-        return Step(ladder=ladder)
+    if s.is_waiting or s.is_unknown or s.is_provider_at_fault or not s.state.is_in_trouble:
+        return LadderStep(ladder=ladder)
+    if s.is_given_up and (ladder is None or ladder.level not in _DECIDED):
+        return LadderStep(ladder=ladder)
     if ladder is None or ladder.is_untouched:
         ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
     action, at = _next_action(ladder, s, settings)
-    return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
+    return LadderStep(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
 def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
@@ -179,24 +179,24 @@ def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
     )
 
 
-def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> Step:
+def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> LadderStep:
     """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is WorkerStatus.UNKNOWN:
-        return Step(ladder=None)  # silent for too long, or resolved by a person: no automatic action
+        return LadderStep(ladder=None)  # silent for too long, or resolved by a person: no automatic action
     level = ladder.level if ladder is not None else None
     failed = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.
     if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
-        return Step(ladder=None)
+        return LadderStep(ladder=None)
     if level in (Level.RECOVERING, Level.HUMAN):
-        return Step(ladder=ladder)
+        return LadderStep(ladder=ladder)
     # A worker that ended before its termination counts as terminated.
     if level in (Level.TERMINATING, Level.TERMINATED):
-        return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
-    if s.status is not WorkerStatus.FAILED or s.given_up or not settings.recovery.automatic:
-        return Step(ladder=None)
+        return LadderStep(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
+    if s.status is not WorkerStatus.FAILED or s.is_given_up or not settings.recovery.automatic:
+        return LadderStep(ladder=None)
     crashed = new_ladder(s).model_copy(update={"level": Level.TERMINATED})
-    return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
+    return LadderStep(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
 def _next_action(

@@ -91,7 +91,7 @@ class SpendingBrake:
         try:
             is_done = await self._apply_brake(*key, reached)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
-            _log.info("could not brake %r, session %r (%s): %s", *key, reached, error)
+            _log.info("cannot hold %r, session %r, which spends too much (%s): %s", *key, reached, error)
             return
         if is_done:
             self._braked.setdefault(key, set()).update(limits)

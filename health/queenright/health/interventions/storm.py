@@ -34,7 +34,7 @@ class StormWatch:
         self._storm_of: dict[WorkerKey, str] = {}
         """The newest storm in which a worker got worse, until another storm begins."""
 
-    def worse(
+    def record_worse(
         self,
         key: WorkerKey,
         now: float,

@@ -20,7 +20,7 @@ _NAME: Final = "emergency_stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class SwitchState:
     """The state of the switch, since when (seconds since the epoch), who set it and why."""
 
     on: bool = False
@@ -36,7 +36,7 @@ class EmergencyStop:
         self._store = store
         self._clock = clock
         self._publish = publish
-        self.state = Switch()
+        self.state = SwitchState()
         self._wanted = self.state
         self._writing = asyncio.Lock()
 
@@ -51,15 +51,15 @@ class EmergencyStop:
     async def load(self) -> None:
         """Load the state from before a restart."""
 
-        def read(conn: Connection) -> Switch:
+        def read(conn: Connection) -> SwitchState:
             row = conn.execute(select(SWITCHES).where(SWITCHES.c.name == _NAME)).one_or_none()
             if row is None:
-                return Switch()
-            return Switch(on=bool(row.is_on), by=row.by, reason=row.reason, changed_at=row.changed_at)
+                return SwitchState()
+            return SwitchState(on=bool(row.is_on), by=row.by, reason=row.reason, changed_at=row.changed_at)
 
         self.state = await self._store.read(read)
 
-    async def set(self, on: bool, *, by: str, reason: str) -> Switch:
+    async def set(self, on: bool, *, by: str, reason: str) -> SwitchState:
         """
         Set the switch, and return its state; it is durable on return.
 
@@ -67,7 +67,7 @@ class EmergencyStop:
             StoreError: Writing failed. Turning it on takes effect anyway: stopping must not
                 wait for a disk.
         """
-        state = Switch(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())
+        state = SwitchState(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())
         self._wanted = state
         if on:
             self.state = state

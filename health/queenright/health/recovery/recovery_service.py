@@ -59,12 +59,12 @@ _log = logging.getLogger(__name__)
 
 
 class TaskNotFoundError(QueenrightError):
-    """Raised when no worker is, or was, working on a requested task."""
+    """Raised for a task that no worker has had."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
-            f"no task {task_id[:100]!r} is known; `queenright list` shows tasks, and for tasks "
-            "without a name their session"
+            f"no task {task_id[:100]!r} is known; list tasks with `queenright list`. "
+            "A task without a name is listed by its session."
         )
         self.task_id = task_id
 

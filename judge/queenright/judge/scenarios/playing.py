@@ -169,12 +169,12 @@ def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -
     for ticket in tickets:
         if ticket.agent_id != WORKER:
             yield f"a ticket about {ticket.agent_id}, which is healthy"
-    if any(ticket_policy.binding(finding.severity) for finding in stage.findings):
+    if any(ticket_policy.is_binding(finding.severity) for finding in stage.findings):
         floor = max((finding.severity for finding in stage.findings), key=lambda severity: severity.rank)
         if not any(ticket.severity.rank >= floor.rank for ticket in worker_tickets):
             yield f"the rules say {floor.value}, and no ticket does"
     for ticket in worker_tickets:
-        if ticket_policy.binding(ticket.severity) and not scenario.meanwhile:
+        if ticket_policy.is_binding(ticket.severity) and not scenario.meanwhile:
             if ticket.triage_decision == "dismiss":
                 yield f"a {ticket.severity.value} ticket whose condition held was dismissed"
             elif ticket.triage_decision is None:

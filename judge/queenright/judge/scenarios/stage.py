@@ -263,7 +263,7 @@ class Stage:
 
     # -- settling -----------------------------------------------------------------------------------
 
-    def _busy(self) -> bool:
+    def _is_busy(self) -> bool:
         return bool(self.judge.in_flight or self.queen.in_flight or self.store.depth or self._at_disk())
 
     def _at_disk(self) -> int:
@@ -285,7 +285,7 @@ class Stage:
         while quiet < _QUIET_ROUNDS:
             await self.bus.drain()
             await asyncio.sleep(poll)
-            if self._busy():
+            if self._is_busy():
                 quiet, poll, since = 0, min(_MAX_POLL_SECONDS, poll + 0.0002), time.monotonic()
             elif self._running():
                 quiet, poll = 0, min(_MAX_POLL_SECONDS, poll + 0.0002)

@@ -124,7 +124,7 @@ class StackClient:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise StackUnavailableError(name, "its answer is not JSON; check the address") from None
+            raise StackUnavailableError(name, "the response is not JSON; check the address") from None
 
     async def _exchange(self, method: str, url: str, **how: Any) -> tuple[int, bytes]:
         import httpx

@@ -92,7 +92,7 @@ class Prometheus:
             if answer["status"] != "success":
                 raise ValueError(str(answer["status"]))
             if answer.get("isPartial"):
-                raise StackUnavailableError(self.name, "the answer is partial: some storage is unavailable")
+                raise StackUnavailableError(self.name, "the response is partial: some storage is unavailable")
             data = answer["data"]
             return _READERS[data["resultType"]](data["result"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):

@@ -55,7 +55,7 @@ def health_of(
     trace_id: str = "",
 ) -> WorkerHealth:
     """Return a worker's health from its metrics and its newest trace, if there is one."""
-    if sighting.down:
+    if sighting.is_down:
         # A batch worker that has ended is silent too: judge its last known state.
         now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))
     v = _vitals(sighting, settings, now)
@@ -105,8 +105,8 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
         sighting.last_progress,
         sighting.last_checkpoint,
     )
-    began = now if sighting.in_grace else min((at for at in times if at), default=now)
-    if sighting.process_started is None and not sighting.in_grace:
+    began = now if sighting.is_in_grace else min((at for at in times if at), default=now)
+    if sighting.process_started is None and not sighting.is_in_grace:
         # The start of its process is unknown and all times may be recent, but its grace is over.
         began = min(began, now - max(sighting.known_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
@@ -199,7 +199,7 @@ def _evidence(sighting: Sighting, trace_evidence: str, within: float) -> str:
     errors = sorted(sighting.errors.items(), key=lambda item: -item[1])[:_TOOLS_SHOWN]
     if errors:
         parts.append(f"errors so far: {', '.join(f'{kind} {number}' for kind, number in errors if number)}")
-    if sighting.down:
+    if sighting.is_down:
         parts.append("its target is down")
     if trace_evidence:
         parts.append(f"last output: {trace_evidence}")

@@ -40,7 +40,7 @@ class MissingWorker:
     """The first of the checks in a row that found none."""
     why: str
 
-    def long_at(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Return whether it has been missing long enough to be reported."""
         return now - self.since >= REPORT_AFTER_SECONDS
 

@@ -45,7 +45,7 @@ class Tempo:
         try:
             return read_otlp(answer)
         except ValueError:
-            raise StackUnavailableError(self.name, "its answer is not a trace; check the address") from None
+            raise StackUnavailableError(self.name, "the response is not a trace; check the address") from None
 
     async def newest(self, agent: str, start: float, end: float) -> str:
         """
@@ -64,7 +64,7 @@ class Tempo:
                 for row in answer.get("traces") or ()
             ]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise StackUnavailableError(self.name, "its answer is not a list of traces") from None
+            raise StackUnavailableError(self.name, "the response is not a list of traces") from None
         if not traces:
             return ""
         # Search results omit leading zeros of ids.

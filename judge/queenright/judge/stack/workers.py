@@ -55,15 +55,15 @@ class Sighting:
     """``job/instance``, with the cluster if there is one: Prometheus knows no sessions."""
     labels: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The target's labels."""
-    down: bool = False
+    is_down: bool = False
     """Whether the target is down; these are the last samples of the last hour."""
     framework: str = ""
     process_started: float | None = None
-    in_grace: bool = False
+    is_in_grace: bool = False
     """Whether it did not exist one start grace ago."""
     known_for: float = 0.0
     """It has existed for at least so many seconds."""
-    doubtful: bool = False
+    is_doubtful: bool = False
     """Whether one of its metrics is not a number, so the absence of findings means nothing."""
     bad_steps: int = 0
     last_heartbeat: float | None = None
@@ -151,7 +151,7 @@ async def find_workers(
             if down and targets.up(series.labels) is not False:
                 continue  # another target of the same name is down
             sighting = Sighting(
-                *key, labels=target_labels(series.labels), down=down, doubtful=key in doubtful
+                *key, labels=target_labels(series.labels), is_down=down, is_doubtful=key in doubtful
             )
             _apply_state(fresh.setdefault(key, sighting), series)
         sightings |= fresh
@@ -159,7 +159,7 @@ async def find_workers(
     _add_recent(sightings, answers["calls"], answers["stalls"])
     _add_ages(sightings, {grace: answers["before"], long: answers["long_before"]}, answers["started"])
     for sighting in sightings.values():
-        sighting.in_grace = sighting.known_for < grace and not sighting.down
+        sighting.is_in_grace = sighting.known_for < grace and not sighting.is_down
     return [sighting for sighting in sightings.values() if sighting.last_activity or sighting.last_heartbeat]
 
 

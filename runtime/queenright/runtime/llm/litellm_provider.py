@@ -242,10 +242,10 @@ class LiteLlmProvider:
         # litellm always sets its own finish reason; this is the provider's.
         finish_reason = getattr(stream, "received_finish_reason", accumulator.finish_reason)
         if not (finish_reason or getattr(stream, "intermittent_finish_reason", None)):
-            if accumulator.empty and _is_json(stream):
+            if accumulator.is_empty and _is_json(stream):
                 raise _NotStreamedError
             raise TransientModelError(f"{self._name}: the stream was interrupted (no finish reason)")
-        if accumulator.finish_reason == "content_filter" and accumulator.empty:
+        if accumulator.finish_reason == "content_filter" and accumulator.is_empty:
             raise ModelError(f"{self._name}: the provider's content filter blocked the whole answer")
         usage = accumulator.usage
         priced = litellm.ModelResponse(
@@ -282,7 +282,7 @@ class LiteLlmProvider:
                 yield chunk
             return
         except Exception as error:
-            if accumulator.empty and rejects_streaming(error):
+            if accumulator.is_empty and rejects_streaming(error):
                 raise _NotStreamedError from None
             failed = to_model_error(self._name, error, now=self._clock())
         raise failed

@@ -38,7 +38,7 @@ class ReplyAccumulator:
         self.model = ""
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no text and no tool calls have arrived."""
         return not self._text and not self._calls
 

@@ -144,7 +144,7 @@ class EventLoopNode:
         self._waiting = False
 
     @property
-    def waiting_for_user(self) -> bool:
+    def is_waiting_for_user(self) -> bool:
         """Whether the node waits for user input."""
         return self._waiting
 

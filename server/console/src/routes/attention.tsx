@@ -223,9 +223,11 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
       )}
       {item.kind === 'incident' && (
         <>
-          <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
-            Acknowledge all
-          </Button>
+          {item.options.includes('acknowledge') && (
+            <Button small isDisabled={busy} onPress={() => acknowledge.mutate()}>
+              Acknowledge all
+            </Button>
+          )}
           <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} className="button small">
             Open
           </Link>

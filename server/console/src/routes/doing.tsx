@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query'
 import { Fragment } from 'react'
 import { Link } from '@tanstack/react-router'
 import { NO_ALERTMANAGER, providersQuery, statusQuery } from '../api/queries'
-import { count, counted, duration, shortDuration, timeOfDay, words } from '../format'
+import { ago, count, counted, duration, timeOfDay, took, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { groupByAction } from './doing-groups'
@@ -114,9 +114,9 @@ export function ProviderStatus() {
                 : row.failed
                   ? `${count(row.failed)} of ${count(row.calls)} failed`
                   : row.seconds_p50 !== null
-                    ? `${row.seconds_p50 < 1 ? `${Math.round(row.seconds_p50 * 1000)} ms` : `${row.seconds_p50 < 10 ? row.seconds_p50.toFixed(1) : Math.round(row.seconds_p50)} s`}`
+                    ? took(row.seconds_p50)
                     : row.last_success
-                      ? `${shortDuration(now - row.last_success)} ago`
+                      ? ago(row.last_success, now)
                       : ''}
             </span>
           </li>

@@ -10,7 +10,7 @@ import type { SeriesName } from '../api/spending'
 import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
-import { isTyping, SearchInput } from '../ui/filters'
+import { Ignored, isTyping, SearchInput } from '../ui/filters'
 import { ACTIVITY, activityOf, HEALTH, knownFilters } from './fleet-filters'
 import type { Filters } from './fleet-filters'
 
@@ -96,14 +96,7 @@ export function Fleet() {
           </button>
         )}
       </div>
-      {unknown.length > 0 && (
-        <p className="fleet-note" role="status">
-          Ignored in the address: {unknown.join(', ')}.{' '}
-          <button className="button plain small" onClick={() => change({})}>
-            Remove
-          </button>
-        </p>
-      )}
+      <Ignored values={unknown} onRemove={() => change({})} />
       {fleet.error && !first ? (
         <ReadError error={fleet.error} retry={() => void fleet.refetch()} />
       ) : !first ? (

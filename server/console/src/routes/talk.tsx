@@ -5,13 +5,14 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useEffect, useRef, useState } from 'react'
 import { data, DELETE, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
-import type { AgentSlot, DiscoveredAgent, EntryPoint } from '../api/schema'
+import type { AgentSlot, DiscoveredAgent, EntryPoint, MessageRow } from '../api/schema'
 import { counted, dateTime, words } from '../format'
 import { say, useAct } from '../ui/act'
 import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { Graph } from './graph'
 import { fieldsOf, inputOf } from './input-form'
+import { askingCalls, openQuestion, questionIn } from './questions'
 import { QueenChat, sendOnEnter } from './queen'
 
 /** Talk with the agents that are loaded in the service, and with the queen beside any ticket. */
@@ -170,7 +171,10 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
     if (result.session_id && result.session_id !== session) void navigate({ to: '/talk', search: { agent: agentId, session: result.session_id } })
     return result.status === 'queued' ? 'Queued: the agent is busy with other runs.' : `Sent to ${agentId}.`
   })
-  const count = messages.data?.messages.length ?? 0
+  const rows = messages.data?.messages ?? []
+  const count = rows.length
+  const asking = askingCalls(rows)
+  const question = openQuestion(rows)
   useEffect(() => {
     end.current?.scrollIntoView({ block: 'nearest' })
   }, [count, typing])
@@ -181,19 +185,11 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
           {!session && <p className="muted">Write a message, start a run, or open a session.</p>}
           {messages.error && <ReadError error={messages.error} retry={() => void messages.refetch()} />}
           {session && !messages.data && !messages.error && <Loading />}
-          {messages.data?.messages.map((message) => (
-            <div key={`${message.conversation}/${message.seq}`} className={`message ${message.role === 'user' ? 'mine' : message.role}`}>
-              {message.text}
-              {message.tool_calls.map((call) => (
-                <small key={call.id} className="mono">
-                  {call.name}({call.arguments.length > 160 ? `${call.arguments.slice(0, 160)}…` : call.arguments})
-                </small>
-              ))}
-              <small title={dateTime(message.at)}>
-                {message.kind === 'feedback' ? 'feedback of the judge' : message.role === 'tool' ? 'tool' : message.conversation}, <Ago at={message.at} />
-              </small>
-            </div>
-          ))}
+          {rows
+            .filter((message) => !asking.has(message.tool_call_id))
+            .map((message) => (
+              <MessageItem key={`${message.conversation}/${message.seq}`} message={message} />
+            ))}
           {typing && <div className="message">{typing}</div>}
           <div ref={end} />
         </div>
@@ -204,14 +200,39 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
               if (text.trim() && !send.isPending) send.mutate(text.trim())
             }}
           >
-            <textarea className="input" rows={2} aria-label={`Message to ${agentId}`} placeholder="Message" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
+            <textarea className="input" rows={2} aria-label={`${question ? 'Answer' : 'Message'} to ${agentId}`} title={question} placeholder={question ? 'Your answer' : 'Message'} value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
             <Button type="submit" look="primary" isDisabled={!text.trim() || send.isPending}>
-              Send
+              {question ? 'Answer' : 'Send'}
             </Button>
           </form>
         )}
       </div>
     </Panel>
+  )
+}
+
+function MessageItem({ message }: { message: MessageRow }) {
+  const { at, conversation, kind, role, text } = message
+  const questions = message.tool_calls.flatMap((call) => questionIn(call) ?? [])
+  return (
+    <div className={`message ${role === 'user' ? 'mine' : role}`}>
+      {!questions.some((question) => question.includes(text)) && text}
+      {questions.map((question) => (
+        <p key={question} className="question">
+          {question}
+        </p>
+      ))}
+      {message.tool_calls
+        .filter((call) => !questionIn(call))
+        .map((call) => (
+          <small key={call.id} className="mono">
+            {call.name}({call.arguments.length > 160 ? `${call.arguments.slice(0, 160)}…` : call.arguments})
+          </small>
+        ))}
+      <small title={dateTime(at)}>
+        {kind === 'feedback' ? 'feedback of the judge' : role === 'tool' ? 'tool' : conversation}, <Ago at={at} />
+      </small>
+    </div>
   )
 }
 

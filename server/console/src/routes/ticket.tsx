@@ -21,29 +21,12 @@ import { Runbook } from './runbook'
 import { distinct, unsaid } from './sentences'
 import { SilenceTickets, StopWorker } from './worker-dialogs'
 
-/** Characters of the shortest id that the service makes; a shorter one is the beginning of an id. */
-const WHOLE_ID = 26
-
-/** Read the ticket with this id, or the only one of the newest whose id begins with it. */
-async function readTicket(id: string): Promise<Ticket> {
-  const found = data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } }))
-  if (id.length >= WHOLE_ID) return found
-  return found.catch(async (error: unknown) => {
-    if (!(error instanceof RequestError && error.status === 404)) throw error
-    const { tickets } = await data(GET('/api/tickets', { params: { query: { limit: 1000 } } }))
-    const matches = tickets.filter((ticket) => ticket.ticket_id.startsWith(id))
-    if (matches.length > 1) throw new RequestError(`The ids of ${matches.length} tickets begin with ${id}: give more of the id.`, 404)
-    if (!matches[0]) throw error
-    return matches[0]
-  })
-}
-
 /** One ticket: what it says, what was done, who was notified, and the queen beside it. */
 export function TicketPage() {
   const { ticketId } = useParams({ from: '/tickets/$ticketId' })
   const found = useQuery({
     queryKey: ['tickets', 'one', ticketId],
-    queryFn: () => readTicket(ticketId),
+    queryFn: () => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } })),
   })
   const navigate = useNavigate()
   const wholeId = found.data?.ticket_id ?? ticketId
@@ -51,9 +34,9 @@ export function TicketPage() {
     if (wholeId !== ticketId) void navigate({ to: '/tickets/$ticketId', params: { ticketId: wholeId }, replace: true })
   }, [wholeId, ticketId, navigate])
   useTitle(found.data ? `${found.data.agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
-  if (found.error instanceof RequestError && found.error.status === 404 && !found.data)
+  if (found.error instanceof RequestError && [404, 409].includes(found.error.status) && !found.data)
     return (
-      <Empty isPage title="There is no such ticket">
+      <Empty isPage title={found.error.status === 404 ? 'There is no such ticket' : 'Several tickets match'}>
         <p className="wrap">{found.error.message}</p>
         <Link to="/tickets" search={{}} className="link">
           Go to the tickets

@@ -6,7 +6,7 @@ import { data, GET } from '../api/client'
 import type { Severity, Ticket, TicketStatus } from '../api/schema'
 import { count, counted, money, words } from '../format'
 import { Ago, Button, Clamped, Empty, Loading, Pill, ReadError, toneOf } from '../ui/basics'
-import { Choice, isTyping, SearchInput } from '../ui/filters'
+import { Choice, Ignored, isTyping, SearchInput } from '../ui/filters'
 
 /** Groups of statuses, as people ask for them. */
 const STATUSES: Record<string, readonly TicketStatus[]> = {
@@ -20,7 +20,11 @@ const SEVERITIES: readonly Severity[] = ['critical', 'high', 'medium', 'low']
 
 /** Tickets, newest first, with filters in the address. */
 export function TicketsPage() {
-  const { status = 'live', severity = '', agent = '' } = useSearch({ from: '/tickets' })
+  const address = useSearch({ from: '/tickets' })
+  const { agent = '' } = address
+  const status = address.status && (Object.hasOwn(LABELS, address.status) || Object.hasOwn(STATUSES, address.status)) ? address.status : 'live'
+  const severity = SEVERITIES.find((one) => one === address.severity) ?? ''
+  const ignored = [address.status && address.status !== status ? `status ${address.status}` : '', address.severity && !severity ? `severity ${address.severity}` : ''].filter(Boolean)
   useTitle(agent ? `Tickets of ${agent}` : 'Tickets')
   const navigate = useNavigate()
   const change = (next: Record<string, string>): void => void navigate({ to: '/tickets', search: (before) => Object.fromEntries(Object.entries({ ...before, ...next }).filter(([, value]) => value)), replace: isTyping(agent, next.agent), resetScroll: false })
@@ -68,6 +72,7 @@ export function TicketsPage() {
           </Button>
         )}
       </div>
+      <Ignored values={ignored} onRemove={() => change({ status: status === 'live' ? '' : status, severity })} />
       <section className="panel tickets scroll-x" aria-label="Tickets" tabIndex={0}>
         {tickets.error && !rows ? (
           <ReadError error={tickets.error} retry={() => void tickets.refetch()} />

@@ -23,7 +23,7 @@ const PLACES: readonly Entry[] = [
   { id: 'p-tickets', label: 'Tickets', note: 'page', to: '/tickets' },
   { id: 'p-incidents', label: 'Incidents', note: 'page', to: '/incidents' },
   { id: 'p-talk', label: 'Talk with agents', note: 'page', to: '/talk' },
-  { id: 'p-acting', label: 'What Queenright does', note: 'page', to: '/operate/acting' },
+  { id: 'p-acting', label: 'Actions', note: 'page', to: '/operate/acting' },
   { id: 'p-stop', label: 'Emergency stop', note: 'page', to: '/operate/acting' },
   { id: 'p-breakers', label: 'Circuit breakers', note: 'page', to: '/operate/breakers' },
   { id: 'p-recoveries', label: 'Recoveries', note: 'page', to: '/operate/recoveries' },

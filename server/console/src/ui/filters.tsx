@@ -1,4 +1,5 @@
 import { useEffect, useRef, useState } from 'react'
+import { Button } from './basics'
 
 /** A search field that changes the address once typing pauses. */
 export function SearchInput({ label, value, onChange, suggestions }: { label: string; value: string; onChange: (value: string) => void; suggestions?: readonly string[] }) {
@@ -30,6 +31,19 @@ export function SearchInput({ label, value, onChange, suggestions }: { label: st
 
 /** Whether a text in the address is still being typed: Back goes to the filters before it, not to each of its parts. */
 export const isTyping = (before: string | undefined, next: string | undefined): boolean => Boolean(before && next && before !== next)
+
+/** Values of the address that do not exist, and are ignored. */
+export function Ignored({ values, onRemove }: { values: readonly string[]; onRemove: () => void }) {
+  if (!values.length) return null
+  return (
+    <p className="ignored" role="status">
+      Ignored in the address: {values.join(', ')}.{' '}
+      <Button small look="plain" onPress={onRemove}>
+        Remove
+      </Button>
+    </p>
+  )
+}
 
 /** A choice among names; an empty value is what `any` says. */
 export function Choice({ label, any = `${label}: any`, value, options, onChange }: { label: string; any?: string; value: string; options: readonly (string | readonly [string, string])[]; onChange: (value: string) => void }) {

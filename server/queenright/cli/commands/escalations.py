@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 All = Annotated[bool, typer.Option("--all", help="Include decided ones.")]
 
 
-class Decision(StrEnum):
+class EscalationDecision(StrEnum):
     """A decision about a worker."""
 
     MORE_TIME = "more_time"
@@ -60,7 +60,7 @@ def decide(
     escalation: Annotated[
         str, typer.Argument(help="Id, or its beginning, as `queenright escalations` shows it.")
     ],
-    decision: Annotated[Decision, typer.Argument(help="Decision about the worker.")],
+    decision: Annotated[EscalationDecision, typer.Argument(help="Decision about the worker.")],
     reason: Annotated[str, typer.Option(help="Reason for the audit trail.")] = "",
     minutes: Annotated[
         float | None, typer.Option(min=0.1, max=10_080, help="Minutes of more_time. Default: from settings.")
@@ -69,7 +69,7 @@ def decide(
     as_json: Json = False,
 ) -> None:
     """Decide on an escalation."""
-    if minutes is not None and decision is not Decision.MORE_TIME:
+    if minutes is not None and decision is not EscalationDecision.MORE_TIME:
         raise typer.BadParameter(f"--minutes is for more_time, not for {decision.value}")
     escalation_id = resolve_id(
         escalation,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 
-class Switch(StrEnum):
+class EmergencyStopAction(StrEnum):
     """What to do with the emergency stop."""
 
     ON = "on"
@@ -133,6 +133,8 @@ def interventions(
     if agent is not None:
         require_text(agent)
     rows = list(service.interventions.list(agent_id=agent, limit=limit))
+    if agent is not None and not rows:
+        service.agents.health(agent)  # raises for an unknown worker
     lines = (
         f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {worker_cells(i.agent_id, i.session_id)} "
         f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"
@@ -144,20 +146,22 @@ def interventions(
 @with_service
 def stop_acting(
     service: Queenright,
-    switch: Annotated[Switch, typer.Argument(help="on: stop all acting. off: resume. status: show.")],
+    switch: Annotated[
+        EmergencyStopAction, typer.Argument(help="on: stop all acting. off: resume. status: show.")
+    ],
     reason: Annotated[str, typer.Option(help="Reason for the audit trail. Required for on.")] = "",
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:
     """Set the emergency stop: no worker is acted on. Detection, judging and notifications continue."""
-    if switch is Switch.ON and not reason.strip():
+    if switch is EmergencyStopAction.ON and not reason.strip():
         raise typer.BadParameter("--reason is required to turn the emergency stop on")
-    if switch is Switch.STATUS:
+    if switch is EmergencyStopAction.STATUS:
         state = service.service.emergency_stop()
         print_result(state, _describe_stop(state), as_json=as_json)
         return
     why = reason.strip() or "released"
-    state = service.service.set_emergency_stop(switch is Switch.ON, why, by=by)
+    state = service.service.set_emergency_stop(switch is EmergencyStopAction.ON, why, by=by)
     text = "The emergency stop is on." if state.on else "The emergency stop is off; pending waits resume."
     print_result(state, text, as_json=as_json)
 

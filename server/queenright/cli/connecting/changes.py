@@ -37,7 +37,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingsChange:
     """One change of a document, as needed to undo it."""
 
     kind: str
@@ -68,7 +68,7 @@ def add(
     *,
     replace: bool = False,
     replaced: Collection[KeyPath] = (),
-) -> tuple[str, list[Change]]:
+) -> tuple[str, list[SettingsChange]]:
     """
     Return the document with the wanted settings, and the changes.
 
@@ -110,7 +110,7 @@ def add(
     return editor.text, editor.changes
 
 
-def undo(text: str, changes: Sequence[Change], suffix: str) -> str:
+def undo(text: str, changes: Sequence[SettingsChange], suffix: str) -> str:
     """Return the document with ``changes`` undone; later changes are kept."""
     editor = _Editor(text, suffix)
     for change in reversed(changes):
@@ -151,7 +151,7 @@ class _Editor:
 
     def __init__(self, text: str, suffix: str) -> None:
         self.text = text
-        self.changes: list[Change] = []
+        self.changes: list[SettingsChange] = []
         self._format = FORMATS[suffix]
         self._document = self._format.load(text)
 
@@ -169,7 +169,7 @@ class _Editor:
         parent = self.at(path[:-1])
         if path and path[-1] not in parent:
             self._change(self._format.set_member, path, kind())
-            self.changes.append(Change("container", path, kind()))
+            self.changes.append(SettingsChange("container", path, kind()))
         elif not isinstance(node, kind):
             expected = "a list" if kind is list else "an object"
             where = ".".join(path) if path else "the document"
@@ -179,15 +179,15 @@ class _Editor:
 
     def set(self, path: KeyPath, value: Any) -> None:
         self._change(self._format.set_member, path, value)
-        self.changes.append(Change("member", path, value))
+        self.changes.append(SettingsChange("member", path, value))
 
     def replace(self, path: KeyPath, value: Any, old: Any) -> None:
         self._change(self._format.set_member, path, value)
-        self.changes.append(Change("member", path, value, True, old))
+        self.changes.append(SettingsChange("member", path, value, True, old))
 
     def append(self, path: KeyPath, value: Any) -> None:
         self._change(self._format.append_item, path, value)
-        self.changes.append(Change("item", path, value))
+        self.changes.append(SettingsChange("item", path, value))
 
     def remove(self, path: Sequence[str | int]) -> None:
         self._change(self._format.remove, path)

@@ -15,7 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from queenright.cli.connecting.changes import FORMATS, Change, Item, Member, SettingsConflictError, add, undo
+from queenright.cli.connecting.changes import (
+    FORMATS,
+    Item,
+    Member,
+    SettingsChange,
+    SettingsConflictError,
+    add,
+    undo,
+)
 from queenright.cli.connecting.errors import AgentSettingsError
 
 
@@ -27,7 +35,7 @@ class ConnectRecord:
     """The file before; None if there was none."""
     written: str
     """Hash of the file after."""
-    changes: tuple[Change, ...]
+    changes: tuple[SettingsChange, ...]
     folders: tuple[str, ...]
     """Folders that were created for it."""
 
@@ -83,7 +91,10 @@ class RecordStore:
             return ConnectRecord(
                 None if original is None else base64.b64decode(original),
                 document["written"],
-                tuple(Change(**{**change, "path": tuple(change["path"])}) for change in document["changes"]),
+                tuple(
+                    SettingsChange(**{**change, "path": tuple(change["path"])})
+                    for change in document["changes"]
+                ),
                 tuple(document["folders"]),
             )
         except (ValueError, KeyError, TypeError):

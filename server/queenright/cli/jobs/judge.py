@@ -393,7 +393,7 @@ _NO_WORKERS: Final = (
 def _long_unseen(result: CheckResult, ticket: EscalationTicket) -> MissingWorker | None:
     """Return why the worker of a ticket has had no metrics for long; None if it has some."""
     unseen = result.missing.get(ticket.ticket_id)
-    return unseen if unseen is not None and unseen.long_at(result.at) else None
+    return unseen if unseen is not None and unseen.is_overdue(result.at) else None
 
 
 def _json_line(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:

@@ -31,7 +31,7 @@ Page = Callable[[int, str], Response]
 """Renders a denial as a page, from its status and reason."""
 
 
-class Guard:
+class ApiGuard:
     """
     ASGI middleware that adds the caller to the scope, or denies the request.
 

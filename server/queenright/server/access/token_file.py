@@ -44,7 +44,7 @@ def read_tokens(path: Path) -> Tokens:
         return Tokens()
     except OSError as error:
         raise InvalidTokensError(
-            f"the token file {path} cannot be read ({error.strerror}); let the service's user read it"
+            f"the token file {path} cannot be read ({error.strerror}); make it readable by the service's user"
         ) from None
     if len(content) > _MAX_BYTES:
         raise InvalidTokensError(

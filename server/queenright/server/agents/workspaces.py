@@ -16,7 +16,7 @@ from queenright.health.settings import InterventionSettings
 from queenright.health.store import StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import MASK, redact
-from queenright.judge.agent_workspace import Change
+from queenright.judge.agent_workspace import FileChange
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
@@ -44,7 +44,7 @@ class LoadedWorkspaces:
         agents: The loaded agents.
         bus: Logs what is changed, before it is changed.
         stop: The emergency stop, which also stops changes.
-        settings: Whether changes are only recorded: as terminations are, because a restart stops runs.
+        settings: In a dry run of terminations, changes are only recorded, because a restart stops runs.
         clock: Seconds since the epoch.
     """
 
@@ -82,7 +82,9 @@ class LoadedWorkspaces:
 
         return await self._on_disk(read)
 
-    async def write_file(self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str) -> Change:
+    async def write_file(
+        self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
+    ) -> FileChange:
         """Replace a passage of a file, or write it as a whole."""
         self._refuse_if_stopped()
         files = self._files(agent_id)
@@ -95,13 +97,13 @@ class LoadedWorkspaces:
         diff, counts = _diff(path, present or "", text)
         if self._is_dry:
             await self._record("change_file", agent_id, ordered_by, f"dry run: {path}: {counts}")
-            return Change(diff, f"dry run: {path} was not changed")
+            return FileChange(diff, f"dry run: {path} was not changed")
         await self._record("change_file", agent_id, ordered_by, f"{path}: {counts}")
         version = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         backup = await self._on_disk(lambda: files.write(path, text, expected=present, version=version))
         summary = f"{path} was changed ({counts})" if backup else f"{path} was created ({counts})"
         where = f"; the earlier version is in {backup}" if backup else ""
-        return Change(diff, f"{summary}{where}. The agent uses it after a restart")
+        return FileChange(diff, f"{summary}{where}. The agent uses it after a restart")
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
         """Load the agent again from its folder; its runs are paused."""
@@ -124,9 +126,9 @@ class LoadedWorkspaces:
                 if self._agents.slots.get(agent_id) is slot
                 else f"it is not loaded now; load it with `queenright agents load {slot.path}`"
             )
-            raise ToolError(f"{agent_id} could not be loaded again, {state}: {error}") from error
-        _log.info("agent %r was loaded again by order of %s", redact(agent_id, 200), redact(ordered_by, 100))
-        return f"{agent_id} was loaded again from {slot.path}. {_describe(running, agent_id, 'were')}"
+            raise ToolError(f"{agent_id} could not be reloaded, {state}: {error}") from error
+        _log.info("agent %r was reloaded; requested by %s", redact(agent_id, 200), redact(ordered_by, 100))
+        return f"{agent_id} was reloaded from {slot.path}. {_describe(running, agent_id, 'were')}"
 
     # -- inside ---------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from functools import partial
 from importlib.metadata import version
 from socket import gethostname
 from typing import Final
@@ -39,9 +38,7 @@ from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.standby import create_standby_app
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.metrics.families import counter
-from queenright.server.ops.sockets import serve_app
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.grpc_refusal import OtlpProtocol
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
@@ -304,10 +301,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             access=ports.access,
             bound=ports.otlp.getsockname()[0],
         )
-        await stack.enter_async_context(
-            serve_app(guarded, ports.otlp, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
-        )
-        await stack.enter_async_context(serve_app(member.front.api, ports.api))
+        await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
         running = asyncio.create_task(member.run())
         stack.push_async_callback(_stop, member, running)
         yield member

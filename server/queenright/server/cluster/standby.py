@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from queenright import api
 from queenright.server.access.access import Access
-from queenright.server.access.api_guard import Guard
+from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.caller import can_view_fleet
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import PROMETHEUS_TEXT
@@ -68,7 +68,7 @@ def create_standby_app(
     middleware = [
         Middleware(HeadMiddleware),
         Middleware(Gate, names=names),
-        Middleware(Guard, access=access, bound=bound, page=render_error),
+        Middleware(ApiGuard, access=access, bound=bound, page=render_error),
     ]
     routes = WithState(_create_routes(), {"cluster": state, "registry": registry})
     return Starlette(routes=[Mount("/", routes)], middleware=middleware)

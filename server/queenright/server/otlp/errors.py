@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from queenright.instrumentation.errors import QueenrightError
 
+OTLP_PATHS = frozenset({"/v1/traces", "/v1/logs", "/v1/metrics"})
+
 INVALID_ARGUMENT = 3
 DEADLINE_EXCEEDED = 4
 NOT_FOUND = 5
@@ -30,6 +32,14 @@ class OverloadedError(QueenrightError):
     def __init__(self, *, retry_after: int = 5) -> None:
         super().__init__("the service is overloaded; retry later")
         self.retry_after = retry_after
+
+
+def wrong_port_reason(otlp_url: str) -> str:
+    """Return what a client has to change that sends telemetry to the port of the API."""
+    return (
+        "this is the port of the API; send telemetry over HTTP to the telemetry port: set "
+        f"OTEL_EXPORTER_OTLP_ENDPOINT={otlp_url} and OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+    )
 
 
 def malformed_error(reason: str) -> RejectedRequestError:

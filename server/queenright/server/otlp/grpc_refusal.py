@@ -1,5 +1,5 @@
 """
-gRPC on the OTLP/HTTP port.
+gRPC and TLS on a port that serves HTTP/1.1.
 
 Exporters whose default protocol is gRPC open an HTTP/2 connection. Each of their calls is answered with
 UNIMPLEMENTED and the setting to change, so that the exporter prints it.
@@ -7,6 +7,7 @@ UNIMPLEMENTED and the setting to change, so that the exporter prints it.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,8 +16,11 @@ from urllib.parse import quote
 from queenright.server.middleware.connections import Connections, GuardedProtocol
 from queenright.server.otlp.errors import UNIMPLEMENTED
 
+_log = logging.getLogger(__name__)
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of every HTTP/2 connection (RFC 9113 §3.4)."""
+_TLS_HANDSHAKE: Final = b"\x16\x03"
 GRPC_REASON: Final = (
     "this port accepts OTLP over HTTP, not gRPC; "
     "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf where the agent runs"
@@ -32,9 +36,15 @@ _MAX_REPLIES: Final = 256
 
 
 class GrpcRefusal:
-    """Refuses the calls of one HTTP/2 connection. No I/O: takes received bytes and returns bytes to send."""
+    """
+    Refuses the calls of one HTTP/2 connection. No I/O: takes received bytes and returns bytes to send.
 
-    def __init__(self) -> None:
+    Args:
+        reason: What the client has to change.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
         self._buffer = b""
         self._replies = 0
         self.is_finished = False
@@ -51,24 +61,23 @@ class GrpcRefusal:
             if self.is_finished or len(self._buffer) < 9 + length:
                 break
             payload, self._buffer = self._buffer[9 : 9 + length], self._buffer[9 + length :]
-            if reply := _reply(kind, flags, stream & 0x7FFF_FFFF, payload):
+            if reply := self._reply(kind, flags, stream & 0x7FFF_FFFF, payload):
                 self._replies += 1
                 reply_frames += reply
         if self.is_finished:
             reply_frames += _frame(
-                _GOAWAY, 0, 0, struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + GRPC_REASON.encode()
+                _GOAWAY, 0, 0, struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + self._reason.encode()
             )
         return reply_frames
 
-
-def _reply(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    if kind == _HEADERS:
-        return _frame(_HEADERS, _END_STREAM_AND_HEADERS, stream, _TRAILERS)
-    if kind == _SETTINGS and not flags & _ACK:
-        return _frame(_SETTINGS, 0, 0, b"") + _frame(_SETTINGS, _ACK, 0, b"")
-    if kind == _PING and not flags & _ACK:
-        return _frame(_PING, _ACK, 0, payload)
-    return b""
+    def _reply(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        if kind == _HEADERS:
+            return _frame(_HEADERS, _END_STREAM_AND_HEADERS, stream, _trailers(self._reason))
+        if kind == _SETTINGS and not flags & _ACK:
+            return _frame(_SETTINGS, 0, 0, b"") + _frame(_SETTINGS, _ACK, 0, b"")
+        if kind == _PING and not flags & _ACK:
+            return _frame(_PING, _ACK, 0, payload)
+        return b""
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -89,20 +98,22 @@ def _varint(number: int) -> bytes:
     return bytes([*encoded, number])
 
 
-_TRAILERS: Final = (
-    _STATUS_200
-    + _header(b"content-type", b"application/grpc")
-    + _header(b"grpc-status", str(UNIMPLEMENTED).encode())
-    + _header(b"grpc-message", quote(GRPC_REASON, safe=" ;,=/").encode())
-)
+def _trailers(reason: str) -> bytes:
+    return (
+        _STATUS_200
+        + _header(b"content-type", b"application/grpc")
+        + _header(b"grpc-status", str(UNIMPLEMENTED).encode())
+        + _header(b"grpc-message", quote(reason, safe=" ;,=/:").encode())
+    )
 
 
-class OtlpProtocol(GuardedProtocol):
+class Http1Protocol(GuardedProtocol):
     """
-    HTTP/1.1 for the OTLP port; a connection that begins with HTTP/2's preface is refused call by call.
+    HTTP/1.1; a connection that begins with HTTP/2's preface is refused call by call, one with TLS at once.
 
     Args:
-        on_grpc: Called with the client's address for each refused connection.
+        on_grpc: Called with the client's address and ``reason`` for each refused gRPC connection.
+        reason: What a gRPC client has to change.
         connections: The connections of the port.
         arguments: Those of uvicorn.
     """
@@ -111,26 +122,46 @@ class OtlpProtocol(GuardedProtocol):
     _start = b""
     _refusal: GrpcRefusal | None = None
 
-    def __init__(self, on_grpc: Callable[[str], None], connections: Connections, **arguments: Any) -> None:
+    def __init__(
+        self,
+        on_grpc: Callable[[str, str], None],
+        reason: str,
+        connections: Connections,
+        **arguments: Any,
+    ) -> None:
         super().__init__(connections, **arguments)
         self._on_grpc = on_grpc
+        self._reason = reason
 
     def data_received(self, data: bytes) -> None:
-        """Refuse HTTP/2; pass anything else on."""
+        """Refuse HTTP/2 and TLS; pass anything else on."""
         if self._refusal is not None:
             self._refuse(self._refusal, data)
             return
         if not self._is_http1:
             self._start += data
             if self._start.startswith(PREFACE):
-                self._refusal = GrpcRefusal()
-                self._on_grpc(self.client[0] if self.client else "")
+                self._refusal = GrpcRefusal(self._reason)
+                self._on_grpc(self._address, self._reason)
                 self._refuse(self._refusal, self._start[len(PREFACE) :])
                 return
             if PREFACE.startswith(self._start):
                 return  # a part of it
+            if self._start.startswith(_TLS_HANDSHAKE):
+                _log.warning(
+                    "A client at %s was refused: it uses HTTPS on port %d, which serves HTTP; "
+                    "use http:// in its URL.",
+                    self._address,
+                    self.server[1] if self.server else 0,
+                )
+                self.send_400_response("")
+                return
             self._is_http1, data, self._start = True, self._start, b""
         super().data_received(data)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else "an unknown address"
 
     def _refuse(self, refusal: GrpcRefusal, data: bytes) -> None:
         # Not closed after the answer: bytes that the client still sends would reset the connection before

@@ -52,7 +52,6 @@ from queenright.server.otlp.errors import (
     unavailable_error,
 )
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.grpc_refusal import GRPC_REASON
 from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
 from queenright.server.otlp.protobuf_split import MAX_GROUPS, MAX_PIECE, split_request
 from queenright.server.telemetry.assembler import Assembler
@@ -202,17 +201,15 @@ class OtlpReceiver:
         else:
             raise ValueError(f"the OTLP receiver does not support {scope['type']}")
 
-    def refuse_grpc(self, address: str) -> None:
+    def refuse_grpc(self, address: str, reason: str) -> None:
         """Count the connection of a gRPC client, and log it at most once an hour."""
         now = self._clock()
         self.counts.requests += 1
         self.counts.refused += 1
-        self._intake.add_refusal(GRPC_PATH, 505, GRPC_REASON, now)
+        self._intake.add_refusal(GRPC_PATH, 505, reason, now)
         if now - self._grpc_logged_at >= NOTICE_INTERVAL_SECONDS:
             self._grpc_logged_at = now
-            logger.warning(
-                "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
-            )
+            logger.warning("A gRPC client at %s was refused: %s.", address, reason)
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}

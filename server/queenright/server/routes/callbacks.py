@@ -158,5 +158,5 @@ def _single_header(request: Request, name: str) -> str:
     """Return a header; a signed request that has it twice is forged."""
     values = request.headers.getlist(name)
     if len(values) > 1:
-        raise HTTPException(400, f"the header {name} comes {len(values)} times; send it once")
+        raise HTTPException(400, f"the header {name} is present {len(values)} times; send it once")
     return values[0] if values else ""

@@ -24,6 +24,7 @@ from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
 from queenright.alerting.symptom_webhook import InvalidWebhookError
 from queenright.api.problem import Problem
 from queenright.health.breakers.registry import BreakerNotFoundError
+from queenright.health.evaluation_thresholds import InvalidThresholdError
 from queenright.health.former_names import find_current_name
 from queenright.health.heartbeat import InvalidHeartbeatError
 from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
@@ -38,7 +39,6 @@ from queenright.health.monitoring_service import (
 )
 from queenright.health.process_breakers import ProcessBreakerError
 from queenright.health.store import StoreError
-from queenright.health.thresholds import InvalidThresholdError
 from queenright.health.tickets import (
     TicketClosedError,
     TicketNotFoundError,
@@ -68,6 +68,7 @@ from queenright.server.agents.manager import (
 )
 from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.http.problems import MAX_TEXT_LENGTH, problem, problem_response
+from queenright.server.otlp.errors import OTLP_PATHS, wrong_port_reason
 from queenright.server.reload import NoSettingsFileError
 from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.settings import InvalidSettingsError
@@ -150,6 +151,9 @@ def problem_of(request: Request, error: Exception) -> Problem | None:
         title = str(error.detail)
         if title == HTTPStatus.NOT_FOUND.phrase:  # the router's
             title = f"there is no {shorten_value(request.url.path)}; the API is described at /docs"
+            if request.url.path in OTLP_PATHS:
+                otlp = request.app.state.service.settings.otlp
+                title = wrong_port_reason(f"http://{request.url.hostname}:{otlp.port}")
         return _problem(error.status_code, title)
     if isinstance(error, RequestValidationError):
         return _invalid_request(request, error)

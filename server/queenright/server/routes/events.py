@@ -141,7 +141,7 @@ class Shares:
         self.each = max(1, most // 4)
         self._open: Counter[str] = Counter()
 
-    def full(self, caller: Caller) -> bool:
+    def is_used_up(self, caller: Caller) -> bool:
         """Return whether a caller has its share. A caller on loopback without a token has no share."""
         local = not caller.token_id and is_loopback(caller.address)
         return not local and self._open[caller.key] >= self.each
@@ -326,7 +326,7 @@ async def _open_stream(
             f"there are {shares.most} event streams already; end one first",
             headers={"Retry-After": "5"},
         )
-    if shares.full(caller):
+    if shares.is_used_up(caller):
         raise HTTPException(
             503,
             f"you have {shares.each} event streams already, as many as one caller may; end one first",

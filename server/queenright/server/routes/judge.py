@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from fastapi import APIRouter
 from pydantic import ValidationError
 
@@ -36,8 +34,7 @@ async def list_judge_checks(
 
 def check_row(event: AgentEvent) -> api.JudgeCheck:
     """Return the check that an event records. Invalid fields are left out."""
-    checked_at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="seconds")
-    data = {**event.data, "checked_at": checked_at}
+    data = {**event.data, "checked_at": event.time}
     try:
         return api.JudgeCheck.model_validate(data)
     except ValidationError as error:

@@ -28,6 +28,8 @@ from queenright.server.views.ticket_timeline import timeline
 router = APIRouter(prefix="/api", tags=["tickets"])
 
 TicketId = Annotated[str, Path(description="The ticket's id.")]
+_CANDIDATES = 5
+"""Tickets that are named if an abbreviated id is ambiguous."""
 _LATEST = 253_402_300_799.0
 
 
@@ -68,6 +70,30 @@ async def find_ticket(service: Service, ticket_id: str) -> EscalationTicket:
     if ticket is None:
         raise HTTPException(404, f"there is no ticket {ticket_id!r}")
     return ticket
+
+
+async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTicket:
+    """
+    Return the ticket with this id, or the only one whose id begins with ``prefix``.
+
+    Raises:
+        HTTPException: 404 if there is none, 409 with candidates if there are several.
+    """
+    ticket = await service.tickets.find(prefix)
+    if ticket is not None:
+        return ticket
+    matches = await service.tickets.find_by_prefix(prefix, _CANDIDATES + 1)
+    if not matches:
+        raise HTTPException(
+            404,
+            f"there is no ticket {prefix[:80]!r}, and no ticket's id begins with it; "
+            "`queenright tickets --all` lists them",
+        )
+    if len(matches) > 1:
+        named = ", ".join(f"{match.ticket_id} ({match.agent_id})" for match in matches[:_CANDIDATES])
+        count = f"more than {_CANDIDATES}" if len(matches) > _CANDIDATES else len(matches)
+        raise HTTPException(409, f"{count} tickets begin with {prefix!r}: {named}; give more of the id")
+    return matches[0]
 
 
 async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
@@ -152,10 +178,17 @@ async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id
     return ticket
 
 
-@router.get("/tickets/{ticket_id}", **operation(errors=(404,)))
-async def get_ticket(service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
+@router.get(
+    "/tickets/{ticket_id}",
+    **operation(errors={404: "There is no such ticket.", 409: "The ids of several tickets begin with it."}),
+)
+async def get_ticket(
+    service: ServiceDep,
+    ticket_id: Annotated[str, Path(description="The ticket's id, or any unique beginning of it.")],
+) -> api.Ticket:
     """Return a ticket."""
-    return await read_ticket(service, ticket_id)
+    [row] = await _rows(service, [await find_ticket_by_prefix(service, ticket_id)])
+    return row
 
 
 @router.post("/tickets/{ticket_id}/acknowledge", **operation(errors=(404, 409)))

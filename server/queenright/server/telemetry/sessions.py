@@ -40,7 +40,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlannedEvent:
     """A future event of the session; ``at`` is in nanoseconds."""
 
     type: EventType
@@ -85,7 +85,7 @@ class Session:
         """Calls that continue after their first answer; or the end of one, if it arrived first."""
         self._notes: dict[str, dict[str, Any]] = {}
         """Data of open tool calls, by call id."""
-        self._mcp_changes: list[Change] = []
+        self._mcp_changes: list[PlannedEvent] = []
         """Changes of MCP servers that arrived before the session started."""
 
     def update_name(self, observation: Observation) -> str:
@@ -171,7 +171,7 @@ class Session:
                 # The end came from a hook and has our time; this one is late by its delivery time at most.
                 observation.start, observation.end = min(observation.start, ended_at), ended_at
 
-    def apply(self, observation: Observation, now: int) -> Iterator[Change]:
+    def apply(self, observation: Observation, now: int) -> Iterator[PlannedEvent]:
         """Yield the changes of one record; ``now`` is in nanoseconds since the epoch."""
         self._adjust_clock(observation, now)
         at = observation.end or observation.start
@@ -191,7 +191,7 @@ class Session:
             self.run.open = True
             start = {"framework": observation.library, "version": observation.version, "start_records": True}
             fields = {k: v for k, v in start.items() if v != ""}
-            yield Change(EventType.EXECUTION_STARTED, observation.start, fields | self.origin)
+            yield PlannedEvent(EventType.EXECUTION_STARTED, observation.start, fields | self.origin)
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
         is_working = False
@@ -201,7 +201,7 @@ class Session:
         if is_working and self._requests:
             yield self._wait_change(at)  # another call or a sub-agent is still running
 
-    def _apply_work(self, observation: Observation, at: int) -> Iterator[Change]:
+    def _apply_work(self, observation: Observation, at: int) -> Iterator[PlannedEvent]:
         is_news = self.run.open and at >= self._last
         self._last = max(self._last, at)
         match observation.kind:
@@ -217,7 +217,7 @@ class Session:
                 make_room(self._notes, MAX_CALLS)
                 self._notes[str(observation.data.get("call_id"))] = observation.failure
 
-    def _apply_mcp_change(self, observation: Observation, at: int) -> Iterator[Change]:
+    def _apply_mcp_change(self, observation: Observation, at: int) -> Iterator[PlannedEvent]:
         """
         Report a change of an MCP server. It is not work: it does not start a session or end a wait.
 
@@ -225,13 +225,13 @@ class Session:
         """
         if self.run.open and at <= self.run.ended_at:
             return  # late, from an earlier run
-        change = Change(EventType.MCP_SERVER_CHANGED, at, observation.data)
+        change = PlannedEvent(EventType.MCP_SERVER_CHANGED, at, observation.data)
         if self.run.open or self.run.ended_at:
             yield change
         elif len(self._mcp_changes) < MAX_MCP_CHANGES:
             self._mcp_changes.append(change)
 
-    def _apply_wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         if observation.end:
             request_id = observation.identity.removesuffix(ANSWERED_SUFFIX)
             yield from self._end_wait([request_id] if request_id in self._requests else [], at)
@@ -240,7 +240,7 @@ class Session:
             if call is not None and not self._requests:
                 data = observation.data | {"tool": call.tool}
                 self._requests[observation.identity] = _Request(call.id, at, data)
-                yield Change(EventType.WORKER_WAITING, at, data)
+                yield PlannedEvent(EventType.WORKER_WAITING, at, data)
         elif is_news:
             self._is_model_pending = False
             data = {key: value for key, value in observation.data.items() if key != "args_hash"}
@@ -249,14 +249,14 @@ class Session:
                 requested_calls = {request.call for request in self._requests.values()}
                 call = self._calls.find_open(data["tool"], observation.data.get("args_hash"), requested_calls)
                 self._requests[observation.identity] = _Request("" if call is None else call.id, at, data)
-            yield Change(EventType.WORKER_WAITING, at, data)
+            yield PlannedEvent(EventType.WORKER_WAITING, at, data)
 
-    def _wait_change(self, at: int) -> Change:
+    def _wait_change(self, at: int) -> PlannedEvent:
         """Return the current wait, or that it no longer waits."""
         last = next(reversed(self._requests.values()), None)
-        return Change(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
+        return PlannedEvent(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
 
-    def _end_wait(self, answered: Sequence[bytes], at: int) -> Iterator[Change]:
+    def _end_wait(self, answered: Sequence[bytes], at: int) -> Iterator[PlannedEvent]:
         """Close answered permission requests."""
         for identity in answered:
             del self._requests[identity]
@@ -287,7 +287,7 @@ class Session:
         """Return whether a permission request is still open."""
         return identity in self._requests
 
-    def _apply_turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         is_over = self._turns.get(observation.call) if observation.call else None
         if observation.end:
             self._note_turn(observation.call, True)
@@ -295,13 +295,13 @@ class Session:
             self._failure = observation.failure or self._failure
             if is_news:
                 self._is_model_pending, self._is_turn_over = False, True
-                yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
+                yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
         elif is_over is None:
             self._note_turn(observation.call, False)
             if is_news:
                 self._is_turn_over = False
                 if self._is_new_prompt(observation):
-                    yield Change(EventType.CLIENT_INPUT_RECEIVED, at, {})
+                    yield PlannedEvent(EventType.CLIENT_INPUT_RECEIVED, at, {})
                 yield from self._ask_model(at)
 
     def _is_new_prompt(self, observation: Observation) -> bool:
@@ -321,7 +321,7 @@ class Session:
         make_room(self._turns, MAX_TURNS)
         self._turns[prompt] = is_over
 
-    def _apply_model_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_model_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         if not observation.end:
             if is_news:
                 yield from self._ask_model(at)
@@ -334,7 +334,7 @@ class Session:
                 # The first source of the call did not report its cost.
                 call.has_cost = True
                 data = {"cost_usd": cost, "amends": True, "priced_tokens": call.unpriced_tokens}
-                yield Change(EventType.LLM_CALL_COMPLETED, call.end, data)
+                yield PlannedEvent(EventType.LLM_CALL_COMPLETED, call.end, data)
             return
         call.has_cost = cost is not None
         call.unpriced_tokens = 0 if call.has_cost else _tokens_of(observation.data)
@@ -343,23 +343,23 @@ class Session:
         if observation.end >= self._answered_at:
             self._failure, self._answered_at = failure, observation.end
         step = failure | {key: observation.data[key] for key in ("duration",) if key in observation.data}
-        yield Change(EventType.LLM_CALL_COMPLETED, observation.end, observation.data)
+        yield PlannedEvent(EventType.LLM_CALL_COMPLETED, observation.end, observation.data)
         if observation.is_step:
             # A turn of the model is a step; its tool calls come after it.
-            yield Change(EventType.STEP_COMPLETED, observation.end, step | {"is_model_turn": True})
+            yield PlannedEvent(EventType.STEP_COMPLETED, observation.end, step | {"is_model_turn": True})
             self.run.last_llm = str(observation.end)
         if observation.end >= self._model_asked_at:
             self._is_model_pending = False
         elif self._is_model_pending:
             # A late record of an earlier call; the current one is still open.
-            yield Change(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
+            yield PlannedEvent(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
         if is_news and observation.requested_tools is not None:
             yield from self._start_tools(observation, observation.requested_tools)
 
-    def _start_tools(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
+    def _start_tools(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[PlannedEvent]:
         """Start the tool calls of a model response; a response without tool calls ends the turn."""
         if not tools:
-            yield Change(
+            yield PlannedEvent(
                 EventType.WORKER_WAITING, observation.end, {"reason": WaitingReason.USER_INPUT.value}
             )
         for index, tool in enumerate(tools):
@@ -368,7 +368,7 @@ class Session:
             )
             yield from self._apply_tool_call(start, start.start, True)
 
-    def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         if observation.continuation and observation.end:
             continued = self._continued.pop(observation.continuation, None)
             if not isinstance(continued, Call):
@@ -386,7 +386,7 @@ class Session:
             self._continue(observation.continuation, call)
             if isinstance(pending, Observation):
                 if is_new:
-                    yield Change(
+                    yield PlannedEvent(
                         EventType.TOOL_CALL_STARTED,
                         observation.start,
                         observation.data | {"call_id": call.id},
@@ -411,7 +411,7 @@ class Session:
                 self._is_turn_over = self._is_turn_over and bool(observation.subagent)
                 data.pop("args_hash", None)
                 data.pop("effect", None)
-                yield Change(EventType.TOOL_CALL_STARTED, observation.start, data)
+                yield PlannedEvent(EventType.TOOL_CALL_STARTED, observation.start, data)
             return
         self._calls.end(call, observation.end)
         if call.effect:
@@ -425,11 +425,11 @@ class Session:
         data["turn"] = self.run.last_llm or call.id
         if call.subagent:
             data["subagent"], data["turn"] = call.subagent, f"{call.subagent} {data['turn']}"
-        yield Change(EventType.TOOL_CALL_COMPLETED, observation.end, data)
+        yield PlannedEvent(EventType.TOOL_CALL_COMPLETED, observation.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
             if self._is_turn_over and call.subagent:
                 # It is unknown whether the sub-agent continues; its parent waits for a prompt.
-                yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
+                yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
                 yield from self._ask_model(at)
 
@@ -437,33 +437,33 @@ class Session:
         make_room(self._continued, MAX_CONTINUED)
         self._continued[continuation] = observation
 
-    def _correct_to_failed(self, call: Call, observation: Observation) -> Iterator[Change]:
+    def _correct_to_failed(self, call: Call, observation: Observation) -> Iterator[PlannedEvent]:
         """Correct a call to failed, if the source that reported its end did not know."""
         failure = observation.failure
         if not observation.end or not failure or call.has_failed:
             return
         call.has_failed = True
         data = {"tool": call.tool, "call_id": call.id, "outcome": ToolOutcome.ERROR.value, "amends": True}
-        yield Change(EventType.TOOL_CALL_COMPLETED, call.end, data | failure)
+        yield PlannedEvent(EventType.TOOL_CALL_COMPLETED, call.end, data | failure)
 
-    def _ask_model(self, at: int) -> Iterator[Change]:
+    def _ask_model(self, at: int) -> Iterator[PlannedEvent]:
         if not self._is_model_pending:
             self._is_model_pending, self._model_asked_at = True, at
             self._requests.clear()
-            yield Change(EventType.LLM_CALL_STARTED, at, {})
+            yield PlannedEvent(EventType.LLM_CALL_STARTED, at, {})
 
-    def _end_session(self, at: int) -> Iterator[Change]:
+    def _end_session(self, at: int) -> Iterator[PlannedEvent]:
         if not self.run.open:
             return
         self.run.open, self.run.ended_at = False, at
         self._last = max(self._last, at)
         yield self._end_change()
 
-    def _end_change(self) -> Change:
+    def _end_change(self) -> PlannedEvent:
         """Return the end of the session with its known outcome."""
         self.run.has_failed = bool(self._failure)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
-        return Change(kind, self.run.ended_at, self._failure)
+        return PlannedEvent(kind, self.run.ended_at, self._failure)
 
 
 def _tokens_of(data: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ from queenright.alerting.notification_text import current_analysis
 from queenright.alerting.silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState
-from queenright.health.interventions.ladder import Ladder, LadderInputs, Step, next_step
+from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, next_step
 from queenright.health.monitor import WorkerHealth
 from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.tickets import EscalationTicket
@@ -240,7 +240,7 @@ def _acting(service: Service, now: float) -> api.Acting:
     )
 
 
-def _next(service: Service, ladder: Ladder) -> Step | None:
+def _next(service: Service, ladder: Ladder) -> LadderStep | None:
     """
     Return the next step of a ladder; None for a ladder that is not shown.
 
@@ -249,10 +249,10 @@ def _next(service: Service, ladder: Ladder) -> Step | None:
     settings = service.settings.health_monitoring
     worker = service.monitor.get(ladder.agent_id, ladder.session_id)
     if worker is None:
-        return None if ladder.is_untouched else Step(ladder=ladder)
+        return None if ladder.is_untouched else LadderStep(ladder=ladder)
     step = next_step(ladder, LadderInputs.of(worker, settings), settings)
     if not settings.intervention.enabled:
-        step = Step(ladder=step.ladder)
+        step = LadderStep(ladder=step.ladder)
     if step.ladder is None or (step.ladder.is_untouched and step.action is None):
         return None
     return step

@@ -58,17 +58,15 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             and worker.key not in asking
         ):
             yield _question(worker, _node_that_asks(service, worker))
-    tickets = {
-        ticket.ticket_id: ticket
-        for ticket in service.tickets.open_tickets()
-        if ticket.acknowledged_at is None
-    }
+    shared: set[str] = set()
+    recent = {ticket.ticket_id: ticket for ticket in service.tickets.recent_tickets()}
     for incident in open_incidents(service):
-        shared = [tickets.pop(ticket_id) for ticket_id in incident.ticket_ids if ticket_id in tickets]
-        if shared:
-            yield _incident(incident, shared)
-    for ticket in tickets.values():
-        if ticket.status is TicketStatus.INTERVENING and ticket.severity.rank >= Severity.HIGH.rank:
+        shared.update(incident.ticket_ids)
+        if item := _incident(incident, [recent[ticket_id] for ticket_id in incident.ticket_ids]):
+            yield item
+    for ticket in service.tickets.open_tickets():
+        is_grave = ticket.severity.rank >= Severity.HIGH.rank
+        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in shared:
             yield _ticket(service, ticket)
 
 
@@ -192,8 +190,13 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     )
 
 
-def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.AttentionItem:
-    """Return the item of an incident with these tickets, the first one of which says what happened."""
+def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.AttentionItem | None:
+    """Return the item of an incident, the first ticket of which says what happened; None if it is in hand."""
+    unacknowledged = [ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None]
+    # Its sessions have ended, and the cause holds: nobody has seen it.
+    is_abandoned = not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets)
+    if not unacknowledged and not is_abandoned:
+        return None
     kind, _, name = incident.cause.partition(":")
     title = _CAUSES.get(kind, "Many workers got worse at once")
     return _item(
@@ -203,9 +206,10 @@ def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.At
         f"{title} {name}".rstrip(),
         incident.opened_at,
         severity=incident.severity,
-        text=tickets[0].cause,
+        text=(unacknowledged or tickets)[0].cause,
         ticket_id=incident.incident_id,
-        agents=_first_names([ticket.agent_id for ticket in tickets]),
+        options=["acknowledge"] if unacknowledged else [],
+        agents=_first_names(ticket.agent_id for ticket in tickets),
         workers=incident.workers,
     )
 

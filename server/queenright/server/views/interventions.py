@@ -10,9 +10,9 @@ from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.approval import Approval, describe_requester
 from queenright.health.interventions.intervention import Escalation
-from queenright.health.interventions.ladder import Ladder, Level, Step
+from queenright.health.interventions.ladder import Ladder, LadderStep, Level
 from queenright.health.interventions.storm import ActionBudget, StormWatch
-from queenright.health.interventions.switch import Switch
+from queenright.health.interventions.switch import SwitchState
 from queenright.health.recovery.recovery import Recovery
 from queenright.server.views.formatting import ago, clock_time
 
@@ -21,11 +21,11 @@ _ROW_LIMIT: Final = 20
 
 def acting_view(
     *,
-    stop: Switch,
+    stop: SwitchState,
     storm: StormWatch,
     budget: ActionBudget,
     dry_run: bool,
-    ladders: Iterable[tuple[Ladder, Step]],
+    ladders: Iterable[tuple[Ladder, LadderStep]],
     pending: Iterable[Escalation],
     approvals: Iterable[Approval],
     breakers: Iterable[BreakerStatus],
@@ -75,7 +75,7 @@ def acting_view(
     )
 
 
-def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
+def _brakes(stop: SwitchState, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
     """Return what limits interventions, a sentence each."""
     brakes = []
     if stop.on:
@@ -98,7 +98,7 @@ def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
     return f"nudge {ladder.nudges} {'(dry run)' if dry_run else 'sent'}"
 
 
-def _ladder_row(ladder: Ladder, step: Step, now: float, *, dry_run: bool) -> api.StatusLadder:
+def _ladder_row(ladder: Ladder, step: LadderStep, now: float, *, dry_run: bool) -> api.StatusLadder:
     level = ladder.level
     due_at = step.at if step.action is not None else ladder.until
     if step.action is None and due_at is not None and due_at <= now:

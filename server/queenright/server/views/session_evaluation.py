@@ -7,10 +7,10 @@ from typing import Any
 
 from queenright import api
 from queenright.health.detector_values import detector_values
+from queenright.health.evaluation_thresholds import thresholds
 from queenright.health.findings import Finding
 from queenright.health.session_replay import Moment, list_fired, make_monotonic, replay, state_at
 from queenright.health.settings import HealthSettings
-from queenright.health.thresholds import thresholds
 from queenright.runtime.events import AgentEvent
 from queenright.server.views.session_steps import STEP_EVENTS, SessionSteps
 

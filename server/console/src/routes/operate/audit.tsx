@@ -119,7 +119,11 @@ function Row({ row }: { row: AuditedEvent }) {
         </time>
         <strong className="wrap">{words(row.type)}</strong>
         <span className="clip" title={reason === undefined ? row.agent_id : `${row.agent_id} ${String(reason)}`}>
-          {row.agent_id} {reason !== undefined && <span className="muted">{String(reason)}</span>}
+          {(row.agent_id || reason !== undefined) && (
+            <>
+              {row.agent_id} {reason !== undefined && <span className="muted">{String(reason)}</span>}
+            </>
+          )}
         </span>
         <span className="muted number">
           <Ago at={row.time} />

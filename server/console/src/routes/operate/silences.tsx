@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { data, DELETE, GET } from '../../api/client'
-import { callerQuery } from '../../api/queries'
+import { alertmanagerQuery, callerQuery, NO_ALERTMANAGER } from '../../api/queries'
 import type { Silence } from '../../api/schema'
 import { useNow } from '../../clock'
 import { counted, dateTime, duration } from '../../format'
@@ -14,6 +14,7 @@ import { useState } from 'react'
 export function Silences() {
   const found = useQuery({ queryKey: ['tickets', 'silences'], queryFn: () => data(GET('/api/silences')) })
   const rows = found.data?.silences
+  const mayNotify = useQuery(alertmanagerQuery).data
   return (
     <Panel title={rows?.length ? counted(rows.length, 'silence') : 'Silences'}>
       {found.error && !found.data ? (
@@ -25,7 +26,7 @@ export function Silences() {
           {found.data?.unknown && <p className="problem">{found.data.unknown}</p>}
           {rows.length === 0 && (
             <Empty title="Nothing is silenced">
-              <p>Every notification that the queen approves is sent. Silence a ticket on its page; it then sends nothing until the silence ends.</p>
+              <p>{mayNotify === false ? NO_ALERTMANAGER : 'Every notification that the queen approves is sent. Silence a ticket on its page; it then sends nothing until the silence ends.'}</p>
               <Link to="/tickets" search={{}} className="link">
                 Go to the tickets
               </Link>

@@ -3,7 +3,7 @@ import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
 import { nudgeWorker, sayOutcome } from '../../api/acts'
 import { data, GET, POST } from '../../api/client'
-import { callerQuery, loadedQuery } from '../../api/queries'
+import { alertmanagerQuery, callerQuery, loadedQuery } from '../../api/queries'
 import type { AgentHealth, Ticket } from '../../api/schema'
 import { by } from '../../shell/name'
 import { Button, ReadOnly } from '../../ui/basics'
@@ -34,6 +34,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   // What is asked about stays what was shown then, whatever takes its place meanwhile.
   const [asked, setAsked] = useState<{ action: Action; worker: AgentHealth; ticket: Ticket | undefined } | null>(null)
   const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
+  const mayNotify = useQuery(alertmanagerQuery).data
   const ask = (action: Action): void => setAsked({ action, worker, ticket })
   if (!caller) return null
   if (!caller.may_act) return <ReadOnly />
@@ -41,7 +42,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
     <div className="row wraps" role="group" aria-label="Actions">
       {worker.actions.includes('nudge') && <Button onPress={() => ask('nudge')}>Nudge…</Button>}
       {worker.actions.includes('escalate') && <Button onPress={() => ask('escalate')}>Escalate…</Button>}
-      {ticket && <Button onPress={() => ask('silence')}>Silence…</Button>}
+      {ticket && mayNotify && <Button onPress={() => ask('silence')}>Silence…</Button>}
       {worker.actions.includes('recover') && <Button onPress={() => ask('recover')}>Recover…</Button>}
       {worker.actions.includes('terminate') && (
         <Button look="danger" onPress={() => ask('stop')}>

@@ -1,6 +1,6 @@
 import type { ReactNode } from 'react'
 import type { Step } from '../../api/schema'
-import { duration, words } from '../../format'
+import { words } from '../../format'
 import { Shape, toneOf } from '../../ui/basics'
 
 /** Kinds of steps as the filter groups them. */
@@ -82,12 +82,6 @@ export function stepName(step: Step): string {
     default:
       return TYPES[step.type] ?? words(step.name || step.type)
   }
-}
-
-/** `12 ms`, `3.4 s`, `2 min 5 s`. */
-export function took(seconds: number): string {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
-  return seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds)
 }
 
 const MARKS: readonly ReactNode[] = [

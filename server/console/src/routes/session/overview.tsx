@@ -1,5 +1,6 @@
 import { useMemo } from 'react'
 import type { Step } from '../../api/schema'
+import { useNow } from '../../clock'
 import { counted, dateTime, duration, timeOfDay, words } from '../../format'
 import { axisOf } from './evidence'
 import type { Axis, Window } from './evidence'
@@ -29,7 +30,17 @@ export function axisLabels(axis: Axis): { place: number; at: number; label: stri
 }
 
 /** Where in its session everything happened: a picture of the timeline; a click goes there. */
-export function Overview({ steps, windows, repeated, end, selected, onSelect }: {
+export function Overview({ ended, ...rest }: Omit<Parameters<typeof Picture>[0], 'end'> & { ended: number | null }) {
+  return ended === null ? <RunningPicture {...rest} /> : <Picture {...rest} end={ended} />
+}
+
+/** The picture of a session that goes on ends now: what is open grows. */
+function RunningPicture(rest: Omit<Parameters<typeof Picture>[0], 'end'>) {
+  const now = useNow()
+  return <Picture {...rest} end={Math.max(now, rest.steps.at(-1)?.at ?? 0)} />
+}
+
+function Picture({ steps, windows, repeated, end, selected, onSelect }: {
   steps: readonly Step[]
   windows: readonly Window[]
   /** Signatures of the calls that repeat, with their glyphs. */

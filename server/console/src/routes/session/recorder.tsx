@@ -4,13 +4,13 @@ import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useDeferredValue, useEffect, useMemo, useRef, useState } from 'react'
 import type { AgentHealth, Evaluation, FiredFinding, Moment, Step, Threshold } from '../../api/schema'
 import { evaluationQuery, stepsQuery } from '../../api/steps'
-import { count, dateTime, duration, timeOfDay, words } from '../../format'
+import { count, dateTime, duration, timeOfDay, took, words } from '../../format'
 import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf, withCode } from '../../ui/basics'
 import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
 import { amount, HoldBar, share } from './holds'
-import { KindIcon, kindName, stepName, took } from './kinds'
+import { KindIcon, kindName, stepName } from './kinds'
 import { useOlder } from './older'
 
 /** Steps that are read for the moments. */
@@ -159,7 +159,11 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
             {timeOfDay(moment.at)} <span className="muted">+{duration(moment.at - moments[0]!.at)}</span>
           </span>
         </div>
-        {evaluation.truncated && <p className="muted">The session is longer than what is evaluated at once: its later moments are missing.</p>}
+        {evaluation.truncated && (
+          <p className="muted">
+            The beginning of the session is missing: this is its newest part, from {dateTime(moments[0]!.at)}. Detectors count from there, so one that counts earlier events may hold less here.
+          </p>
+        )}
       </div>
       <MomentView moment={moment} step={shownStep} isReading={isReading} worker={worker} />
     </section>
@@ -290,7 +294,7 @@ function Outcome({ real, tried, steps, absent, isReading, onGo }: {
                 <th>{tried ? 'Thresholds in force' : 'Replayed'}</th>
                 {tried && <th>Changed thresholds</th>}
                 {tried && <th>Difference</th>}
-                {!tried && <th>Evidence</th>}
+                {!tried && <th className="hides-small">Evidence</th>}
               </tr>
             </thead>
             <tbody>
@@ -311,7 +315,7 @@ function Outcome({ real, tried, steps, absent, isReading, onGo }: {
                       <Change row={row} />
                     </td>
                   )}
-                  {!tried && <td className="wrap muted">{row.before?.evidence}</td>}
+                  {!tried && <td className="wrap muted hides-small">{row.before?.evidence}</td>}
                 </tr>
               ))}
             </tbody>

@@ -7,11 +7,11 @@ import { stepsQuery } from '../../api/steps'
 import type { Log } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
-import { count, counted, dateTime, duration, money, timeOfDay } from '../../format'
+import { count, counted, dateTime, duration, money, timeOfDay, took } from '../../format'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
 import type { Repeat, Window } from './evidence'
-import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName, took } from './kinds'
+import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName } from './kinds'
 import { FindingHeld } from './holds'
 import { useOlder } from './older'
 import { Overview } from './overview'
@@ -69,7 +69,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
         </h2>
         {older.state === 'reading' && <span className="muted">Loading earlier steps</span>}
       </header>
-      <Overview steps={log.steps} windows={windows} repeated={repeats} end={Math.max(worker.last_activity, log.steps.at(-1)?.at ?? 0)} selected={selected} onSelect={(step) => change({ at: step.step_id, ...(shown.includes(step) ? {} : { kinds: '', repeat: '' }) })} />
+      <Overview steps={log.steps} windows={windows} repeated={repeats} ended={worker.ended ? Math.max(worker.last_activity, log.steps.at(-1)?.at ?? 0) : null} selected={selected} onSelect={(step) => change({ at: step.step_id, ...(shown.includes(step) ? {} : { kinds: '', repeat: '' }) })} />
       <div className="timeline-tools">
         <div className="chips" role="group" aria-label="Kinds of steps">
           {GROUPS.map((group) => (
@@ -78,6 +78,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
             </button>
           ))}
         </div>
+        {log.more && <span className="muted number">of the last {count(log.steps.length)} entries</span>}
         {repeated.length > 0 && (
           <div className="chips" role="group" aria-label="Repeated calls">
             {repeated.map((one) => (
@@ -275,7 +276,13 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
       ) : (
         <span className="step-repeat" />
       )}
-      <span className="step-took number" style={{ '--length': seconds === null ? 0 : seconds / longest } as CSSProperties}>{step.phase === 'open' && !isEvent ? <Running since={step.started_at} /> : seconds === null ? '' : took(seconds)}</span>
+      {step.phase === 'open' && !isEvent ? (
+        <Running since={step.started_at} longest={longest} />
+      ) : (
+        <span className="step-took number" style={lengthStyle((seconds ?? 0) / longest)}>
+          {seconds === null ? '' : took(seconds)}
+        </span>
+      )}
       <span className="step-tokens number" title={step.tokens_in || step.tokens_out ? 'Tokens in and out' : undefined}>
         {step.tokens_in || step.tokens_out ? `${count(step.tokens_in)} → ${count(step.tokens_out)}` : ''}
       </span>
@@ -284,8 +291,16 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
   )
 })
 
-function Running({ since }: { since: number }) {
-  return <span className="running">{duration(useNow() - since)}</span>
+const lengthStyle = (length: number): CSSProperties => ({ '--length': Math.min(1, length) }) as CSSProperties
+
+/** The time of what is open, with a bar that grows. */
+function Running({ since, longest }: { since: number; longest: number }) {
+  const seconds = Math.max(0, useNow() - since)
+  return (
+    <span className="step-took number" style={lengthStyle(seconds / longest)}>
+      <span className="running">{duration(seconds)}</span>
+    </span>
+  )
 }
 
 function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: AgentHealth; repeat: Repeat | undefined; ordinal: number | undefined }) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -64,10 +66,18 @@ class AddGraph(Body):
     by: By = "operator"
 
 
-class Switch(Body):
+class SwitchGraph(Body):
     """The graph that receives user input from now on."""
 
     graph_id: Annotated[str, Field(min_length=1, max_length=200, examples=["docs_checker"])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A visit of a node: how it ended, or ``running``, and how often it had each verdict."""
+
+    outcome: str
+    verdicts: Counter[str]
 
 
 @router.get("/graphs/{graph_id}/nodes/{node_id}/criteria", **operation(errors=(404, 409)))
@@ -165,7 +175,7 @@ async def get_active_graph(slot: SlotDep) -> api.ActiveGraph:
 
 
 @router.put("/active-graph", **operation(errors=(404,)))
-async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: Switch) -> api.ActiveGraph:
+async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: SwitchGraph) -> api.ActiveGraph:
     """Send user input to another graph."""
     graph_id = slot.runtime.active_graph_id = graph_of(slot, body.graph_id).id
     await log.write("switch_graph", slot.id, graph_id=graph_id)
@@ -191,36 +201,42 @@ async def get_goal_progress(slot: SlotDep, graph_id: OfGraph = None) -> api.Goal
 # -- criteria ---------------------------------------------------------------------------------------
 
 
-def _read_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[dict[str, Any]]:
+def _read_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[_Visit]:
     """Return the newest visits of a node, from the newest sessions. Blocks."""
     store = slot.runtime.session_store(graph_id)
-    visits: list[dict[str, Any]] = []
+    visits: list[_Visit] = []
     for state in islice(store.list_sessions(), _SESSIONS):
         logger = RuntimeLogger(store.open(state.session_id), store.base / "runtime_logs")
-        visits += reversed(logger.details(node_id, _VISITS - len(visits)))
+        visits += map(_read_visit, reversed(logger.details(node_id, _VISITS - len(visits))))
         if len(visits) >= _VISITS:
             break
     return visits
 
 
-def _running_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[dict[str, Any]]:
-    """Return the running visits of a node, in the form of the logged ones."""
+def _read_visit(row: Mapping[str, Any]) -> _Visit:
+    """Return a visit as it was logged; what is invalid is left out."""
+    counts = row.get("verdicts")
+    verdicts = counts.items() if isinstance(counts, dict) else ()
+    return _Visit(
+        outcome=str(row.get("outcome")),
+        verdicts=Counter({str(verdict): count for verdict, count in verdicts if isinstance(count, int)}),
+    )
+
+
+def _running_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[_Visit]:
+    """Return the running visits of a node."""
     return [
-        {"outcome": "running", "verdicts": dict(Counter(node.cursor.verdicts))}
+        _Visit("running", Counter(node.cursor.verdicts))
         for _, stream in streams_of(slot, graph_id)
         for _, name, node in stream.nodes()
         if name == node_id
     ]
 
 
-def _criteria(
-    slot: AgentSlot, graph_id: str, node: NodeSpec, visits: list[dict[str, Any]]
-) -> api.NodeCriteria:
+def _criteria(slot: AgentSlot, graph_id: str, node: NodeSpec, visits: Sequence[_Visit]) -> api.NodeCriteria:
     verdicts: Counter[str] = Counter()
-    for row in visits:
-        counts = row.get("verdicts")
-        for verdict, count in counts.items() if isinstance(counts, dict) else ():
-            verdicts[str(verdict)] += count if isinstance(count, int) else 0
+    for visit in visits:
+        verdicts.update(visit.verdicts)
     return api.NodeCriteria(
         graph_id=graph_id,
         node_id=node.id,
@@ -235,7 +251,7 @@ def _criteria(
             if any(_uses_name(criterion.expression, key) for key in node.output_keys)
         ],
         visits=len(visits),
-        outcomes=dict(Counter(str(row.get("outcome")) for row in visits)),
+        outcomes=dict(Counter(visit.outcome for visit in visits)),
         verdicts=dict(verdicts),
     )
 

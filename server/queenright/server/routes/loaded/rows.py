@@ -160,7 +160,7 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
         node,
         node_id=node.id,
         running=len(running),
-        waiting_for_user=sum(execution.waiting_for_user for execution in running),
+        waiting_for_user=sum(active.is_waiting_for_user for active in running),
     )
 
 
