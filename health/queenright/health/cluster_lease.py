@@ -201,7 +201,7 @@ class ClusterLease:
                             application_name="queenright cluster",
                             options=f"-c statement_timeout={_STATEMENT_TIMEOUT_SECONDS}s",
                         )
-                    cursor = await self._conn.execute(query, values)  # type: ignore[arg-type]
+                    cursor = await self._conn.execute(query, values)
                     return await cursor.fetchall() if cursor.description else []
             except TimeoutError:
                 await self.close()

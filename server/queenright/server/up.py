@@ -224,7 +224,7 @@ class Ports:
 
     @contextlib.asynccontextmanager
     async def serve(
-        self, otlp: ASGIApp, api: ASGIApp, refuse_grpc: Callable[[str], None]
+        self, otlp: ASGIApp, api: ASGIApp, refuse_grpc: Callable[[str, str], None]
     ) -> AsyncIterator[None]:
         """
         Serve an app on each port until the block ends.
@@ -232,7 +232,7 @@ class Ports:
         Args:
             otlp: The app for telemetry.
             api: The app of the API and the console.
-            refuse_grpc: Called with the address of a gRPC client.
+            refuse_grpc: Called with the address of a gRPC client, and what it has to change.
         """
         here, other = GRPC_REASON, wrong_port_reason(self.otlp_url)
         async with (

@@ -110,6 +110,7 @@ class ClusterMember:
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as this process sees it."""
+        await self._look()
         faults, backlog = self.faults(), None
         with contextlib.suppress(StreamUnavailableError):
             state = await self._stream.state()
