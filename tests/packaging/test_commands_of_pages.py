@@ -46,6 +46,7 @@ FAILING_COMMANDS: dict[str, tuple[int, str]] = {
         1,
         "people were notified; it closes by itself when its worker",
     ),
+    r"interventions --agent surveyor": (1, "no worker 'surveyor' is known"),  # it needs the demo fleet
     r"nudge .*": (1, "^Not done: the worker does not fetch instructions"),
     r"terminate .*": (1, "^Not done: the worker does not fetch instructions"),
     r"approvals approve .*": (1, "^worker-.*: not done: the worker does not fetch instructions"),
