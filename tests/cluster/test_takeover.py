@@ -228,7 +228,7 @@ async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner:
     async with asyncio.timeout(60):
         while True:
             try:
-                status = (await client.get(f"{process.url}/api/cluster")).json()
+                status: dict[str, Any] = (await client.get(f"{process.url}/api/cluster")).json()
                 if any(member["is_owner"] and member["url"] == owner.url for member in status["members"]):
                     return status
             except httpx.HTTPError:

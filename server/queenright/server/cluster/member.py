@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from functools import partial
 from importlib.metadata import version
 from socket import gethostname
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -31,6 +32,7 @@ from queenright.health.store import Store, StoreError
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import new_id
 from queenright.server.app import create_app
+from queenright.server.build import require_usable_storage
 from queenright.server.cluster.consumer import StreamConsumer
 from queenright.server.cluster.front import ClusterFront, OwnerApps
 from queenright.server.cluster.metrics import ClusterMetrics
@@ -38,6 +40,7 @@ from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.standby import create_standby_app
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.metrics.families import counter
+from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
@@ -57,8 +60,6 @@ _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the cluster."""
-_STOP_SECONDS: Final = 20.0
-"""How long the service may take to stop after its lease was lost."""
 _CLAIM_SECONDS: Final = 2.0
 """How long to wait for the lock of an owner whose session has just ended."""
 
@@ -82,6 +83,7 @@ class ClusterMember:
         self._stopping = asyncio.Event()
         self._lost = asyncio.Event()
         self._vacant = asyncio.Event()
+        self._claimed = asyncio.Event()
         self.registry = CollectorRegistry()
         self.registry.register(self._metrics)
         standby = create_standby_app(
@@ -183,6 +185,7 @@ class ClusterMember:
     async def _own(self) -> None:
         """Run the service until the lease is lost or `stop` is called."""
         self._lost.clear()
+        self._claimed.clear()
         try:
             async with contextlib.AsyncExitStack() as stack:
                 renewing = asyncio.create_task(self._keep_lease())
@@ -192,34 +195,40 @@ class ClusterMember:
                         self.ports.settings,
                         self.ports.otlp_url,
                         may_deliver=lambda: self._lease.is_valid,
-                        open_store=self._open_store,
+                        open_store=partial(self._open_store, asyncio.get_running_loop()),
                     )
                 )
-                await self._serve(service, stack)
+                if not self._lost.is_set():
+                    await self._serve(service, stack)
                 await self._lost.wait()
         except StoreError as error:
             _log.warning("not the owner: %s", error)
+        except Exception:
+            # The next look finds that there is no owner.
+            _log.exception("the service has failed")
         finally:
             self._token, self.service, self.front.apps = None, None, None
             self._metrics.is_owner, self._metrics.backlog = False, None
 
-    def _open_store(self, url: str) -> Store:
+    def _open_store(self, loop: asyncio.AbstractEventLoop, url: str) -> Store:
+        """Open the store for writing, in a thread: that makes this process the owner."""
         store = Store.open(url, busy_timeout=_CLAIM_SECONDS, member_id=self.member.member_id)
         self._token = store.writer_token
+        loop.call_soon_threadsafe(self._claimed.set)
         return store
 
     async def _keep_lease(self) -> None:
-        """Renew the lease, and look at the cluster, until another process has it."""
-        while True:
-            if self._token is not None:
-                try:
-                    await self._lease.renew(self._token)
-                except LeaseLostError:
-                    _log.error("another process of the cluster has taken over")
-                    self._lost.set()
-                    return
-                except LeaseError as error:
-                    _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
+        """Renew the lease until another process has it."""
+        await self._claimed.wait()
+        while self._token is not None:
+            try:
+                await self._lease.renew(self._token)
+            except LeaseLostError:
+                _log.error("another process of the cluster has taken over")
+                self._lost.set()
+                return
+            except LeaseError as error:
+                _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
             await asyncio.sleep(RENEWAL_SECONDS)
 
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
@@ -236,6 +245,7 @@ class ClusterMember:
             ingest=service.pipeline.ingest,
             on_drop=lambda path: service.metrics.telemetry_dropped.labels("stream").inc(),
         )
+        service.scheduler.is_listening = lambda: service.store.is_writable and self._stream.is_available
         add_intake_tasks(service, intake, self.ports.access)
         service.tasks.add("telemetry-stream", consumer.run)
         service.tasks.add("backlog", self._watch_backlog)
@@ -270,9 +280,12 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
     Raises:
         PortInUseError: A port is taken.
         InvalidTokensError: A token would be needed, and there is none.
+        QueenrightError: A file that a setting names, or the storage folder, cannot be used.
     """
     cluster = settings.cluster
     assert cluster.nats is not None
+    check_files(settings)
+    require_usable_storage(settings.storage)
     async with contextlib.AsyncExitStack() as stack:
         ports = stack.enter_context(bind_ports(settings))
         stream = TelemetryStream(cluster.nats, replicas=cluster.replicas, max_bytes=cluster.max_backlog_bytes)
@@ -334,8 +347,8 @@ async def _refuse_ingest(events: object) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _background(work: object) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)  # type: ignore[arg-type]
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

@@ -329,7 +329,7 @@ class HookReceiver:
         return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 
-def with_hooks(receiver: App, hooks: HookReceiver) -> App:
+def with_hooks(receiver: App, hooks: App) -> App:
     """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
