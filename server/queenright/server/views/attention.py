@@ -191,7 +191,7 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
 
 
 def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.AttentionItem | None:
-    """Return the item of an incident, the first ticket of which says what happened; None if it was acknowledged."""
+    """Return the item of an incident, with the text of its first ticket; None if it was acknowledged."""
     unacknowledged = [ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None]
     # Its sessions have ended, and the cause holds: nobody has seen it.
     is_abandoned = not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets)
