@@ -19,7 +19,7 @@ from tests.databases import connected
 pytestmark = pytest.mark.asyncio
 
 
-def tool_spans(agent: str, session: str, count: int) -> dict[str, Any]:
+def tool_spans(agent: str, session: str, count: int, *, arguments: str = "{}") -> dict[str, Any]:
     """Return an OTLP request with the spans of tool calls of one session."""
     now = time.time_ns()
     attributes = {"gen_ai.agent.name": agent, "gen_ai.conversation.id": session}
@@ -36,6 +36,7 @@ def tool_spans(agent: str, session: str, count: int) -> dict[str, Any]:
                     **attributes,
                     "gen_ai.operation.name": "execute_tool",
                     "gen_ai.tool.name": "search",
+                    "gen_ai.tool.call.arguments": arguments,
                     "gen_ai.tool.call.id": secrets.token_hex(8),
                 }.items()
             ],
@@ -234,3 +235,42 @@ async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner:
             except httpx.HTTPError:
                 pass
             await asyncio.sleep(0.1)
+
+
+async def test_event_stream_goes_on_at_another_process(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """A stream that a standby passes on ends with the owner, and continues after its last event anywhere."""
+    processes = [cluster.add(), cluster.add()]
+    owner = await cluster.owner()
+    [other] = [process for process in processes if process is not owner]
+    sender = Sender(client, [other])
+    seen: list[str] = []
+
+    async def follow(count: int) -> None:
+        """Read the stream at the standby until it has so many events."""
+        headers = {"last-event-id": seen[-1]} if seen else {}
+        params = {"types": "tool_call_completed"}
+        async with client.stream("GET", f"{other.url}/api/events", params=params, headers=headers) as answer:
+            place = ""
+            async for line in answer.aiter_lines():
+                if line.startswith("id:"):
+                    place = line.removeprefix("id:").strip()
+                elif line.startswith("data:") and "tool_call_completed" in line:
+                    seen.append(place)
+                if len(seen) >= count:
+                    return
+
+    following = asyncio.create_task(follow(5))
+    async with asyncio.timeout(60):
+        while not following.done():
+            await sender.send(tool_spans("clerk", "order-7", 5))
+            await asyncio.wait([following], timeout=0.2)
+    owner.kill()
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    assert await cluster.owner() is other
+    await wait_for_calls(cluster, sender.acknowledged)
+    with connected(cluster.database) as conn:
+        rows = conn.exec_driver_sql("SELECT id FROM events WHERE type = 'tool_call_completed' ORDER BY seq")
+        log = [row[0] for row in rows]
+    expected = log[log.index(seen[0]) :]
+    await follow(len(expected))
+    assert seen == expected

@@ -60,7 +60,7 @@ class Scheduler:
             if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
                 self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
-            if not self._can_judge_silence(now):
+            if not self.check_listening(now):
                 continue
             try:
                 await self.pipeline.advance(now, _DUE_BATCH)
@@ -69,7 +69,7 @@ class Scheduler:
             except Exception:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
 
-    def _can_judge_silence(self, now: float) -> bool:
+    def check_listening(self, now: float) -> bool:
         """Return whether telemetry can arrive; once it can again, the time in between is in no age."""
         if not self.is_listening():
             if self._deaf_since is None:
