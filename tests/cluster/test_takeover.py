@@ -274,3 +274,22 @@ async def test_event_stream_goes_on_at_another_process(cluster: Cluster, client:
     expected = log[log.index(seen[0]) :]
     await follow(len(expected))
     assert seen == expected
+
+
+async def test_every_process_answers_the_same(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """Reads, changes, errors and pages are the same at a standby; probes and metrics are its own."""
+    processes = [cluster.add(), cluster.add()]
+    owner = await cluster.owner()
+    [other] = [process for process in processes if process is not owner]
+    beat = {"agent_id": "clerk", "session_id": "order-7", "incarnation_id": "i-1", "timestamp": time.time()}
+    answer = await client.post(f"{other.url}/api/heartbeats", json=beat)
+    assert answer.status_code < 300, answer.text
+    for path in ("/api/agents", "/api/agents/nobody", "/api/nothing", "/console", "/api/openapi.json"):
+        there, here = [await client.get(f"{process.url}{path}") for process in (owner, other)]
+        assert (here.status_code, here.content) == (there.status_code, there.content), path
+        assert set(here.headers) == set(there.headers), path
+    head = await client.head(f"{other.url}/api/agents")
+    assert (head.status_code, head.content) == (200, b"")
+    for process in processes:
+        assert (await client.get(f"{process.url}/readyz")).json() == {"ready": True, "missing": []}
+    assert "queenright_workers" not in (await client.get(f"{other.url}/metrics")).text

@@ -64,8 +64,7 @@ class StreamConsumer:
         self._hooks = hooks
         self._ingest = ingest
         self._on_drop = on_drop
-        self.blocked_since: float | None = None
-        """The monotonic time since when nothing can be stored; None if all is well."""
+        self._is_blocked = False
 
     async def run(self) -> None:
         """Store what arrives, until cancelled. A stream that was created again is read from its start."""
@@ -96,8 +95,8 @@ class StreamConsumer:
             try:
                 await self._store_once(group, identity)
             except StoreError as error:
-                if self.blocked_since is None:
-                    self.blocked_since = time.monotonic()
+                if not self._is_blocked:
+                    self._is_blocked = True
                     _log.error("cannot store telemetry; it waits in the stream: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             except Exception:
@@ -109,7 +108,7 @@ class StreamConsumer:
                 self._on_drop(group[0].path)
                 return
             else:
-                self.blocked_since = None
+                self._is_blocked = False
                 return
 
     async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:

@@ -17,7 +17,7 @@ from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavail
 from queenright.server.console.templates import render_error
 from queenright.server.http.problems import problem
 from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
-from queenright.server.webhooks.hooks import ANSWER_SECONDS, MAX_BODY
+from queenright.server.webhooks.hooks import ANSWER_SECONDS, CLIENT_BY_PATH, MAX_BODY
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class ClusterFront:
             return
         except OwnerUnreachableError:
             pass
-        if body and scope["method"] == "POST":
+        if body and scope["method"] == "POST" and scope["path"] in CLIENT_BY_PATH:
             query = scope.get("query_string", b"").decode("latin-1")
             try:
                 await self._stream.publish(f"{scope['path']}?{query}", body, is_unique=False)

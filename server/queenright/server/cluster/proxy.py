@@ -28,6 +28,9 @@ _NOT_PASSED: Final = frozenset(
     }
 )
 
+_BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
+"""A request with one of these has a body."""
+
 CONNECT_SECONDS: Final = 2.0
 
 
@@ -84,15 +87,11 @@ class Proxy:
         query = scope.get("query_string", b"")
         target = httpx.URL(url).copy_with(raw_path=path + (b"?" + query if query else b""))
         disconnected = asyncio.Event()
-        request = self._client.build_request(
-            scope["method"],
-            target,
-            headers=headers,
-            content=body if body is not None else _stream_body(receive, disconnected),
-        )
-        if not any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"]):
-            # Without a body: httpx would announce a chunked one.
-            request = self._client.build_request(scope["method"], target, headers=headers)
+        content: bytes | AsyncIterator[bytes] | None = body
+        if body is None and any(name in _BODY_HEADERS for name, _ in scope["headers"]):
+            content = _stream_body(receive, disconnected)
+        # Not made by the client: that would add headers of its own, such as accept-encoding.
+        request = httpx.Request(scope["method"], target, headers=headers, content=content)
         try:
             async with asyncio.timeout(answer_seconds):
                 response = await self._client.send(request, stream=True)

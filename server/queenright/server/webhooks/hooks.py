@@ -43,7 +43,7 @@ from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
 
 PREFIX: Final = "/hooks/"
-_CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
+CLIENT_BY_PATH: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
 _UNKNOWN_CLIENT: Final = "other"
 """The client label for an unknown path."""
 ANSWER_SECONDS: Final = 0.8
@@ -116,7 +116,7 @@ class HookReceiver:
         """Count a request that the guard denied: no valid token, or sent by a web page."""
         self._intake.add_refusal(path, status, reason, self._clock())
         if path.startswith(PREFIX):
-            client = _CLIENTS.get(path)
+            client = CLIENT_BY_PATH.get(path)
             self._calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,10 +176,10 @@ class HookReceiver:
             _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
-        client = _CLIENTS.get(scope["path"])
+        client = CLIENT_BY_PATH.get(scope["path"])
         if client is None:
             self._calls.labels(_UNKNOWN_CLIENT, "refused").inc()
-            reason = f"unknown hook path; use {', '.join(_CLIENTS)}"
+            reason = f"unknown hook path; use {', '.join(CLIENT_BY_PATH)}"
             self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
         if scope["method"] != "POST":
@@ -251,7 +251,7 @@ class HookReceiver:
         Raises:
             Exception: Whatever ``ingest`` raises. A call that cannot be used is counted, and not stored.
         """
-        client = _CLIENTS[path]
+        client = CLIENT_BY_PATH[path]
         now = self._clock()
         try:
             _, observation = await asyncio.to_thread(
