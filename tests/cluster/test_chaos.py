@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_takeover import Sender, stored_calls, tool_spans, wait_for_calls
-from tests.databases import connected
+from tests.databases import Postgres, connected
 
 ROUNDS = 12
 
@@ -31,6 +31,14 @@ def cluster_settings() -> dict[str, Any]:
         # Nobody listens there: what is written for it can be counted.
         "alerting": {"alertmanager_urls": ["http://127.0.0.1:1"]},
     }
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    """A server that may be killed."""
+    server = Postgres()
+    yield server
+    server.remove()
 
 
 @pytest_asyncio.fixture
@@ -76,7 +84,7 @@ async def test_random_kills_and_pauses_lose_and_double_nothing(
 
 
 async def disturb(cluster: Cluster, chance: random.Random) -> None:
-    """Kill or pause a process, or NATS, and wait until the cluster has an owner."""
+    """Kill or pause a process, NATS or the database, once the cluster has an owner."""
     what = chance.choice(["kill owner", "kill owner", "pause owner", "kill standby", "kill nats"])
     owner = await cluster.owner()
     standbys = [process for process in cluster.processes if process is not owner]
@@ -84,6 +92,10 @@ async def disturb(cluster: Cluster, chance: random.Random) -> None:
         cluster.nats.kill()
         await asyncio.sleep(chance.uniform(0, 2))
         cluster.nats.start()
+    elif what == "kill database":
+        await asyncio.to_thread(cluster.postgres.crash)
+        await asyncio.sleep(chance.uniform(0, 2))
+        await asyncio.to_thread(cluster.postgres.start)
     elif what == "pause owner":
         owner.signal(signal.SIGSTOP)
         await cluster.owner(other_than=owner)

@@ -80,7 +80,8 @@ def stored_calls(cluster: Cluster) -> list[str]:
     """Return the ids of the tool calls whose end is in the event log."""
     with connected(cluster.database) as conn:
         rows = conn.exec_driver_sql(
-            "SELECT (data::json)->>'call_id' FROM events WHERE type = 'tool_call_completed'"
+            "SELECT (data::json)->>'call_id' FROM events"
+            " WHERE type = 'tool_call_completed' AND agent_id LIKE 'clerk%%'"
         )
         return [row[0] for row in rows]
 

@@ -388,3 +388,16 @@ How far the telemetry stream of a cluster is stored, by the identity of the stre
 
 Written in the transaction that stores the events of these messages, so that none is stored twice or lost.
 """
+
+STORED_MESSAGES: Final = Table(
+    "stored_messages",
+    PROCESSES,
+    Column("message_id", Text, primary_key=True),
+    Column("stored_at", Float, nullable=False),
+    Index("ix_stored_messages_stored_at", "stored_at"),
+)
+"""
+The latest messages of the telemetry stream whose events are stored, by a hash of what was sent.
+
+A sender that got no response sends the same bytes again, perhaps after both NATS and the owner were replaced.
+"""

@@ -237,13 +237,15 @@ class ClusterMember:
         app = create_app(
             service, bound=self.ports.api.getsockname()[0], access=self.ports.access, cluster_state=self
         )
+        dropped = service.metrics.telemetry_dropped.labels("stream")
         consumer = StreamConsumer(
             self._stream,
             store=service.store,
             receiver=intake.receiver,
             hooks=intake.hooks,
             ingest=service.pipeline.ingest,
-            on_drop=lambda path: service.metrics.telemetry_dropped.labels("stream").inc(),
+            on_drop=lambda path: dropped.inc(),
+            clock=service.clock,
         )
         service.scheduler.is_listening = lambda: service.store.is_writable and self._stream.is_available
         add_intake_tasks(service, intake, self.ports.access)

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Final
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import JetStreamContext
@@ -60,6 +61,8 @@ class StreamMessage:
     path: str
     """The path of the request, with its query."""
     body: bytes
+    message_id: str
+    """The same for a message that was sent again; empty for one that is always new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +215,7 @@ class TelemetryStream:
                 else:
                     empty_reads = 0
                     self._logged = None
-                found = [
-                    StreamMessage(
-                        message.metadata.sequence.stream, (message.headers or {}).get(_PATH, ""), message.data
-                    )
-                    for message in messages
-                ]
+                found = [_message_of(message) for message in messages]
                 yield found
         finally:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
@@ -269,6 +267,16 @@ class TelemetryStream:
         if text != self._logged:
             self._logged = text
             _log.warning("%s", text)
+
+
+def _message_of(message: Msg) -> StreamMessage:
+    headers = message.headers or {}
+    return StreamMessage(
+        seq=message.metadata.sequence.stream,
+        path=headers.get(_PATH, ""),
+        body=message.data,
+        message_id=headers.get(_MESSAGE_ID, ""),
+    )
 
 
 def _describe(error: BaseException) -> str:

@@ -32,3 +32,9 @@ def upgrade() -> None:
         sa.Column("stream", sa.Text, primary_key=True),
         sa.Column("seq", sa.BigInteger, nullable=False),
     )
+    op.create_table(
+        "stored_messages",
+        sa.Column("message_id", sa.Text, primary_key=True),
+        sa.Column("stored_at", sa.Float, nullable=False),
+    )
+    op.create_index("ix_stored_messages_stored_at", "stored_messages", ["stored_at"])
