@@ -17,7 +17,7 @@ IN_MEMORY := $(shell if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print 
 # A model other than the built-in rules needs litellm, which is large.
 UP_GROUP := $(if $(findstring --model,$(ARGS)),llm,run)
 
-# Bytecode is kept, whatever this machine's habit: hundreds of short processes would compile everything anew.
+# Hundreds of short processes would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH):$(CURDIR)/.tools/bin
@@ -32,7 +32,7 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: .venv/.$(UP_GROUP) ## Run everything on this machine, with demo agents to watch; ARGS="..." is passed on
-	@$(PYTHON) $(PROVIDE) programs || echo "Going on without: the service needs neither to detect, judge and keep."
+	@$(PYTHON) $(PROVIDE) programs || echo "Continuing without them: the service detects, judges and stores without Prometheus and Alertmanager."
 	@$(BIN)/queenright up $(ARGS)
 
 demo: up ## The same as up
@@ -44,7 +44,7 @@ compose-check:
 compose: compose-check .venv/.run ## Prepare secrets and tokens, then run everything in containers: docker compose
 	@$(BIN)/python compose/prepare.py
 	@docker compose up --build --detach --wait
-# An Alertmanager that was running already reads its configuration again.
+# An Alertmanager that was already running reloads its configuration.
 	@docker compose kill --signal HUP alertmanager
 
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
@@ -61,7 +61,7 @@ test test-slow: .venv/.dev
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
 	@$(if $(PYTEST)$(MINUTES),,$(if $(SLOW),$(IN_MEMORY) $(BIN)/python -m tests.fuzz))
 
-check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
+check: .venv/.dev programs ## Lint, format, types, imports, rules, configurations; a short fuzz of the API
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -77,7 +77,7 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 bench: .venv/.dev programs ## Measure, and print a table with the budgets
 	@$(BIN)/python -m tools.benchmarks
 
-requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
+requirements: .venv/.dev ## Resolve requirements/*.txt from pyproject.toml; UPGRADE=1 takes newer versions
 	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group dev -o requirements/dev.txt
 	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
 	$(COMPILE) --extra server --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
@@ -85,7 +85,7 @@ requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml;
 console: .venv/.dev ## Build the console (needs Node); what it builds is committed
 	@$(BIN)/python -m tools.console
 
-clean: ## Remove everything that was made here
+clean: ## Remove all generated files
 	rm -rf .venv .tools .queenright build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

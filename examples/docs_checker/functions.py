@@ -1,4 +1,4 @@
-"""The nodes that need no model: they find the pages, the broken links and the stale commands."""
+"""Nodes without a model: they find pages, broken links and stale commands."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def find_stale_commands(root: str, pages: list[str]) -> dict[str, Any]:
 
 
 def judge_findings(broken_links: list[Any], stale_commands: list[Any], data_dir: Path) -> str:
-    """Keep what was found for the tools, and say whether there is anything to report."""
+    """Store the findings for the tools; return ``report`` if there are any, else ``clean``."""
     findings = {"broken_links": broken_links, "stale_commands": stale_commands}
     data_dir.mkdir(parents=True, exist_ok=True)
     (data_dir / "findings.json").write_text(json.dumps(findings, indent=1), encoding="utf-8")
@@ -85,13 +85,13 @@ def judge_findings(broken_links: list[Any], stale_commands: list[Any], data_dir:
 
 
 def write_clean_report(pages: list[str], data_dir: Path) -> dict[str, Any]:
-    """Say in a report that nothing was found."""
+    """Write a report without findings."""
     text = f"# Documentation\n\n{len(pages)} pages: no broken link and no stale command.\n"
     (data_dir / "report.md").write_text(text, encoding="utf-8")
     return {"report": "report.md"}
 
 
-def _fault(command: str, beside: Path, root: Path) -> str:
+def _fault(command: str, page_folder: Path, root: Path) -> str:
     try:
         words = shlex.split(command.strip().removeprefix("$ "), comments=True)
     except ValueError:
@@ -99,20 +99,20 @@ def _fault(command: str, beside: Path, root: Path) -> str:
     if not words:
         return ""
     if words[0] == "make":
-        targets = _make_targets(beside, root)
+        targets = _make_targets(page_folder, root)
         for word in words[1:]:
             if targets is not None and not word.startswith("-") and "=" not in word and word not in targets:
                 return f"the Makefile has no target {word!r}"
     script = words[0] if words[0].startswith("./") else ""
     if words[0] in ("python", "python3", "bash", "sh") and len(words) > 1 and not words[1].startswith("-"):
         script = words[1]
-    if script and not any((folder / script).exists() for folder in (beside, root)):
+    if script and not any((folder / script).exists() for folder in (page_folder, root)):
         return f"there is no {script}"
     return ""
 
 
-def _make_targets(beside: Path, root: Path) -> set[str] | None:
-    for folder in (beside, *beside.parents):
+def _make_targets(page_folder: Path, root: Path) -> set[str] | None:
+    for folder in (page_folder, *page_folder.parents):
         makefile = folder / "Makefile"
         if makefile.is_file():
             text = makefile.read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""What a worker's process is about to run out of: memory, disk, a quota, or its model's context."""
+"""Resources that a worker has nearly used up: memory, disk, a quota, or its model's context."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Resource(NamedTuple):
     used: float
     limit: float
     since: float
-    """Since when it has been as full, in seconds since the epoch: near its limit, beyond it, or neither."""
+    """When it reached its current level (below, near or beyond its limit), in seconds since the epoch."""
 
     @property
     def share(self) -> float:
-        """Used of what there is; 1 at the limit."""
+        """The used share; 1 at the limit."""
         return self.used / self.limit
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ def detect_resource_limit(resources: Resources) -> Finding | None:
 
 
 def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | None:
-    """Find a model whose answers are cut off, none with less input than the one before: it has no room."""
+    """Find a model without room for output: its answers are cut off, and its input does not shrink."""
     limit = settings.loops.provider_failures
     if cut.answers < limit:
         return None

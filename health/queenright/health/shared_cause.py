@@ -1,4 +1,4 @@
-"""What trouble of several workers may have in common: their tickets are one message then."""
+"""Causes that workers may share. Tickets with a shared cause are one message."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Final
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 
 _MAX_STEP_SECONDS: Final = 86_400.0
-"""Seconds. A longer step between two events is a clock that was set, and no pause."""
+"""A longer step between two events means that the clock was set, not that the worker paused."""
 
 
 class SourceClock:
@@ -42,13 +42,13 @@ class SourceClock:
             self._last = self._furthest = time
             return
         if last - CLOCK_TOLERANCE_SECONDS <= time <= last:
-            return  # of parallel work, in the order of its arrival
+            return  # parallel work: its events arrive out of order
         self._last = time
-        # What was counted before a second clock, which is behind, spoke up is not counted again.
+        # A second clock that is behind has reported in between: do not count the same time twice.
         counted = self._furthest if last < self._furthest < time else last
         step = time - counted
         if self._is_ahead and not was_ahead:
-            step -= ahead  # the clock was set forward, or is another one
+            step -= ahead  # the clock was set forward, or the event has another clock
         if 0.0 < step <= _MAX_STEP_SECONDS:
             self.elapsed += step
         self._furthest = max(self._furthest, time)

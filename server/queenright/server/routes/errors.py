@@ -152,7 +152,7 @@ def problem_of(request: Request, error: Exception) -> Problem | None:
         if title == HTTPStatus.NOT_FOUND.phrase:  # the router's
             title = f"there is no {shorten_value(request.url.path)}; the API is described at /docs"
             if request.url.path in OTLP_PATHS:
-                otlp = request.app.state.service.settings.otlp
+                otlp = request.state.service.settings.otlp
                 title = wrong_port_reason(f"http://{request.url.hostname}:{otlp.port}")
         return _problem(error.status_code, title)
     if isinstance(error, RequestValidationError):
