@@ -293,8 +293,8 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         keep_firing_for="1m",
         severity="critical",
         summary="No process of the cluster watches the agents.",
-        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} are up, and none of them owns '
-        "the cluster.",
+        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} are up, and none of them '
+        "owns the cluster.",
         threshold="one minute without an owner; a takeover takes about 10 s",
         reason="telemetry is accepted and waits, but nobody is notified about agents while this lasts",
         dashboard="queenright-monitor",
