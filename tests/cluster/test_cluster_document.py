@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.databases import Postgres
@@ -90,6 +91,17 @@ def test_two_processes_start_as_the_page_says(tmp_path: Path, database: str) -> 
             )
             roles = [line.split()[0] for line in done.stdout.splitlines()]
             if sorted(roles) == ["0", "0", "owner", "owner", "standby", "standby"]:
-                return
+                break
             assert time.monotonic() < deadline, done.stdout
             time.sleep(0.1)
+        series = [exposed_by(places[port]) for port in ("8420", "8421")]
+
+    owner, standby = sorted(series, key=len, reverse=True)
+    assert "queenright_agents" in owner
+    # So rules and dashboards that add up processes count nothing twice.
+    assert {name for name in standby if not name.startswith("queenright_cluster_")} == set()
+
+
+def exposed_by(port: str) -> set[str]:
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+    return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))

@@ -198,8 +198,8 @@ def _cluster() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Telemetry to store",
-            "Messages in NATS that were acknowledged and are not stored yet, by owner: another instance after "
-            "a takeover. No data without a cluster.",
+            "Messages in NATS that were acknowledged and are not stored yet, by owner: another instance "
+            "after a takeover. No data without a cluster.",
             "none",
             Query(highest_by("instance", names.CLUSTER_BACKLOG), "{{instance}}"),
             size=(24, 8),
