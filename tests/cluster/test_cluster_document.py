@@ -15,7 +15,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
+from queenright.health.cluster_lease import LEASE_SECONDS
+from queenright.server.otlp.protobuf_split import MAX_PIECE
+from queenright.server.settings import ClusterSettings, load_settings
 from tests.databases import Postgres
 from tests.ports import reserve_port
 
@@ -100,6 +104,27 @@ def test_two_processes_start_as_the_page_says(tmp_path: Path, database: str) -> 
     assert "queenright_agents" in owner
     # So rules and dashboards that add up processes count nothing twice.
     assert {name for name in standby if not name.startswith("queenright_cluster_")} == set()
+
+
+def test_settings_of_the_page_are_valid(tmp_path: Path) -> None:
+    settings, scrape = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "queenright.yaml").write_text(settings)
+
+    cluster = load_settings(tmp_path / "queenright.yaml").cluster
+
+    assert cluster.nats is not None
+    assert cluster.replicas == len(cluster.nats.split(","))
+    [job] = yaml.safe_load(scrape)["scrape_configs"]
+    assert (job["job_name"], len(job["static_configs"][0]["targets"])) == ("queenright", 2)
+
+
+def test_defaults_on_the_page_are_those_of_the_settings() -> None:
+    cluster = ClusterSettings()
+
+    assert f"| `cluster.replicas` ({cluster.replicas}) |" in PAGE
+    assert f"| `cluster.max_backlog_bytes` ({cluster.max_backlog_bytes >> 30} GiB) |" in PAGE
+    assert f"pieces of at most {MAX_PIECE >> 10} KiB" in PAGE
+    assert f"older than {LEASE_SECONDS:g} s ends" in PAGE
 
 
 def exposed_by(port: str) -> set[str]:
