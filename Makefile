@@ -71,7 +71,7 @@ check: .venv/.dev programs ## Lint, format, types, imports, rules, configuration
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml compose/cluster.yaml
 	$(IN_MEMORY) $(BIN)/python -m tests.fuzz --quick --examples 2
 
 bench: .venv/.dev programs ## Measure, and print a table with the budgets

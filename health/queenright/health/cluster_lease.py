@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg.errors import UndefinedTable
 from psycopg.rows import dict_row
 from sqlalchemy import URL
 
@@ -125,6 +126,13 @@ class ClusterLease:
         Raises:
             LeaseError: The database cannot be reached.
         """
+        try:
+            return await self._look()
+        except UndefinedTable:
+            # A new database, or one of an earlier version: the first owner migrates it.
+            return View(members=(), is_vacant=True, has_expired=False)
+
+    async def _look(self) -> View:
         member = self.member
         await self._execute(
             "INSERT INTO members (member_id, host, api_port, otlp_port, version, started_at, seen_at)"
