@@ -158,6 +158,7 @@ class ClusterMember:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
+        self._metrics.is_stream_available = self._stream.is_available
         try:
             view = await self._lease.look()
             if view.has_expired and not view.is_vacant and self._token is None:
@@ -171,7 +172,6 @@ class ClusterMember:
         self.front.owner = None if owner is None or owner.member_id == self.member.member_id else owner
         self._view = view
         self._metrics.members = len(view.members)
-        self._metrics.is_stream_available = self._stream.is_available
         if view.is_vacant and self._token is None:
             self._vacant.set()
 
