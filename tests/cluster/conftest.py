@@ -112,6 +112,12 @@ class Process:
             assert time.monotonic() < deadline, text
             time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
     def log(self) -> str:
         """Return what it has printed."""
         return (self.folder / "log").read_text(errors="replace")
