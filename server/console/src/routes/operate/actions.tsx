@@ -20,7 +20,7 @@ import type { WaitingDecision } from '../worker-dialogs'
 import { useFilters } from './filters'
 
 /** Automatic actions: what limits them, what they wait for, and what was done. */
-export function Acting() {
+export function Actions() {
   const status = useQuery(statusQuery)
   const acting = status.data?.acting
   return (
