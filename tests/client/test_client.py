@@ -239,6 +239,15 @@ async def test_https_url_of_an_http_port_names_the_remedy(running: Running) -> N
             await qr.service.status()
 
 
+async def test_slow_service_is_not_reported_as_absent() -> None:
+    def slow(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)
+
+    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(slow)) as qr:
+        with pytest.raises(UnreachableError, match=r"did not respond in time\. It may be overloaded"):
+            await qr.service.status()
+
+
 async def test_unreachable_service_is_one_sentence_with_a_remedy() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
         with pytest.raises(UnreachableError, match=r"Queenright does not respond at http:.*queenright up"):

@@ -311,6 +311,7 @@ ATTENTION: Final = [
         since=NOW - 180,
         can_answer=True,
         node_id="ask",
+        question_id="ask-1:1",
     ),
     row(
         AttentionItem,

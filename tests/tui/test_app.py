@@ -355,7 +355,12 @@ async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:
         (0, ("a", "y"), "/api/permissions/permission-1/answer", {"decision": "allow"}),
         (0, ("d", "y"), "/api/permissions/permission-1/answer", {"decision": "deny"}),
         (1, ("t", "y"), "/api/approvals/approval-1/approve", {}),
-        (2, ("r", "docs", "enter"), "/api/agents/docs_checker/inject", {"content": "docs", "node_id": "ask"}),
+        (
+            2,
+            ("r", "docs", "enter"),
+            "/api/agents/docs_checker/inject",
+            {"content": "docs", "question_id": "ask-1:1"},
+        ),
         (3, ("h", "y"), "/api/escalations/escalation-1/decision", {"decision": "hand_off"}),
         (4, ("a", "y"), f"/api/tickets/{TICKETS[2]['ticket_id']}/acknowledge", {}),
         (4, ("t", "it loops", "enter", "y"), "/api/agents/inbox_triage/terminate", {"reason": "it loops"}),

@@ -91,6 +91,11 @@ def unreachable_error(url: str, error: Exception) -> UnreachableError:
             f"{without_credentials(url)} does not use HTTPS. Start the URL with http://, "
             "or name the proxy that terminates TLS."
         )
+    if isinstance(error, httpx.ReadTimeout):
+        return UnreachableError(
+            f"The service at {without_credentials(url)} accepted the connection but did not respond in time. "
+            "It may be overloaded: try again."
+        )
     return UnreachableError(
         f"Queenright does not respond at {without_credentials(url)} ({type(error).__name__}). "
         "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
