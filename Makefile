@@ -71,16 +71,16 @@ check: .venv/.dev programs ## Lint, format, types, imports, rules, configuration
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
 	$(BIN)/python -m tools.rules --check
 	$(BIN)/python -m tools.dashboards --check
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml compose/cluster.yaml
 	$(IN_MEMORY) $(BIN)/python -m tests.fuzz --quick --examples 2
 
 bench: .venv/.dev programs ## Measure, and print a table with the budgets
 	@$(BIN)/python -m tools.benchmarks
 
 requirements: .venv/.dev ## Resolve requirements/*.txt from pyproject.toml; UPGRADE=1 takes newer versions
-	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group dev -o requirements/dev.txt
-	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
-	$(COMPILE) --extra server --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
+	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group dev -o requirements/dev.txt
+	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
+	$(COMPILE) --extra server --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
 
 console: .venv/.dev ## Build the console (needs Node); what it builds is committed
 	@$(BIN)/python -m tools.console

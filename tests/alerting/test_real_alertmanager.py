@@ -263,7 +263,7 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
 
     [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
     assert len(received) == 2
-    assert slack.title.startswith("30 agents got worse at once")
+    assert slack.title.startswith("30 agents with alerts got worse at once (a storm). One of them: agent-")
     assert "agent-00" in slack.title
     [attachment] = slack.body["attachments"]
     assert attachment["color"] == "danger"
@@ -289,7 +289,7 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     )
     [over], [closed] = by(now, "slack", "resolved"), by(now, "pagerduty", "resolved")
     assert closed.body["dedup_key"] == page.body["dedup_key"]
-    assert over.title.startswith("Resolved: 30 agents")
+    assert over.title.startswith("Resolved: 30 agents with alerts got worse at once (a storm). One of them: ")
     assert not alertmanager.recorder.refused
 
 

@@ -323,10 +323,23 @@ def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
 
 def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
     ways = "MonitorDown MonitorBlind JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped SeriesLimited"
-    assert {f"Queenright{way}" for way in [*ways.split(), "ClockSkew", "Watchdog"]} <= {
+    cluster = "ClusterWithoutOwner ClusterSeveralOwners ClusterStreamDown ClusterBacklogGrows"
+    assert {f"Queenright{way}" for way in [*ways.split(), *cluster.split(), "ClockSkew", "Watchdog"]} <= {
         rule["alert"] for rule in ALERTS
     }
     [down] = [rule for rule in ALERTS if rule["alert"] == "QueenrightMonitorDown"]
     assert "absent(" in down["expr"]
     [dog] = [rule for rule in ALERTS if rule["alert"] == "QueenrightWatchdog"]
     assert (dog["expr"], dog["labels"]["severity"]) == ("vector(1)", "none")
+
+
+def test_cluster_alerts_read_only_series_that_one_process_does_not_have() -> None:
+    """Without a cluster they cannot fire."""
+    found = [rule for rule in ALERTS if rule["alert"].startswith("QueenrightCluster")]
+    assert len(found) == 5
+    for rule in found:
+        first = re.findall(r"queenright_\w+", rule["expr"])
+        assert first
+        assert {name.removeprefix("queenright_").split("_")[0] for name in first} == {"cluster"}
+        assert "absent(" not in rule["expr"]
+        assert " or " not in rule["expr"]

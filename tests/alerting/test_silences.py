@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -246,3 +247,19 @@ async def test_other_server_is_unknown(peer: ServedPeer, store: Store) -> None:
         assert watch.unknown == ""
         with pytest.raises(NoPeerError):
             await watch.expire("x")
+
+
+async def test_peer_that_did_not_answer_is_asked_again_soon(
+    peer: ServedPeer, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenright.alerting.silence_watch.RETRY_SECONDS", 0.01)
+    peer.peer.says = b"starting"
+    async with watching(store, now, peer.url) as (watch, _):
+        polling = asyncio.create_task(watch.run())
+        await until(lambda: "other than" in watch.unknown, "the peer was asked")
+
+        peer.peer.says = b"[]"
+
+        await until(lambda: not watch.unknown, "the peer was asked again", seconds=10)
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)

@@ -87,6 +87,16 @@ def test_invalid_token_is_rejected_and_not_quoted(tmp_path: Path) -> None:
         resolve_token(None, file="/nowhere/token", environment={})
 
 
+def test_unreadable_token_file_is_told_to_unset_only_a_variable_that_is_set() -> None:
+    with pytest.raises(InvalidAddressError) as by_argument:
+        resolve_token(None, file="/nowhere/token", environment={})
+    with pytest.raises(InvalidAddressError) as by_variable:
+        resolve_token(None, environment={"QUEENRIGHT_TOKEN_FILE": "/nowhere/token"})
+
+    assert "QUEENRIGHT_TOKEN_FILE" not in str(by_argument.value)
+    assert str(by_variable.value).endswith("or unset QUEENRIGHT_TOKEN_FILE.")
+
+
 def test_a_token_is_in_no_repr() -> None:
     for client in (Queenright("http://here:1", "qr-secret"), AsyncQueenright("http://here:1", "qr-secret")):
         assert repr(client).endswith("Queenright('http://here:1')")

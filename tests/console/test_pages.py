@@ -41,7 +41,7 @@ PAGES = (
     "/console/incidents",
     "/console/incidents/{incident}",
     "/console/talk",
-    "/console/operate/acting",
+    "/console/operate/actions",
     "/console/operate/breakers",
     "/console/operate/recoveries",
     "/console/operate/silences",
@@ -127,7 +127,7 @@ async def test_everything_is_reached_without_a_mouse(running: Running, page: Pag
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
     await page.keyboard.press("Control+k")
-    await expect(page.get_by_role("searchbox", name=re.compile("Search for agents"))).to_be_focused()
+    await expect(page.get_by_role("combobox", name=re.compile("Search for agents"))).to_be_focused()
     await page.keyboard.type("audit")
     await page.keyboard.press("ArrowDown")
     await page.keyboard.press("Enter")
@@ -317,7 +317,8 @@ async def test_session_claims_nothing_before_it_is_read(running: Running, page: 
     )
     await page.goto(f"{running.url}/console/agents/looper")
     await expect(page.get_by_text(re.compile(r"^running for \d+ (s|min)"))).to_be_visible()
-    await expect(page.get_by_label("Loading")).to_have_count(4)  # now, timeline, interventions, tickets
+    await expect(page.get_by_label("Loading")).to_have_count(2)  # now, timeline
+    await expect(page.get_by_label("About the session")).to_have_count(0)
     await expect(page.get_by_text(re.compile("^None|^No turn"))).to_have_count(0)
     await page.get_by_role("link", name="Flight recorder").click()
     loop = page.get_by_role("row").filter(has_text="doom loop")

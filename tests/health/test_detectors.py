@@ -704,8 +704,23 @@ def test_recent_calls_count_as_a_plain_list_does(letters: list[str], window: int
         repeat = recent.repeats()[0]
         tail = result[-window:]
         assert repeat.in_window == tail.count(last)
-        assert repeat.run == len(result) - len("".join(result).rstrip(last))
+        assert repeat.run == len(letters) - len("".join(letters).rstrip(last))
         assert repeat.times <= letters.count(last)
+
+
+def test_evidence_of_a_loop_counts_the_run_beyond_the_window() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("search", args="bees", result="none")
+        script.call("read", args=f"{n}", result=f"{n}")
+    for _ in range(88):
+        script.call("search", args="bees", result="none")
+
+    finding = script.finding(FindingKind.DOOM_LOOP)
+    assert finding is not None
+    assert finding.evidence == (
+        "search was called 93 times with the same arguments and result, the last 88 in a row"
+    )
 
 
 def test_call_that_succeeds_without_a_recorded_result_ends_a_row_of_failures() -> None:

@@ -279,7 +279,7 @@ def test_full_disk_leaves_an_empty_database(
 
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "_PRAGMAS", (*sqlite._PRAGMAS, "max_page_count=100"))
-        with pytest.raises(StoreError, match=r"cannot use .*: database or disk is full; check the disk"):
+        with pytest.raises(StoreError, match=r"cannot use .*: database or disk is full; free space"):
             copy(source, target)
 
     assert count_rows(target) == 1

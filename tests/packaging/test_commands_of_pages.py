@@ -25,6 +25,7 @@ from tests.warm import Command, Talking, queenright
 
 # Skipped commands, with the reason and the test that covers them.
 SKIPPED_COMMANDS = {
+    r"serve --cluster .*": "it needs NATS and PostgreSQL: tests/cluster/test_cluster_document.py",
     r"up\b.*": "it starts the whole stack again: tests/end_to_end/test_up.py",
     r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
     r"judge run\b.*": "it prints nothing while nothing happens: tests/end_to_end/test_judge_job.py",
@@ -69,7 +70,7 @@ REPLACEMENTS = {
     r"http://prometheus:9090|http://127.0.0.1:9090": "{prometheus}",
     r"http://alertmanager:9093": "{alertmanager}",
     r"http://127.0.0.1:4318": "{otlp}",
-    r"http://127.0.0.1:8420|https://queenright.internal": "{url}",
+    r"http://127.0.0.1:842[01]|https://queenright.internal": "{url}",
     r"anthropic/.*|openai/.*": "scripted:{folder}/script.json",
 }
 

@@ -52,6 +52,9 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
     "queen": ("triager", "triage agent"),
     "orchestrator": ("coordinator",),
     "provider": ("model vendor", "model supplier", "llm vendor"),
+    "cluster": ("service pool", "server farm"),
+    "owner": ("leader", "active process", "main process"),
+    "standby": ("follower", "hot spare", "secondary process"),
 }
 """The words that must not be used, by the term of the glossary to use instead."""
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")

@@ -70,6 +70,8 @@ def test_two_services_never_run_at_once_and_nothing_runs_as_root() -> None:
     spec = OBJECTS["Deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     assert POD["spec"]["securityContext"]["runAsNonRoot"] is True
+    # With the default, each mount adds permissions of the group to the audit key, and the service refuses it.
+    assert POD["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     volumes = {volume["name"] for volume in POD["spec"]["volumes"]}
     assert volumes == {mount["name"] for mount in CONTAINER["volumeMounts"]}

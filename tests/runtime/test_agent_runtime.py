@@ -13,6 +13,7 @@ from queenright.runtime.execution import ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply, ToolCall
+from queenright.runtime.nodes.event_loop import QuestionAnsweredError
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import RunNode, TooManyWaitingError
@@ -774,6 +775,32 @@ async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: Fak
     assert runtime.user_idle_seconds == 119
     fake_time.now += 1
     assert not runtime.is_user_present
+    await runtime.stop()
+
+
+async def test_question_accepts_one_answer(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    model = ScriptedModel([ModelReply(text="Who are you?"), ModelReply(text="Are you sure?")])
+    node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
+    entry = EntryPointSpec(id="e", node_id="chat")
+    runtime.add_graph(GraphSpec(id="hive", nodes=(node,), entry_points=(entry,)), model=model)
+    await runtime.start()
+    await runtime.trigger("e", {"message": "hi"})
+    await fake_time.settle()
+    [first] = runtime.waiting_nodes()
+
+    answers = await asyncio.gather(
+        *(runtime.inject_input("chat", name) for name in ("Ada", "Bob")), return_exceptions=True
+    )
+    await fake_time.settle()
+    [second] = runtime.waiting_nodes()
+    with pytest.raises(QuestionAnsweredError, match="was answered already: 'Ada'"):
+        await runtime.inject_input("chat", "Bob", question_id=first.question_id)
+
+    assert [type(answer) for answer in answers] == [bool, QuestionAnsweredError]
+    assert second.question == "Are you sure?"
+    assert [m.content for m in model.requests[1]][-1] == "Ada"
+    assert await runtime.inject_input("chat", "yes", question_id=second.question_id)
     await runtime.stop()
 
 

@@ -530,6 +530,20 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
     assert listed["notified"] == body
 
 
+async def test_timeline_distinguishes_firing_from_resolved_notifications(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+    await tell(http, ticket_id, status="resolved")
+
+    entries = (await http.get(f"/api/tickets/{ticket_id}/timeline")).json()["timeline"]
+
+    notified = [one["status"] for one in entries if one["what"] == "receiver_notified"]
+    assert notified == ["firing", "resolved"]
+    assert {one["status"] for one in entries if one["what"] != "receiver_notified"} == {""}
+
+
 async def test_repeated_notifications_keep_first_and_last_time(
     running: Running, http: httpx.AsyncClient
 ) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 
+from queenright.api.event_text import OPERATIONS
 from queenright.api.examples import NOW, example_of
 from queenright.api.tickets import Ticket, TicketSilence
 from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.agents.operations import Action
 from queenright.server.up import Running
 from queenright.server.views.api_models import event_line
 from tests.server.conftest import looping
@@ -198,6 +200,26 @@ def test_session_that_stands_for_failed_runs_is_failing_after_its_end() -> None:
     ended = change("4 runs failed in a row", to="failing", outcome="failed")
 
     assert ended == "a: failing → failing: 4 runs failed in a row"
+
+
+@pytest.mark.parametrize(
+    ("what", "detail", "text"),
+    [
+        ("inject", "desk", "message sent to desk, by ada"),
+        ("chat", "desk", "message sent to desk, by ada"),
+        ("load", "agents/a", "loaded, by ada (agents/a)"),
+        ("delete_session", "", "session deleted, by ada"),
+    ],
+)
+def test_operation_on_an_agent_is_one_sentence(what: str, detail: str, text: str) -> None:
+    data = {"what": what, "by": "ada", "detail": detail}
+    event = AgentEvent(type=EventType.AGENT_OPERATED, time=NOW, agent_id="a", data=data)
+
+    assert event_line(event).text == f"a: {text}"
+
+
+def test_every_operation_on_an_agent_has_words() -> None:
+    assert set(OPERATIONS) == set(get_args(Action))
 
 
 async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: Running) -> None:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from queenright.alerting.notification import read_active
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import Nudge, Telemetry, Worker
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.waiting import until
@@ -188,6 +189,23 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     assert "the worker does not fetch instructions from this service" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
     assert ("Give its Worker" in nudged["detail"]) is not has_functions
+
+
+async def test_agent_without_a_worker_is_unreachable_with_a_remedy_for_it(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """A plain OpenTelemetry agent has no Worker to give a function to."""
+    start = {"type": EventType.EXECUTION_STARTED, "time": running.service.clock()}
+    await running.service.bus.publish(
+        AgentEvent(**start, agent_id="team/plain", session_id="s", data={"start_records": False})
+    )
+    await until(lambda: running.service.monitor.get("team/plain") is not None, "the agent is known")
+    nudged = (await http.post("/api/agents/team%2Fplain/nudge", json={"message": "?"})).json()
+
+    assert nudged["outcome"] == "unreachable"
+    assert "its Worker" not in nudged["detail"]
+    assert "poll GET /api/agents/team%2Fplain/instructions" in nudged["detail"]
+    assert "queenright connect" in nudged["detail"]
 
 
 async def test_worker_with_a_line_break_in_its_name_is_reached(

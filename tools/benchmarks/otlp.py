@@ -117,7 +117,8 @@ def _span(n: int, agents: int = _AGENTS) -> Span:
     return span
 
 
-def _requests(batch: int) -> list[bytes]:
+def make_requests(batch: int) -> list[bytes]:
+    """Return requests with the spans of a fleet, as protobuf."""
     requests: list[bytes] = []
     for first in range(0, _SPANS, batch):
         request = ExportTraceServiceRequest()
@@ -285,7 +286,7 @@ def run() -> list[Row]:
     """Measure spans, then log records, each a second of one core."""
     rows = []
     for what, path, requests, decode in (
-        ("spans", _TRACES, _requests, _decode_spans),
+        ("spans", _TRACES, make_requests, _decode_spans),
         ("log records", _LOGS, _log_requests, _decode_logs),
     ):
         rate = _decode_alone(decode, requests(512))

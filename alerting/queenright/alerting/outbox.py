@@ -44,6 +44,7 @@ _POLL_SECONDS: Final = 5.0
 _WAKE_DELAYS: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Poll delays after a ``wake``, which may be called inside a transaction, before its commit."""
 
+_NOT_NOW_SECONDS: Final = 1.0
 _STORE_RETRY_SECONDS: Final = 1.0
 
 _PAUSE_PER_ROW_SECONDS: Final = 0.0002
@@ -61,6 +62,7 @@ class Outbox:
 
     Args:
         publish: Publishes ``NOTIFICATION_DELIVERED`` and ``NOTIFICATION_FAILED``, which are already durable.
+        may_deliver: Whether this process is the one that delivers; asked before each round.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Outbox:
         publish: Callable[..., Awaitable[None]],
         registry: CollectorRegistry,
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
+        may_deliver: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._settings = settings
         self._client = client
         self._clock = clock
         self._publish = publish
+        self._may_deliver = may_deliver
         self._outcomes = _counter(registry)
         self._peer_deliveries = [
             PeerDelivery(PeerAddress.parse(url), settings, client, count=self._count, jitter=jitter)
@@ -187,6 +191,8 @@ class Outbox:
 
     async def _deliver(self, line: PeerDelivery | None, now: float) -> float:
         notifications = await self._read(now)
+        if not self._may_deliver():
+            return now + _NOT_NOW_SECONDS
         self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
             return await self._wait_for_peers(notifications, now)

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 30.0
 """Silences are made by hand, and reminders wait for minutes; Alertmanager has no way to watch them."""
+RETRY_SECONDS: Final = 5.0
+"""The same while a peer does not answer, so that one that has just started is known soon."""
 _PAUSE_SECONDS: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
 _PAUSE_PER_TICKET_SECONDS: Final = 0.0005
@@ -211,7 +213,7 @@ class SilenceWatch:
                 await self.read_peers()
             except Exception:
                 _log.exception("Reading silences failed unexpectedly; it is retried")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS if self.unknown else POLL_SECONDS)
 
     async def _follow_notifications(self) -> None:
         while True:

@@ -48,7 +48,8 @@ class Repeat(NamedTuple):
     A current repeat of a call, or of a cycle of calls.
 
     ``times``: number of its most frequent call, also beyond the window while it
-    continues; calls after a change do not count. ``run``: consecutive calls.
+    continues; calls after a change do not count. ``run``: consecutive calls, also
+    beyond the window.
     ``in_window``: calls in the window. ``at_all``: the same, including calls
     after a change. ``unchanged``: the same, without those after a certain change.
     ``period``: length of the cycle; 1 for a single call, also with others in
@@ -81,6 +82,7 @@ class RecentCalls:
         "_live",
         "_pairs",
         "_repeats",
+        "_runs",
         "_since_change",
         "_since_perhaps",
         "_since_shown",
@@ -99,6 +101,7 @@ class RecentCalls:
         self._chains = array("H")
         self._alike = array("H")
         self._unchanged = array("H")
+        self._runs = array("H")
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
@@ -181,6 +184,8 @@ class RecentCalls:
             self._alike.append(1)
             self._unchanged.append(1)
             self._first.append(at)
+        is_next = bool(pairs) and last == len(self._runs) - 1
+        self._runs.append(min(self._runs[-1] + 1, _MAX_COUNT) if is_next else 1)
         pairs += pair
         self._tools = (*self._tools[1 - MAX_CYCLE_LENGTH :], tool)
         self._since_change += 1
@@ -191,7 +196,8 @@ class RecentCalls:
         self._unanswered = (self._unanswered + call)[-MAX_CYCLE_LENGTH * _SIZE :]
         self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
         if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
-            del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._first[0]
+            del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._runs[0]
+            del self._first[0]
         if last < 0:
             return Seen.NEVER
         return Seen.BEFORE if again else Seen.AFTER_CHANGE
@@ -237,11 +243,7 @@ class RecentCalls:
         return list(repeats.values())
 
     def _repeat(self, pairs: list[int], index: int) -> Repeat:
-        pair, run = pairs[index], 0
-        for other in reversed(pairs[: index + 1]):
-            if other != pair:
-                break
-            run += 1
+        pair, run = pairs[index], self._runs[index]
         first = pairs.index(pair, max(0, index + 1 - self._window))
         period, cycles = (1, run) if run > 1 else _cycle(pairs, index)
         kind = bytes(self._pairs[index * _SIZE : index * _SIZE + 1])

@@ -43,6 +43,8 @@ class Database(ABC):
         name: Its name in messages: a path, or an address without its password.
         reader: Provides read-only connections with a snapshot.
         writer: The write connection; not set if the database was opened read-only.
+        writer_token: Identifies this opening for writing, where several processes may take turns.
+        former_lease_at: When the former owner of a cluster last renewed its lease; None if there was none.
     """
 
     another: ClassVar[str]
@@ -51,6 +53,8 @@ class Database(ABC):
     name: str
     reader: Engine
     writer: Connection
+    writer_token: str = ""
+    former_lease_at: float | None = None
 
     def __init__(self) -> None:
         self._engines: list[Engine] = []

@@ -16,7 +16,9 @@ _WRITE: Final = (
 )
 
 
-def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database:
+def open_database(
+    url: str, *, read_only: bool, busy_timeout: float, member_id: str | None = None
+) -> Database:
     """
     Open the database at ``url``.
 
@@ -24,6 +26,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
         url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
         read_only: Do not lock, create or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
+        member_id: The member of a cluster that opens it; PostgreSQL only.
 
     Raises:
         StoreError: The database cannot be used, or the URL is invalid.
@@ -39,7 +42,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
         raise StoreError(
             f"PostgreSQL's driver cannot be imported ({error}). Run: {install_command('server,postgres')}"
         ) from error
-    return PostgresDatabase(address, read_only=read_only, busy_timeout=busy_timeout)
+    return PostgresDatabase(address, read_only=read_only, busy_timeout=busy_timeout, member_id=member_id)
 
 
 def parse_address(url: str) -> URL:

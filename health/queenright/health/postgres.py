@@ -31,7 +31,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from queenright.health.database import Database, StoreError, engine_options
 from queenright.instrumentation.identity import new_id
 
-_LOCK: Final = 0x717565656E  # "queen"
+WRITER_LOCK: Final = 0x717565656E  # "queen"
+DATABASE_TIME: Final = "extract(epoch from clock_timestamp())"
+"""Seconds since the epoch by the server's clock, which all members of a cluster share."""
 _OLDEST: Final = 14
 """Earlier releases are no longer maintained, and have no ``idle_session_timeout``."""
 
@@ -81,6 +83,7 @@ class PostgresDatabase(Database):
         address: With the driver ``psycopg``; libpq supplies the rest: ``PGPASSWORD``, ``.pgpass``.
         read_only: Do not lock or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for the lock of another program or service.
+        member_id: The member of a cluster that writes, and renews its lease (``cluster_lease``).
 
     Raises:
         StoreError: The database cannot be used.
@@ -88,12 +91,15 @@ class PostgresDatabase(Database):
 
     another = "another database"
 
-    def __init__(self, address: URL, *, read_only: bool, busy_timeout: float) -> None:
+    def __init__(
+        self, address: URL, *, read_only: bool, busy_timeout: float, member_id: str | None = None
+    ) -> None:
         super().__init__()
         self.name = _mask_address(address)
         self._busy_timeout = busy_timeout
         self._waits = "on"
-        self._token = new_id()
+        self._member_id = member_id
+        self.writer_token = new_id()
         self._claimed = False
         try:
             self.reader = self._engine(address, pool_pre_ping=True)
@@ -225,7 +231,7 @@ class PostgresDatabase(Database):
     def _lock(self, raw: psycopg.Connection[Any]) -> None:
         try:
             # Waits: the server may take a moment to notice that a process was killed.
-            raw.execute(f"SELECT pg_advisory_lock({_LOCK})")
+            raw.execute(f"SELECT pg_advisory_lock({WRITER_LOCK})")
         except psycopg.errors.LockNotAvailable:
             _, who = _last_writer(raw)
             raise StoreError(
@@ -233,7 +239,7 @@ class PostgresDatabase(Database):
             ) from None
         if self._claimed:
             token, who = _last_writer(raw)
-            if token != self._token:
+            if token != self.writer_token:
                 raise StoreError(
                     f"another queenright{who} has written to {self.name} while the connection was broken; "
                     "restart this one"
@@ -242,10 +248,14 @@ class PostgresDatabase(Database):
     def _claim(self) -> None:
         who = f"process {os.getpid()} on {socket.gethostname()}"
         with self.writer.begin():
+            self.former_lease_at = self.writer.exec_driver_sql(
+                "SELECT max(renewed_at) FROM store_writer"
+            ).scalar()
             self.writer.exec_driver_sql("DELETE FROM store_writer")
             self.writer.exec_driver_sql(
-                "INSERT INTO store_writer (token, who) VALUES (%(token)s, %(who)s)",
-                {"token": self._token, "who": who},
+                "INSERT INTO store_writer (token, who, member_id, renewed_at) VALUES (%(token)s, %(who)s, "
+                f"%(member_id)s, CASE WHEN %(member_id)s::text IS NOT NULL THEN {DATABASE_TIME} END)",
+                {"token": self.writer_token, "who": who, "member_id": self._member_id},
             )
         self._claimed = True
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Connection, MetaData, String, Table, Text, text
+from sqlalchemy import Column, Connection, MetaData, String, Table, text
 
-from queenright.health.tables import EVENT_LOG_HEAD, METADATA, SCHEMA_REVISION
+from queenright.health.tables import EVENT_LOG_HEAD, METADATA, PROCESSES, SCHEMA_REVISION
 
 VERSION: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 """The schema's revision, as Alembic reads it."""
-
-_WRITER: Final = Table(
-    "store_writer",
-    MetaData(),
-    Column("token", Text, primary_key=True),
-    Column("who", Text, nullable=False),
-)
-"""Names the writer in PostgreSQL, as the lock file of SQLite does."""
 
 _APPEND_ONLY: Final = (
     ("events", "base_length", "the event log"),
@@ -38,7 +30,7 @@ def create_schema(conn: Connection) -> None:
     _create_postgresql_triggers(conn)
     # SQLite stores NaN as NULL, and so refuses it.
     conn.execute(text("ALTER TABLE events ADD CONSTRAINT ck_events_time CHECK (time <> 'NaN'::float8)"))
-    _WRITER.create(conn)
+    PROCESSES.create_all(conn)
 
 
 def _create_sqlite_triggers(conn: Connection) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -50,6 +51,7 @@ _GROUP_ROWS: Final = 2_000
 @dataclass(slots=True)
 class _Append:
     events: Sequence[AgentEvent]
+    also: Callable[[Connection], None] | None
     future: asyncio.Future[Any]
 
 
@@ -93,7 +95,13 @@ class Store:
 
     @classmethod
     def open(
-        cls, url: str, *, read_only: bool = False, busy_timeout: float = 5.0, capacity: int = 20_000
+        cls,
+        url: str,
+        *,
+        read_only: bool = False,
+        busy_timeout: float = 5.0,
+        capacity: int = 20_000,
+        member_id: str | None = None,
     ) -> Self:
         """
         Open the database at ``url`` and migrate its schema. A missing SQLite file is created.
@@ -103,12 +111,13 @@ class Store:
             read_only: Open a database that another process may be writing to.
             busy_timeout: How many seconds to wait for another program's lock.
             capacity: Rows that may be queued before ``append`` awaits room.
+            member_id: The member of a cluster that opens it; PostgreSQL only.
 
         Raises:
             StoreError: The database is unreachable, locked, in use, not writable, damaged, another program's
                 or of a newer schema.
         """
-        database = open_database(url, read_only=read_only, busy_timeout=busy_timeout)
+        database = open_database(url, read_only=read_only, busy_timeout=busy_timeout, member_id=member_id)
         return cls(database, read_only=read_only, capacity=capacity)
 
     @classmethod
@@ -132,6 +141,16 @@ class Store:
     def depth(self) -> int:
         """How many rows and transactions are queued or being written."""
         return self._depth
+
+    @property
+    def writer_token(self) -> str:
+        """Identifies this opening of the database for writing; see `Database.writer_token`."""
+        return self._database.writer_token
+
+    @property
+    def former_lease_at(self) -> float | None:
+        """When the former owner of a cluster last renewed its lease, in seconds since the epoch."""
+        return self._database.former_lease_at
 
     @property
     def is_writable(self) -> bool:
@@ -161,11 +180,17 @@ class Store:
         """
         await self.transact(touch_head)
 
-    async def append(self, events: Sequence[AgentEvent]) -> None:
+    async def append(
+        self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None] | None = None
+    ) -> None:
         """
         Append ``events`` to the event log, all or none, and return after the commit.
 
         Waits while the queue is full. Ignores events that the log already has.
+
+        Args:
+            events: The events. Without any, nothing happens.
+            also: Called in the same transaction, after the events are written.
 
         Raises:
             StoreError: Writing failed; nothing was written.
@@ -176,7 +201,7 @@ class Store:
         events = tuple(events)
         await self._reserve(loop, len(events))
         future: asyncio.Future[None] = loop.create_future()
-        self._jobs.put(_Append(events, future))
+        self._jobs.put(_Append(events, also, future))
         await future
 
     async def history(
@@ -382,10 +407,17 @@ class Store:
     def _append(self, group: list[_Append]) -> None:
         events = list(chain.from_iterable(job.events for job in group))
         self._database.durable(any(event.type in ALERT_CLASS for event in events))
+
+        def write(conn: Connection, *, fresh: bool) -> None:
+            append_events(conn, events, fresh=fresh)
+            for job in group:
+                if job.also is not None:
+                    job.also(conn)
+
         try:
-            self._commit(lambda conn: append_events(conn, events, fresh=True))
+            self._commit(partial(write, fresh=True))
         except IntegrityError:
-            self._commit(lambda conn: append_events(conn, events))
+            self._commit(partial(write, fresh=False))
 
     def _run(self, job: _Transact) -> _Outcome:
         try:

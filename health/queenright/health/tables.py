@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0011"
+SCHEMA_REVISION: Final = "0012"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -345,3 +345,59 @@ RECOVERIES: Final = Table(
     Index("ix_recoveries_created_at", "created_at"),
 )
 """Recoveries of tasks."""
+
+PROCESSES: Final = MetaData()
+"""Tables about the processes that write; in PostgreSQL only, and not part of a copy."""
+
+STORE_WRITER: Final = Table(
+    "store_writer",
+    PROCESSES,
+    Column("token", Text, primary_key=True),
+    Column("who", Text, nullable=False),
+    # Null unless the writer is a member of a cluster, which renews its lease.
+    Column("member_id", Text),
+    Column("renewed_at", Float),
+)
+"""
+The last writer; SQLite has a lock file instead.
+
+``token`` differs for each time that the database was opened for writing (``queenright.health.postgres``).
+"""
+
+MEMBERS: Final = Table(
+    "members",
+    PROCESSES,
+    Column("member_id", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("api_port", Integer, nullable=False),
+    Column("otlp_port", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+)
+"""The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
+
+STREAM_POSITION: Final = Table(
+    "stream_position",
+    PROCESSES,
+    Column("stream", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+)
+"""
+How far the telemetry stream of a cluster is stored, by the identity of the stream.
+
+Written in the transaction that stores the events of these messages, so that none is stored twice or lost.
+"""
+
+STORED_MESSAGES: Final = Table(
+    "stored_messages",
+    PROCESSES,
+    Column("message_id", Text, primary_key=True),
+    Column("stored_at", Float, nullable=False),
+    Index("ix_stored_messages_stored_at", "stored_at"),
+)
+"""
+The latest messages of the telemetry stream whose events are stored, by a hash of what was sent.
+
+A sender that got no response sends the same bytes again, perhaps after both NATS and the owner were replaced.
+"""

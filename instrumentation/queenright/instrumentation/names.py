@@ -255,6 +255,21 @@ EVENTS: Final = MetricName("queenright_events_total", "counter", ("type",), "Eve
 EVENT_BUS_DROPPED: Final = MetricName(
     "queenright_event_bus_dropped_total", "counter", ("subscriber",), "Events that a slow subscriber missed."
 )
+CLUSTER_OWNER: Final = MetricName(
+    "queenright_cluster_owner", "gauge", (), "1 if this process of the cluster watches the workers."
+)
+CLUSTER_MEMBERS: Final = MetricName(
+    "queenright_cluster_members", "gauge", (), "Processes of the cluster that this one sees."
+)
+CLUSTER_STREAM_UP: Final = MetricName(
+    "queenright_cluster_stream_up", "gauge", (), "1 if this process can publish telemetry to NATS."
+)
+CLUSTER_BACKLOG: Final = MetricName(
+    "queenright_cluster_backlog",
+    "gauge",
+    (),
+    "Messages of acknowledged telemetry that are not stored yet; by the owner.",
+)
 INGEST_SPANS: Final = MetricName(
     "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
 )

@@ -84,6 +84,8 @@ class WaitingNode:
     execution_id: str
     session_id: str
     question: str
+    question_id: str
+    """Unique within the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,20 +628,28 @@ class AgentRuntime:
     # -- users ----------------------------------------------------------------------------------
 
     async def inject_input(
-        self, node_id: str, content: str, graph_id: str | None = None, *, session_id: str | None = None
+        self,
+        node_id: str,
+        content: str,
+        graph_id: str | None = None,
+        *,
+        session_id: str | None = None,
+        question_id: str | None = None,
     ) -> bool:
         """
         Send user input to a running node. The input is durable when this returns.
 
         Without ``graph_id``, the active graph is searched first, then the others. Nodes that wait for input
         take precedence. If the node does not talk to users and ends before its next turn, the input is
-        kept for its next visit.
+        kept for its next visit. A question accepts one answer, the first; ``question_id`` is the question
+        that the input answers, by default the open one.
 
         Returns:
             False if the node is not running; use ``trigger`` instead.
 
         Raises:
             GraphError: The graph does not exist, or the node is running in several sessions.
+            QuestionAnsweredError: The question has an answer.
         """
         self._user_spoke_at = self._monotonic()
         graphs = [self._find(graph_id)] if graph_id is not None else self._graphs_by_priority()
@@ -657,7 +667,7 @@ class AgentRuntime:
                     f"node {node_id!r} is running in several sessions; pass one as session_id: {sessions}"
                 )
             if candidates:
-                await candidates[0][1].inject(content)
+                await candidates[0][1].inject(content, question_id)
                 return True
         return False
 
@@ -670,6 +680,7 @@ class AgentRuntime:
                 execution_id=execution.id,
                 session_id=execution.session_id or "",
                 question=node.question or "",
+                question_id=node.question_id or "",
             )
             for registered in self._graphs_by_priority()
             for stream in registered.streams.values()

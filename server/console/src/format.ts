@@ -7,18 +7,21 @@ const UNITS: readonly [number, string][] = [
   [1, 's'],
 ]
 
+/** A number and its unit, which stay on one line. */
+const measure = (value: number | string, unit: string): string => `${value}\u00a0${unit}`
+
 /** A duration with at most two units: `42 s`, `3 min`, `2 h 5 min`, `1 d 4 h`. */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds))
-  if (whole < 1) return '0 s'
+  if (whole < 1) return measure(0, 's')
   const first = UNITS.findIndex(([size]) => whole >= size)
   const [size, unit] = UNITS[first]!
   const count = Math.floor(whole / size)
   const next = UNITS[first + 1]
   // Seconds are shown below ten minutes only: a list whose numbers all change each second is restless.
-  if (!next || (unit === 'min' && count >= 10)) return `${count} ${unit}`
+  if (!next || (unit === 'min' && count >= 10)) return measure(count, unit)
   const rest = Math.floor((whole % size) / next[0])
-  return rest ? `${count} ${unit} ${rest} ${next[1]}` : `${count} ${unit}`
+  return rest ? `${measure(count, unit)} ${measure(rest, next[1])}` : measure(count, unit)
 }
 
 /** How long ago: `now`, `42 s ago`, `3 min ago`. */
@@ -26,13 +29,13 @@ export function ago(at: number, now: number): string {
   const seconds = now - at
   if (seconds < 5) return 'now'
   const [size, unit] = UNITS.find(([size]) => seconds >= size)!
-  return `${Math.floor(seconds / size)} ${unit} ago`
+  return `${measure(Math.floor(seconds / size), unit)} ago`
 }
 
 /** The time that a call took: `12 ms`, `3.4 s`, `2 min 5 s`. */
 export function took(seconds: number): string {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
-  return seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds)
+  if (seconds < 1) return measure(Math.round(seconds * 1000), 'ms')
+  return seconds < 10 ? measure(seconds.toFixed(1), 's') : duration(seconds)
 }
 
 const clockFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' })

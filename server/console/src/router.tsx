@@ -75,13 +75,13 @@ export const operateRoute = createRoute({
   component: lazyRouteComponent(() => import('./routes/operate'), 'OperatePage'),
 })
 
-/** Shorter addresses of sections, as the service redirects them too. */
-const shortRoutes = ['operate', 'actions', 'breakers', 'recoveries', 'silences', 'telemetry', 'audit', 'settings', 'tokens'].map((name) =>
+/** Shorter addresses of sections, as the service redirects them too, and the former address of the actions. */
+const shortRoutes = ['operate', 'operate/acting', 'actions', 'breakers', 'recoveries', 'silences', 'telemetry', 'audit', 'settings', 'tokens'].map((name) =>
   createRoute({
     getParentRoute: () => root,
     path: `/${name}`,
     beforeLoad: () => {
-      throw redirect({ to: '/operate/$section', params: { section: name === 'operate' || name === 'actions' ? 'acting' : name }, search: {}, replace: true })
+      throw redirect({ to: '/operate/$section', params: { section: name.startsWith('operate') ? 'actions' : name }, search: {}, replace: true })
     },
   }),
 )

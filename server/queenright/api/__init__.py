@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from queenright.api.attention import *  # noqa: F403
     from queenright.api.base_model import *  # noqa: F403
     from queenright.api.breakers import *  # noqa: F403
+    from queenright.api.cluster import *  # noqa: F403
     from queenright.api.events import *  # noqa: F403
     from queenright.api.incidents import *  # noqa: F403
     from queenright.api.interventions import *  # noqa: F403
@@ -44,6 +45,7 @@ _MODELS: Final = {
     ),
     "attention": "AttentionItem AttentionList",
     "breakers": "Breaker BreakersPage",
+    "cluster": "Backlog ClusterMember ClusterStatus",
     "events": "Event",
     "judge": "JudgeCheck JudgeChecksPage",
     "loaded": (

@@ -47,6 +47,7 @@ class AttentionItem(ApiModel):
         "`POST /api/agents/{agent_id}/inject`. The agent runs here."
     )
     node_id: str = Field(description="The node that asks the question; empty without one.")
+    question_id: str = Field(description="The question that an answer is for; empty without `node_id`.")
 
 
 class AttentionList(ApiModel):

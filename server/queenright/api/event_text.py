@@ -16,6 +16,25 @@ _BREAKER_KINDS: Final = {"closed": "healthy", "half_open": "degraded", "open": "
 _CHANGES: Final = {"rose": "severity raised", "renewed": "updated"}
 _OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not done", "unconfirmed": "not confirmed"}
 
+OPERATIONS: Final = {
+    "load": "loaded",
+    "unload": "unloaded",
+    "trigger": "run started",
+    "chat": "message sent",
+    "inject": "message sent",
+    "resume": "run resumed",
+    "replay": "checkpoint replayed",
+    "restore": "checkpoint restored",
+    "stop": "stop requested",
+    "delete_session": "session deleted",
+    "add_graph": "graph added",
+    "remove_graph": "graph removed",
+    "switch_graph": "active graph changed",
+    "change_file": "file changed",
+    "reload": "reloaded",
+}
+"""What an operator did with a loaded agent, in words."""
+
 
 def clip_text(text: str, limit: int) -> str:
     """Return a text on one line, cut to ``limit`` characters, at the end of a word if one is near."""
@@ -164,8 +183,10 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             kind = "failing" if data["on"] else "healthy"
             return kind, f"emergency stop {state}, by {data['by']}. {reason}"
         case "agent_operated":
-            detail = f" ({data['detail']})" if data.get("detail") else ""
-            return "info", f"{agent}: {str(data['what']).replace('_', ' ')}, by {data['by']}{detail}"
+            done, detail = OPERATIONS[data["what"]], data.get("detail")
+            if detail and data["what"] in ("chat", "inject"):
+                return "info", f"{agent}: {done} to {detail}, by {data['by']}"
+            return "info", f"{agent}: {done}, by {data['by']}{f' ({detail})' if detail else ''}"
         case "tokens_changed":
             changes = [f"{name['name']} ({name['role']}) added" for name in data["came"]]
             changes += [f"{name['name']} ({name['role']}) {name['why']}" for name in data["went"]]

@@ -209,6 +209,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "Check and show the settings.",
             "config check --config queenright.yaml",
         ),
+        ("cluster", "cluster:cluster", "Show the processes of a cluster.", "cluster status"),
         (
             "token",
             "token:token",

@@ -11,6 +11,7 @@ _EXTRAS: Final = {
     "litellm": "llm",
     "mcp": "mcp",
     "psycopg": "postgres",
+    "nats": "cluster",
     **dict.fromkeys(("cronsim", "simpleeval"), "runtime"),
     **dict.fromkeys(
         ("alembic", "click", "cryptography", "fastapi", "httptools", "httpx", "jinja2", "orjson"), "server"

@@ -118,6 +118,7 @@ def settings_overrides(
     otlp_port: int | None = None,
     forward: str | None = None,
     host: str | None = None,
+    nats: str | None = None,
 ) -> dict[str, Any]:
     """Return the given options as keyword arguments of ``load_settings``, nested like the settings."""
     http = {key: value for key, value in (("port", port), ("host", host)) if value is not None}
@@ -126,5 +127,6 @@ def settings_overrides(
         for key, value in (("port", otlp_port), ("forward", forward), ("host", host))
         if value is not None
     }
-    overrides = {"storage": storage, "http": http or None, "otlp": otlp or None}
+    cluster = None if nats is None else {"nats": nats}
+    overrides = {"storage": storage, "http": http or None, "otlp": otlp or None, "cluster": cluster}
     return {key: value for key, value in overrides.items() if value is not None}

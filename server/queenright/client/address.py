@@ -58,8 +58,11 @@ def resolve_token(
     if token is None and file is None:
         token = environment.get(TOKEN_VARIABLE) or None
         file = environment.get(TOKEN_FILE_VARIABLE) or None
+        remedy = f"or unset {TOKEN_FILE_VARIABLE}"
+    else:
+        remedy = "or name another file"
     if token is None and file is not None:
-        token = _read_token(Path(file))
+        token = _read_token(Path(file), remedy)
     if token is None:
         return None
     token = token.strip()
@@ -71,7 +74,7 @@ def resolve_token(
     return token
 
 
-def _read_token(file: Path) -> str:
+def _read_token(file: Path, remedy: str) -> str:
     try:
         return file.read_text(encoding="ascii")
     except UnicodeDecodeError:
@@ -79,7 +82,7 @@ def _read_token(file: Path) -> str:
     except OSError as error:
         raise InvalidAddressError(
             f"cannot read the token from {file} ({error.strerror or type(error).__name__}); "
-            f"create one with `queenright token create NAME`, or unset {TOKEN_FILE_VARIABLE}."
+            f"create one with `queenright token create NAME`, {remedy}."
         ) from None
 
 

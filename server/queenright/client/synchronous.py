@@ -279,6 +279,7 @@ class Service(_Resource):
     status = _call(resources.AsyncService.status)
     attention = _call(resources.AsyncService.attention)
     version = _call(resources.AsyncService.version)
+    cluster = _call(resources.AsyncService.cluster)
     ready = _call(resources.AsyncService.ready)
     settings = _call(resources.AsyncService.settings)
     telemetry = _call(resources.AsyncService.telemetry)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.access.access import Access
 from queenright.server.access.api_guard import ApiGuard
@@ -24,11 +22,13 @@ from queenright.server.middleware.head import HeadMiddleware
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.middleware.idempotency import describe as describe_keys
 from queenright.server.middleware.shutdown import ShutdownMiddleware
+from queenright.server.middleware.state import WithState
 from queenright.server.routes import (
     approvals,
     breakers,
     callbacks,
     chat,
+    cluster,
     events,
     heartbeats,
     incidents,
@@ -55,6 +55,7 @@ from queenright.server.service import Service
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     probes.router,
     service_routes.router,
+    cluster.router,
     graphs.router,
     logs.router,
     sessions.router,
@@ -86,7 +87,8 @@ def create_routes() -> FastAPI:
     """
     Return the app of all routes, made once: FastAPI examines each route when it is first asked for.
 
-    A route reads from ``request.state`` what it is about: ``service``, ``access`` and ``stream_shares``.
+    A route reads from ``request.state`` what it is about: ``service``, ``access``, ``cluster`` and
+    ``stream_shares``.
     """
     app = FastAPI(
         title="Queenright",
@@ -106,7 +108,13 @@ def create_routes() -> FastAPI:
     return app
 
 
-def create_app(service: Service, *, bound: str, access: Access | None = None) -> Starlette:
+def create_app(
+    service: Service,
+    *,
+    bound: str,
+    access: Access | None = None,
+    cluster_state: cluster.ClusterState | None = None,
+) -> Starlette:
     """
     Return the ASGI app of a service: its middleware, and the routes.
 
@@ -114,11 +122,17 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         service: The service.
         bound: The address that it listens on.
         access: Authenticates and authorises callers; by default from the service's settings.
+        cluster_state: The cluster that this process belongs to.
     """
     settings = service.settings
     access = access or Access(settings, clock=service.clock)
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
-    state = {"service": service, "access": access, "stream_shares": Shares(MAX_STREAMS)}
+    state = {
+        "service": service,
+        "access": access,
+        "cluster": cluster_state,
+        "stream_shares": Shares(MAX_STREAMS),
+    }
     # The first one is the outermost.
     middleware = [
         Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set),
@@ -127,18 +141,6 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         Middleware(ApiGuard, access=access, bound=bound, page=render_error),
         Middleware(Idempotency, store=service.store, clock=service.clock),
     ]
-    app = Starlette(routes=[Mount("/", _WithState(create_routes(), state))], middleware=middleware)
+    app = Starlette(routes=[Mount("/", WithState(create_routes(), state))], middleware=middleware)
     add_exception_handlers(app, render_error)
     return app
-
-
-class _WithState:
-    """Gives each request the state of the service that it came to."""
-
-    def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
-        self._app = app
-        self._state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        await self._app({**scope, "state": dict(self._state)}, receive, send)

@@ -102,6 +102,8 @@ async def build(
     clock: Clock = time.time,
     registry: CollectorRegistry | None = None,
     tracer: Tracer | None = None,
+    may_deliver: Callable[[], bool] = lambda: True,
+    open_store: Callable[[str], Store] = Store.open,
 ) -> Service:
     """
     Open the store and build the service. Nothing runs before ``Service.start``.
@@ -111,6 +113,8 @@ async def build(
         clock: Seconds since the epoch, UTC.
         registry: Where the metrics are registered.
         tracer: Makes the service's own spans.
+        may_deliver: Whether this process may deliver notifications; see ``Outbox``.
+        open_store: Opens the store at a URL, in a thread.
 
     Raises:
         InvalidSecretError, ModelUnavailableError, InvalidPromptError: A file or model that a setting names
@@ -119,7 +123,7 @@ async def build(
     """
     check_files(settings)
     require_usable_storage(settings.storage)
-    store = await asyncio.to_thread(Store.open, settings.database_url)
+    store = await asyncio.to_thread(open_store, settings.database_url)
     try:
         return _build(
             settings,
@@ -127,6 +131,7 @@ async def build(
             clock=clock,
             registry=registry or CollectorRegistry(),
             tracer=tracer or trace.get_tracer("queenright"),
+            may_deliver=may_deliver,
         )
     except BaseException:
         await store.close()
@@ -134,7 +139,13 @@ async def build(
 
 
 def _build(
-    settings: Settings, store: Store, *, clock: Clock, registry: CollectorRegistry, tracer: Tracer
+    settings: Settings,
+    store: Store,
+    *,
+    clock: Clock,
+    registry: CollectorRegistry,
+    tracer: Tracer,
+    may_deliver: Callable[[], bool],
 ) -> Service:
     health_settings = settings.health_monitoring
     stopping = asyncio.Event()
@@ -166,6 +177,7 @@ def _build(
         clock=clock,
         publish=bus.publish,
         registry=registry,
+        may_deliver=may_deliver,
     )
     silences = SilenceWatch(store, settings.alerting, AlertmanagerClient(), clock=clock)
     ticket_notifications = TicketNotifications(
@@ -315,6 +327,7 @@ def _build(
             remediation=remediation,
             metrics=metrics,
             clock=clock,
+            is_listening=lambda: store.is_writable,
         ),
         health=health,
         judging=judging,

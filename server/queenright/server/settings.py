@@ -55,7 +55,7 @@ _OTHER_VARIABLES = {
 }
 """Environment variables of ours that are not settings: addresses, tokens and recorded runs."""
 
-_SECRET = frozenset({"database", "forward", "webhook_url", "prometheus_url", "tempo_url"})
+_SECRET = frozenset({"database", "forward", "nats", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message shows: they may hold a password or a token."""
 
 _LOCAL_ADDRESS: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -130,6 +130,33 @@ class OtlpSettings(_Block):
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+class ClusterSettings(_Block):
+    """Several processes that share one PostgreSQL database: one watches, the others take over."""
+
+    nats: Annotated[str | None, Field(repr=False)] = None
+    """Addresses of nats-servers with JetStream, separated by commas, as ``nats://host:4222``; None: there is
+    one process."""
+    host: str | None = None
+    """Name or address by which the other processes reach this one; None: the machine's name."""
+    replicas: Annotated[int, Field(ge=1, le=5)] = 1
+    """Copies of acknowledged telemetry among the nats-servers; 3 survives the loss of one."""
+    max_backlog_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
+    """Acknowledged telemetry that may wait to be stored, in bytes; beyond it, senders are told to retry."""
+
+    @field_validator("nats")
+    @classmethod
+    def _addresses(cls, addresses: str | None) -> str | None:
+        for address in (addresses or "nats://none").split(","):
+            parts = urlsplit(address.strip())
+            if parts.scheme not in ("nats", "tls") or not parts.hostname:
+                raise ValueError("it must be addresses like nats://nats-1:4222,nats://nats-2:4222")
+        return addresses
+
+    @field_serializer("nats", when_used="json")
+    def _without_passwords(self, addresses: str | None) -> str | None:
+        return addresses and re.sub(r"://[^@,]*@", f"://{MASK}@", addresses)
+
+
 class Settings(BaseSettings):
     """All settings. Unknown keys and bad values are refused."""
 
@@ -145,6 +172,7 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     agents: AgentsSettings = AgentsSettings()
     otlp: OtlpSettings = OtlpSettings()
+    cluster: ClusterSettings = ClusterSettings()
     health_monitoring: HealthSettings = HealthSettings()
     judging: JudgeSettings = JudgeSettings()
     alerting: AlertingSettings = AlertingSettings()
@@ -159,6 +187,15 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"http.port and otlp.port are both {self.http.port}; give each its own port, or 0 for "
                 "any free one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _require_shared_database(self) -> Self:
+        if self.cluster.nats is not None and not (self.database or "").startswith("postgres"):
+            raise ValueError(
+                "cluster.nats needs a database that the processes share; set database to an address like "
+                "postgresql://user:password@host/queenright"
             )
         return self
 

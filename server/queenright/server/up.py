@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
+from starlette.types import ASGIApp
 
 from queenright.alerting.config import GROUP_INTERVAL, render_alertmanager, render_prometheus
 from queenright.alerting.export import rule_links
@@ -29,6 +30,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICE, SCRIPTED_MODEL, Fleet
 from queenright.health.event_log import read_history
+from queenright.health.store import Store
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
@@ -167,8 +169,90 @@ async def serving(
         InvalidTokensError: a token would be needed, and there is none.
         StoreError: the database cannot be used.
     """
-    http, otlp = settings.http, settings.otlp
     async with contextlib.AsyncExitStack() as stack:
+        ports = stack.enter_context(bind_ports(settings))
+        service = await stack.enter_async_context(
+            run_service(ports.settings, ports.otlp_url, registry=registry, hold_outbox=hold_outbox)
+        )
+        forwarder = None
+        if settings.otlp.forward:
+            forwarder = Forwarder(settings.otlp.forward, dropped=service.metrics.telemetry_dropped)
+            await forwarder.start()
+            stack.push_async_callback(forwarder.stop)
+        intake = await make_intake_apps(service, prices=prices, forwarder=forwarder)
+        guarded = OtlpGuard(
+            with_hooks(intake.receiver, intake.hooks),
+            access=ports.access,
+            bound=ports.otlp.getsockname()[0],
+            on_denied=intake.hooks.count_denied,
+        )
+        app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)
+        await stack.enter_async_context(ports.serve(guarded, app, intake.receiver.refuse_grpc))
+        add_intake_tasks(service, intake, ports.access)
+        stack.callback(end_streams, service)
+        yield Running(
+            service,
+            ports.api_url,
+            ports.otlp_url,
+            own_token=ports.access.own_token() if ports.is_token_required else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The listening sockets of a process, and the settings with their ports."""
+
+    settings: Settings
+    api: socket.socket
+    otlp: socket.socket
+    access: Access
+
+    @property
+    def api_url(self) -> str:
+        """The URL of the API and the console on this machine."""
+        return url_of(self.api)
+
+    @property
+    def otlp_url(self) -> str:
+        """The URL for telemetry on this machine."""
+        return url_of(self.otlp)
+
+    @property
+    def is_token_required(self) -> bool:
+        """Whether a port requires tokens."""
+        return any(self.access.is_token_required(sock.getsockname()[0]) for sock in (self.api, self.otlp))
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, otlp: ASGIApp, api: ASGIApp, refuse_grpc: Callable[[str, str], None]
+    ) -> AsyncIterator[None]:
+        """
+        Serve an app on each port until the block ends.
+
+        Args:
+            otlp: The app for telemetry.
+            api: The app of the API and the console.
+            refuse_grpc: Called with the address of a gRPC client, and what it has to change.
+        """
+        here, other = GRPC_REASON, wrong_port_reason(self.otlp_url)
+        async with (
+            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, refuse_grpc, here)),
+            serve_app(api, self.api, protocol=partial(Http1Protocol, refuse_grpc, other)),
+        ):
+            yield
+
+
+@contextlib.contextmanager
+def bind_ports(settings: Settings) -> Iterator[Ports]:
+    """
+    Bind the ports of the API and of telemetry, before anything starts.
+
+    Raises:
+        PortInUseError: a port is taken.
+        InvalidTokensError: a token would be needed, and there is none.
+    """
+    http, otlp = settings.http, settings.otlp
+    with contextlib.ExitStack() as stack:
         api_socket = listen(http.host, http.port, what=_API, option="--port")
         stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
@@ -176,68 +260,58 @@ async def serving(
         settings = _link_to_service(_with_ports(settings, api_socket, otlp_socket), url_of(api_socket))
         access = Access(settings)
         access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
-        service = await stack.enter_async_context(
-            _service(settings, registry, url_of(otlp_socket), hold_outbox)
-        )
-        forwarder = None
-        if otlp.forward:
-            forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
-            await forwarder.start()
-            stack.push_async_callback(forwarder.stop)
-        assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
-        events = await service.store.read(
-            lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
-        )
-        restore_runs(assembler, service.monitor, events)
-        receiver = OtlpReceiver(
-            service.ingest,
-            assembler=assembler,
-            intake=service.intake,
-            record_process_alive=service.record_process_alive,
-            registry=service.registry,
-            forwarder=forwarder,
-        )
-        hooks = HookReceiver(
-            service.ingest,
-            assembler,
-            service.instructions,
-            service.permissions,
-            service.intake,
-            clock=service.clock,
-            registry=service.registry,
-        )
-        guarded = OtlpGuard(
-            with_hooks(receiver, hooks),
-            access=access,
-            bound=otlp_socket.getsockname()[0],
-            on_denied=hooks.count_denied,
-        )
-        await stack.enter_async_context(
-            serve_app(
-                guarded, otlp_socket, protocol=partial(Http1Protocol, receiver.refuse_grpc, GRPC_REASON)
-            )
-        )
-        app = create_app(service, bound=api_socket.getsockname()[0], access=access)
-        await stack.enter_async_context(
-            serve_app(
-                app,
-                api_socket,
-                protocol=partial(Http1Protocol, receiver.refuse_grpc, wrong_port_reason(url_of(otlp_socket))),
-            )
-        )
-        watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
-        service.tasks.add("tokens", watch.run)
-        service.tasks.add("ends", receiver.run_ending)
-        stack.callback(service.agents.stop_loading)
-        stack.callback(service.stopping.set)
-        stack.callback(service.permissions.close)
-        closed = any(access.is_token_required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
-        yield Running(
-            service,
-            url_of(api_socket),
-            url_of(otlp_socket),
-            own_token=access.own_token() if closed else None,
-        )
+        yield Ports(settings, api_socket, otlp_socket, access)
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeApps:
+    """What takes in telemetry: OTLP and hooks share an assembler."""
+
+    receiver: OtlpReceiver
+    hooks: HookReceiver
+
+
+async def make_intake_apps(
+    service: Service, *, prices: Prices | None = None, forwarder: Forwarder | None = None
+) -> IntakeApps:
+    """Return the receivers of OTLP and hooks, with the runs that were open before a restart."""
+    assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
+    events = await service.store.read(
+        lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
+    )
+    restore_runs(assembler, service.monitor, events)
+    receiver = OtlpReceiver(
+        service.ingest,
+        assembler=assembler,
+        intake=service.intake,
+        record_process_alive=service.record_process_alive,
+        registry=service.registry,
+        forwarder=forwarder,
+    )
+    hooks = HookReceiver(
+        service.ingest,
+        assembler,
+        service.instructions,
+        service.permissions,
+        service.intake,
+        clock=service.clock,
+        registry=service.registry,
+    )
+    return IntakeApps(receiver, hooks)
+
+
+def add_intake_tasks(service: Service, intake: IntakeApps, access: Access) -> None:
+    """Watch the file of tokens, and end runs that ended without a record."""
+    watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
+    service.tasks.add("tokens", watch.run)
+    service.tasks.add("ends", intake.receiver.run_ending)
+
+
+def end_streams(service: Service) -> None:
+    """End what would keep a port open: before the ports are closed."""
+    service.permissions.close()
+    service.stopping.set()
+    service.agents.stop_loading()
 
 
 def with_own_sessions(settings: Settings) -> Settings:
@@ -415,11 +489,31 @@ def _link_to_service(settings: Settings, url: str) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def _service(
-    settings: Settings, registry: CollectorRegistry | None, otlp_url: str, hold_outbox: bool
+async def run_service(
+    settings: Settings,
+    otlp_url: str,
+    *,
+    registry: CollectorRegistry | None = None,
+    hold_outbox: bool = False,
+    may_deliver: Callable[[], bool] = lambda: True,
+    open_store: Callable[[str], Store] = Store.open,
 ) -> AsyncIterator[Service]:
+    """
+    Run the service without its ports; see ``build`` for the arguments.
+
+    Args:
+        settings: All settings.
+        otlp_url: Where the service sends its own spans.
+        hold_outbox: Whether nothing is delivered until ``Outbox.release``.
+    """
     provider = tracer_provider(otlp_url)
-    service = await build(settings, registry=registry, tracer=provider.get_tracer("queenright"))
+    service = await build(
+        settings,
+        registry=registry,
+        tracer=provider.get_tracer("queenright"),
+        may_deliver=may_deliver,
+        open_store=open_store,
+    )
     if hold_outbox:
         service.outbox.hold()
     await service.start()

@@ -158,6 +158,7 @@ class ServiceGateway:
                     item.node_id,
                     text,
                     session_id=item.session_id or None,
+                    question_id=item.question_id or None,
                     incarnation_id=incarnation_id,
                 )
             case "permission", _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -223,6 +224,24 @@ async def test_post_api_agents__id__inject(home: House) -> None:
     assert taken == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
     assert "chat" in idle["title"]
     assert "prepare, talk, finish" in unknown["title"]
+
+
+async def test_question_accepts_one_answer(home: House) -> None:
+    run, session = await home.begun()
+    runtime = home.service.agents.get("guide").runtime
+    [question] = [node for node in runtime.waiting_nodes() if node.session_id == session]
+    answer = {"node_id": "talk", "session_id": session, "question_id": question.question_id}
+    names = ["Ada", "Bob", "Cy", "Dee", "Eve", "Fay", "Gus", "Hal"]
+
+    responses = await asyncio.gather(
+        *(home.http.post("/api/agents/guide/inject", json=answer | {"content": name}) for name in names)
+    )
+
+    assert sorted(response.status_code for response in responses) == [200] + 7 * [409]
+    [first] = [name for name, response in zip(names, responses, strict=True) if response.status_code == 200]
+    refused = [response.json()["title"] for response in responses if response.status_code == 409]
+    assert any(f"answered already: {first!r}" in title for title in refused)
+    assert (await home.over("guide", run))["outputs"] == {"greeting": f"{first}: all about bees"}
 
 
 async def test_post_api_agents__id__inject_with_several_runs_requires_the_session(home: House) -> None:

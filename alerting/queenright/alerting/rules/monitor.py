@@ -28,6 +28,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
         *_deliveries(selectors),
         *_losses(selectors),
         _clocks(selectors),
+        *_cluster(selectors),
         _watchdog(),
     )
     return (Group(name="queenright-monitor", file=FILE, links=links, rules=rules),)
@@ -37,8 +38,9 @@ def _down(selectors: Selectors) -> Alert:
     up = f"up{{{selectors.up}}}"
     return Alert(
         name="QueenrightMonitorDown",
-        why="absent(): also fires if the target is missing from the scrape configuration.",
-        expr=f"{up} == 0 or absent({up})",
+        why="absent(): also fires if the target is missing from the scrape configuration. Not while another "
+        "process of a cluster watches the agents: then QueenrightClusterProcessDown fires.",
+        expr=f"({up} == 0 unless on (job) {_owned(selectors)})\nor\nabsent({up})",
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
@@ -273,6 +275,85 @@ def _clocks(selectors: Selectors) -> Alert:
         "computed from its timestamps are too small and stalls are detected late.",
         threshold=f"> {ahead:g} s",
         reason="every age in these rules is the difference between two clocks",
+        dashboard="queenright-monitor",
+    )
+
+
+def _owned(selectors: Selectors) -> str:
+    """Return the condition that a process of a cluster watches the agents; false without a cluster."""
+    return f"max by (job) ({select(selectors, names.CLUSTER_OWNER)}) == 1"
+
+
+def _cluster(selectors: Selectors) -> Iterator[Alert]:
+    owner = select(selectors, names.CLUSTER_OWNER)
+    yield Alert(
+        name="QueenrightClusterWithoutOwner",
+        expr=f"count by (job) ({owner}) unless on (job) {_owned(selectors)}",
+        for_="1m",
+        keep_firing_for="1m",
+        severity="critical",
+        summary="No process of the cluster watches the agents.",
+        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} are up, and none of them '
+        "owns the cluster.",
+        threshold="one minute without an owner; a takeover takes about 10 s",
+        reason="telemetry is accepted and waits, but nobody is notified about agents while this lasts",
+        dashboard="queenright-monitor",
+    )
+    yield Alert(
+        name="QueenrightClusterSeveralOwners",
+        why="The wait covers a hand-over between the scrapes of two processes.",
+        expr=f"sum by (job) ({owner}) > 1",
+        for_="2m",
+        keep_firing_for="1m",
+        severity="critical",
+        summary="Several processes of one cluster are owners.",
+        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} say that they own the '
+        "cluster.",
+        threshold="2 owners for 2 min",
+        reason="processes with different databases each see a part of the telemetry, and notify twice",
+        dashboard="queenright-monitor",
+    )
+    yield Alert(
+        name="QueenrightClusterStreamDown",
+        expr=f"count by (job) ({select(selectors, names.CLUSTER_STREAM_UP)} == 0)",
+        for_="1m",
+        keep_firing_for="1m",
+        severity="critical",
+        summary="NATS does not take telemetry.",
+        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} cannot publish to NATS, and '
+        "refuse telemetry (503).",
+        threshold="one minute at one process",
+        reason="agents keep telemetry only for a short time before they drop it",
+        dashboard="queenright-monitor",
+    )
+    backlog = select(selectors, names.CLUSTER_BACKLOG)
+    yield Alert(
+        name="QueenrightClusterBacklogGrows",
+        why="Grows: it was never as small as the largest of the five minutes before. That also holds for a "
+        "stream that is full.",
+        expr=f"min by (job) (min_over_time({backlog}[5m]))\n>=\n"
+        f"max by (job) (max_over_time({backlog}[5m] offset 5m)) > 0",
+        for_="2m",
+        keep_firing_for="5m",
+        severity="critical",
+        summary="Accepted telemetry is not stored fast enough.",
+        description='{{ $value | printf "%.0f" }} messages or more wait in NATS; agents are seen as they '
+        "were when the oldest of them was sent.",
+        threshold="growth for 5 min",
+        reason="problems are detected late; at `cluster.max_backlog_bytes` telemetry is refused",
+        dashboard="queenright-monitor",
+    )
+    yield Alert(
+        name="QueenrightClusterProcessDown",
+        why="While no process is the owner, QueenrightMonitorDown fires.",
+        expr=f"up{{{selectors.up}}} == 0 and on (job) {_owned(selectors)}",
+        for_="5m",
+        keep_firing_for="1m",
+        severity="warning",
+        summary="A process of the cluster is down; another one watches the agents.",
+        description="Prometheus has not been able to scrape {{ $labels.instance }} for five minutes.",
+        threshold="5 min without a scrape, while another process is the owner",
+        reason="with one process left, its failure is an outage",
         dashboard="queenright-monitor",
     )
 

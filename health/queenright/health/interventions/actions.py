@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from queenright.health.interventions import messages
 from queenright.health.interventions.intervention import Escalation, Intervention, InterventionOutcome
@@ -460,14 +461,22 @@ class Actions:
             if control.can_reach(target):
                 return control
         worker = self._monitor.find(*target.key)
-        has_functions = worker is not None and worker.vitals.fetches
-        remedy = (
-            "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to the "
-            "URL of this service"
-            if has_functions
-            else "Give its Worker an on_nudge and an on_terminate, and set QUEENRIGHT_ENDPOINT in its "
-            "process to the URL of this service"
-        )
+        if worker is not None and worker.vitals.is_foreign:
+            name = quote(target.agent_id, safe="")
+            remedy = (
+                f"Let it poll GET /api/agents/{name}/instructions, or run it with a Worker that has an "
+                "on_nudge and an on_terminate; connect a coding agent with `queenright connect`"
+            )
+        elif worker is not None and worker.vitals.fetches:
+            remedy = (
+                "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to "
+                "the URL of this service"
+            )
+        else:
+            remedy = (
+                "Give its Worker an on_nudge and an on_terminate, and set QUEENRIGHT_ENDPOINT in its "
+                "process to the URL of this service"
+            )
         raise WorkerUnreachableError(
             "the worker does not fetch instructions from this service, so it cannot receive any. "
             f"{remedy}; or stop its process yourself"

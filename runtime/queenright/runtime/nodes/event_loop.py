@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
 
+from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.verdict import Verdict
@@ -38,12 +39,20 @@ from queenright.runtime.storage.entries import Draft, EntryKind
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.tooling.tools import ToolRegistry
 
-__all__ = ["ASK_USER", "SET_OUTPUT", "EventLoopNode", "NodeResult", "Outcome"]
+__all__ = ["ASK_USER", "SET_OUTPUT", "EventLoopNode", "NodeResult", "Outcome", "QuestionAnsweredError"]
 
 _MAX_RETRIES: Final = 3
 """RETRY verdicts allowed in a visit without a guard, unless the node sets its own limit."""
 
 Outcome = Literal["done", "no_answer", "incomplete", "escalated", "failed"]
+
+
+class QuestionAnsweredError(QueenrightError):
+    """Raised for an answer to a question that is not open any more."""
+
+    def __init__(self, answer: str | None) -> None:
+        what = "is not open any more" if answer is None else f"was answered already: {redact(answer, 200)!r}"
+        super().__init__(f"the question {what}; this answer was not sent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +151,8 @@ class EventLoopNode:
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
         self._input_came = asyncio.Event()
         self._waiting = False
+        self._answer: tuple[str, str] | None = None
+        """The newest answered question's id, and its answer."""
 
     @property
     def is_waiting_for_user(self) -> bool:
@@ -154,20 +165,41 @@ class EventLoopNode:
         return self._visit.cursor.question if self._waiting else None
 
     @property
+    def question_id(self) -> str | None:
+        """Identifies the open question within the session while the node waits."""
+        cursor = self._visit.cursor
+        return f"{cursor.visit_id}:{cursor.iteration}" if self._waiting else None
+
+    @property
     def cursor(self) -> NodeCursor:
         """The progress of the visit; read-only."""
         return self._visit.cursor
 
-    async def inject(self, content: str) -> None:
+    async def inject(self, content: str, question_id: str | None = None) -> None:
         """
         Send user input to the node, which reads it before its next turn.
 
-        The input is durable when this returns.
+        The input is durable when this returns. A question accepts one answer, the first.
+
+        Args:
+            question_id: The question that it answers; by default the open one, if there is one.
 
         Raises:
+            QuestionAnsweredError: The question has an answer.
             OSError: The disk write failed.
         """
-        await self._inbox.put(content)
+        open_id, previous = self.question_id, self._answer
+        answered_id, answer = previous or (None, None)
+        question_id = question_id or open_id
+        if question_id != open_id or (open_id is not None and open_id == answered_id):
+            raise QuestionAnsweredError(answer if question_id == answered_id else None)
+        if open_id is not None:
+            self._answer = open_id, content
+        try:
+            await self._inbox.put(content)
+        except OSError:
+            self._answer = previous
+            raise
         self._input_came.set()
 
     async def send_note(self, note: Note) -> None:

@@ -243,7 +243,7 @@ function Reply({ item }: { item: AttentionItem }) {
   const reply = useAct(async (content: string) => {
     setText('')
     input.current?.focus()
-    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
+    await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, question_id: item.question_id || null, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
       setText((newer) => newer || content)
       throw error
     })

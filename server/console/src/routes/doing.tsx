@@ -20,7 +20,7 @@ export function Doing() {
   const groups = groupByAction(acting?.ladders ?? [])
   const hidden = groups.slice(LINES).reduce((sum, { workers }) => sum + workers.length, acting?.ladders_more ?? 0)
   return (
-    <Panel title="What Queenright is doing" aside={<Link to="/operate/$section" params={{ section: 'acting' }} className="link muted">All</Link>}>
+    <Panel title="What Queenright is doing" aside={<Link to="/operate/$section" params={{ section: 'actions' }} className="link muted">All</Link>}>
       {status.error && !acting ? (
         <ReadError error={status.error} retry={() => void status.refetch()} />
       ) : !acting ? (

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { activityOf, knownFilters } from './fleet-filters'
+import { activityOf, knownFilters, stateOf } from './fleet-filters'
 
 test('a value that does not exist is left out and named', () => {
   expect(knownFilters({ health: 'stuck,odd', activity: 'resting', sort: '-cost', owner: 'ada' })).toEqual({
@@ -12,4 +12,10 @@ test('a worker is idle a few seconds after its last call', () => {
   const idle = { activity: 'idle', activity_kind: 'idle', last_activity: 100 } as const
 
   expect([activityOf(idle, 101), activityOf(idle, 120)]).toEqual(['working', 'idle'])
+})
+
+test('the state of an ended session is its outcome', () => {
+  expect(stateOf({ ended: true, outcome: 'failed', health: 'healthy' })).toBe('failed')
+  expect(stateOf({ ended: true, outcome: '', health: 'healthy' })).toBe('ended')
+  expect(stateOf({ ended: false, outcome: '', health: 'stuck' })).toBe('stuck')
 })

@@ -31,6 +31,9 @@ export function knownFilters(filters: Filters): { known: Filters; unknown: strin
   return { known, unknown }
 }
 
+/** How a session ended, or how healthy it is. */
+export const stateOf = ({ ended, outcome, health }: Pick<AgentRow, 'ended' | 'outcome' | 'health'>): string => (ended ? outcome || 'ended' : health || 'healthy')
+
 /** Seconds between two calls of a worker after which it is idle. */
 const BETWEEN_CALLS = 5
 

@@ -11,7 +11,7 @@ import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { Ignored, isTyping, SearchInput } from '../ui/filters'
-import { ACTIVITY, activityOf, HEALTH, knownFilters } from './fleet-filters'
+import { ACTIVITY, activityOf, HEALTH, knownFilters, stateOf } from './fleet-filters'
 import type { Filters } from './fleet-filters'
 
 const PAGE = 60
@@ -212,7 +212,7 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
 function Row({ row, index, top }: { row: AgentRow; index: number; top: number }) {
   const navigate = useNavigate()
   const now = useNow()
-  const state = row.ended ? row.outcome || 'ended' : row.health || 'healthy'
+  const state = stateOf(row)
   const open = { to: '/agents/$agentId', params: { agentId: row.agent_id }, search: { session: row.session_id } } as const
   return (
     <div role="row" aria-rowindex={index + 2} className="fleet-row" style={{ transform: `translateY(${top}px)` }} onClick={(event) => !(event.target as Element).closest('a') && !getSelection()?.toString() && void navigate(open)}>

@@ -3,7 +3,7 @@ import type { Ticket, Timeline, TimelineEntry } from '../api/schema'
 import { mergeTimelines, runbooksOf } from './incident-timeline'
 
 const ticket = (ticket_id: string): Ticket => ({ ticket_id }) as Ticket
-const timeline = (...entries: Partial<TimelineEntry>[]): Timeline => ({ timeline: entries.map((entry) => ({ at: 0, what: '', text: '', by: '', event_id: '', ...entry })), more: false })
+const timeline = (...entries: Partial<TimelineEntry>[]): Timeline => ({ timeline: entries.map((entry) => ({ at: 0, what: '', text: '', by: '', status: '', event_id: '', ...entry })), more: false })
 
 test('the timelines of several tickets are one, by time', () => {
   const [a, b] = [ticket('a'), ticket('b')]

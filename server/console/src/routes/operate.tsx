@@ -3,7 +3,7 @@ import './operate.css'
 import { Link, useParams } from '@tanstack/react-router'
 import { Empty } from '../ui/basics'
 import { useCurrentInView } from '../ui/filters'
-import { Acting } from './operate/acting'
+import { Actions } from './operate/actions'
 import { Audit } from './operate/audit'
 import { Breakers } from './operate/breakers'
 import { Recoveries } from './operate/recoveries'
@@ -13,7 +13,7 @@ import { Telemetry } from './operate/telemetry'
 import { Tokens } from './operate/tokens'
 
 const SECTIONS = [
-  { id: 'acting', label: 'Actions', Section: Acting },
+  { id: 'actions', label: 'Actions', Section: Actions },
   { id: 'breakers', label: 'Circuit breakers', Section: Breakers },
   { id: 'recoveries', label: 'Recoveries', Section: Recoveries },
   { id: 'silences', label: 'Silences', Section: Silences },

@@ -10,7 +10,7 @@ import { ago, dateTime, duration, words } from '../format'
 import { useTitle } from '../shell/title'
 import { Clamped, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { NeedsYou } from './attention'
-import { activityOf } from './fleet-filters'
+import { activityOf, stateOf } from './fleet-filters'
 import { Actions } from './session/actions'
 import { OpenWork } from './session/open-work'
 import { Side } from './session/side'
@@ -32,7 +32,7 @@ export function SessionPage() {
     placeholderData: (before) => (before?.agent_id === agentId && (!session || before.session_id === session) ? before : undefined),
   })
   const worker = health.data
-  const attention = useQuery({ ...attentionOfQuery(worker?.agent_id ?? '', worker?.session_id ?? ''), enabled: worker !== undefined }).data
+  const attention = useQuery({ ...attentionOfQuery(worker?.agent_id ?? '', worker?.session_id ?? ''), enabled: worker !== undefined })
   // The address names the session, so that a link shows what its sender saw; a renamed agent has a new address.
   const isElsewhere = worker && (worker.agent_id !== agentId || worker.session_id !== session)
   const [agentFound, sessionFound] = isElsewhere ? [worker.agent_id, worker.session_id] : ['', '']
@@ -56,8 +56,8 @@ export function SessionPage() {
     <div className="session">
       {/* A placeholder does not say when it was read. */}
       <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000} />
-      {attention && <NeedsYou list={attention} />}
-      {view === 'recorder' ? (
+      {attention.data && <NeedsYou list={attention.data} />}
+      {attention.isPending ? null : view === 'recorder' ? (
         <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>
           <Recorder key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
         </Suspense>
@@ -78,7 +78,7 @@ function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
   const { agent_id: agentId, session_id: sessionId } = worker
   const { view } = useSearch({ from: '/agents/$agentId' })
   const now = useNow()
-  const state = worker.ended ? worker.outcome || 'ended' : worker.health || 'healthy'
+  const state = stateOf(worker)
   const to = { to: '/agents/$agentId', params: { agentId } } as const
   return (
     <>
@@ -138,7 +138,7 @@ function SessionPicker({ worker }: { worker: AgentHealth }) {
     queryFn: () => data(GET('/api/agents/{agent_id}', { params: { path: { agent_id: worker.agent_id } } })),
   })
   const sessions = [...(agent.data?.sessions ?? [])].sort((a, b) => Number(a.ended) - Number(b.ended) || b.last_activity - a.last_activity)
-  const label = (row: AgentRow): string => `${row.session_id} · ${row.ended ? row.outcome || 'ended' : row.health || 'healthy'} · ${ago(row.last_activity, now)}`
+  const label = (row: AgentRow): string => `${row.session_id} · ${stateOf(row)} · ${ago(row.last_activity, now)}`
   const newer = worker.ended ? sessions.find((row) => !row.ended) : undefined
   return (
     <div className="session-picker">

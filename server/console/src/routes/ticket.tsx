@@ -368,7 +368,6 @@ function Related({ ticket }: { ticket: Ticket }) {
 const DOTS: Record<string, string> = {
   queen_intervention_requested: 'page',
   worker_escalation_ticket: 'page',
-  receiver_notified: 'page',
   ticket_triaged: 'queen',
   queen_answered: 'queen',
   ticket_resolved: 'done',
@@ -378,6 +377,9 @@ const DOTS: Record<string, string> = {
   agent_terminated: 'act',
   termination_requested: 'act',
 }
+
+/** The tone of an entry's dot. */
+const dotOf = ({ what, status }: TimelineEntry): string => (what === 'receiver_notified' ? (status === 'resolved' ? 'done' : 'page') : (DOTS[what] ?? ''))
 
 const TO_OPERATOR = 'queen → operator: '
 
@@ -421,7 +423,7 @@ export function Entry({ entry, text, about }: { entry: TimelineEntry; text: stri
       <time className="muted number" dateTime={new Date(entry.at * 1000).toISOString()} title={dateTime(entry.at)}>
         {timeOfDay(entry.at)}
       </time>
-      <span className={`dot ${DOTS[entry.what] ?? ''}`} aria-hidden="true" />
+      <span className={`dot ${dotOf(entry)}`} aria-hidden="true" />
       <span className="text">
         {about}
         <Clamped text={text} />

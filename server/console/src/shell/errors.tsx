@@ -19,7 +19,7 @@ export function NotFound() {
         <Link to="/incidents" className="button">
           Incidents
         </Link>
-        <Link to="/operate/$section" params={{ section: 'acting' }} search={{}} className="button">
+        <Link to="/operate/$section" params={{ section: 'actions' }} search={{}} className="button">
           Operate
         </Link>
       </p>

@@ -7,6 +7,7 @@ import { ListBox, ListBoxItem } from 'react-aria-components/ListBox'
 import { Modal, ModalOverlay } from 'react-aria-components/Modal'
 import { Input, SearchField } from 'react-aria-components/SearchField'
 import { data, GET } from '../api/client'
+import { stateOf } from '../routes/fleet-filters'
 import { Shape, toneOf } from '../ui/basics'
 
 interface Entry {
@@ -23,8 +24,8 @@ const PLACES: readonly Entry[] = [
   { id: 'p-tickets', label: 'Tickets', note: 'page', to: '/tickets' },
   { id: 'p-incidents', label: 'Incidents', note: 'page', to: '/incidents' },
   { id: 'p-talk', label: 'Talk with agents', note: 'page', to: '/talk' },
-  { id: 'p-acting', label: 'Actions', note: 'page', to: '/operate/acting' },
-  { id: 'p-stop', label: 'Emergency stop', note: 'page', to: '/operate/acting' },
+  { id: 'p-actions', label: 'Actions', note: 'page', to: '/operate/actions' },
+  { id: 'p-stop', label: 'Emergency stop', note: 'page', to: '/operate/actions' },
   { id: 'p-breakers', label: 'Circuit breakers', note: 'page', to: '/operate/breakers' },
   { id: 'p-recoveries', label: 'Recoveries', note: 'page', to: '/operate/recoveries' },
   { id: 'p-silences', label: 'Silences', note: 'page', to: '/operate/silences' },
@@ -54,7 +55,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
           note: row.session_id,
           to: '/agents/$agentId',
           search: { session: row.session_id },
-          tone: row.health || row.outcome,
+          tone: stateOf(row),
         }))
       : []),
     ...PLACES.filter((place) => place.label.toLowerCase().includes(wanted.toLowerCase())),
@@ -73,7 +74,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
         <Dialog aria-label="Search">
           <Autocomplete inputValue={text} onInputChange={setText}>
             <SearchField aria-label="Search for agents, sessions, tickets and pages" autoFocus>
-              <Input className="input" placeholder="Agent, session, ticket or page" />
+              <Input className="input" role="combobox" aria-expanded placeholder="Agent, session, ticket or page" />
             </SearchField>
             <ListBox aria-label="Found" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing found</p>}>
               {(entry) => (

@@ -19,7 +19,7 @@ const PAGES = [
   { to: '/tickets', label: 'Tickets' },
   { to: '/incidents', label: 'Incidents' },
   { to: '/talk', label: 'Talk' },
-  { to: '/operate/acting', label: 'Operate' },
+  { to: '/operate/actions', label: 'Operate' },
   { to: '/connect', label: 'Connect' },
 ] as const
 

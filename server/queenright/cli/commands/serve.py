@@ -72,10 +72,17 @@ def serve(
     otlp_port: OtlpPort = None,
     otlp_forward: Forward = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NATS",
+            help="Run as one of several processes, which exchange telemetry by these nats-servers.",
+        ),
+    ] = None,
 ) -> None:
     """Run the service only; Prometheus and Alertmanager run elsewhere."""
     from queenright.cli.jobs.service import run_serve
     from queenright.server.settings import load_settings
 
-    overrides = settings_overrides(storage, port, otlp_port, otlp_forward, host)
+    overrides = settings_overrides(storage, port, otlp_port, otlp_forward, host, cluster)
     raise typer.Exit(run_serve(load_settings(config, **overrides)))

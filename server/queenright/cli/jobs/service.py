@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import typer
@@ -22,6 +22,8 @@ from queenright.server.reload import reload
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import UpOptions, serving, up
+
+_log = logging.getLogger(__name__)
 
 
 def run_up(settings: Settings, options: UpOptions) -> int:
@@ -54,11 +56,20 @@ def run_serve(settings: Settings) -> int:
     async def run() -> None:
         stop = _stop_event()
         async with serving(settings) as running:
-            reload_on_sighup(running.service)
+            reload_on_sighup(lambda: running.service)
             typer.echo(f"Console {running.url}, telemetry {running.otlp_url}")
             await stop.wait()
 
-    _run(run())
+    async def run_member() -> None:
+        from queenright.server.cluster.member import cluster_member
+
+        stop = _stop_event()
+        async with cluster_member(settings) as member:
+            reload_on_sighup(lambda: member.service)
+            typer.echo(f"Console {member.ports.api_url}, telemetry {member.ports.otlp_url}")
+            await stop.wait()
+
+    _run(run() if settings.cluster.nats is None else run_member())
     return 0
 
 
@@ -92,14 +103,23 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-def reload_on_sighup(service: Service) -> None:
-    """Reload the settings on SIGHUP. Errors in them are logged, and the old settings stay in force."""
+def reload_on_sighup(find_service: Callable[[], Service | None]) -> None:
+    """
+    Reload the settings on SIGHUP. Errors in them are logged, and the old settings stay in force.
+
+    Args:
+        find_service: Returns the service; None if another process of the cluster runs it.
+    """
 
     async def reload_settings() -> None:
+        service = find_service()
+        if service is None:
+            _log.warning("settings not reloaded: another process is the owner; restart this one instead")
+            return
         try:
             await reload(service)
         except QueenrightError as error:
-            logging.getLogger(__name__).error("settings not reloaded, the old ones stay in force: %s", error)
+            _log.error("settings not reloaded, the old ones stay in force: %s", error)
 
     running: set[asyncio.Task[None]] = set()
 

@@ -32,6 +32,8 @@ _STYLES: Final = {
 }
 _REFRESH_SECONDS: Final = 0.5
 _COLUMNS: Final = ("Health", "Agent", "Session", "Activity", "Steps", "Bad", "Findings")
+_CUT_COLUMNS: Final = ("Session", "Activity", "Findings")
+"""The table is narrowed at the columns that may wrap; their cells are one line each."""
 _MANY_BAD_STEPS: Final = 5
 
 
@@ -74,7 +76,7 @@ class UpScreen:
         with Live(console=self.console, auto_refresh=False, transient=False) as live:
             while True:
                 needs = attention(running.service).total
-                shown = _render(status(running.service), running.url, needs, self.console.height)
+                shown = render_board(status(running.service), running.url, needs, self.console.height)
                 live.update(shown, refresh=True)
                 await asyncio.sleep(_REFRESH_SECONDS)
 
@@ -97,13 +99,14 @@ class UpScreen:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def _render(now: Status, url: str, needs: int, height: int) -> Group:
+def render_board(now: Status, url: str, needs: int, height: int) -> Group:
+    """Return the screen: agents, timeline and what needs a person. Wide texts are cut."""
     agents = Table(expand=True, box=None, header_style="bright_black")
     for column in _COLUMNS:
         agents.add_column(
             column,
             justify="right" if column in ("Steps", "Bad") else "left",
-            no_wrap=True,
+            no_wrap=column not in _CUT_COLUMNS,
             overflow="ellipsis",
             max_width=28 if column == "Agent" else None,
         )
@@ -114,11 +117,11 @@ def _render(now: Status, url: str, needs: int, height: int) -> Group:
         agents.add_row(
             Text(row.outcome or row.state, style=_STYLES[row.state]),
             Text(single_line(row.agent_id)),
-            Text(truncate_start(single_line(row.session_id), 16)),
-            Text(single_line(activity)),
+            Text(truncate_start(single_line(row.session_id), 16), no_wrap=True),
+            Text(single_line(activity), no_wrap=True),
             str(row.steps),
             Text(str(row.bad_steps), style="dark_orange" if row.bad_steps >= _MANY_BAD_STEPS else ""),
-            findings,
+            Text(findings, no_wrap=True),
         )
     if hidden := len(now.agents) - len(shown) + now.agents_left_out:
         agents.add_row("", f"and {hidden} more", "", "", "", "", "")

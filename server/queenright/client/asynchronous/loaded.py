@@ -89,14 +89,16 @@ class AsyncLoadedAgents(AsyncResource):
         *,
         graph_id: str | None = None,
         session_id: str | None = None,
+        question_id: str | None = None,
         incarnation_id: str | None = None,
     ) -> api.Injected:
-        """Send input to a node of a run."""
+        """Send input to a node of a run; with ``question_id``, only as the answer to that question."""
         body = json_body(
             node_id=node_id,
             content=content,
             graph_id=graph_id,
             session_id=session_id,
+            question_id=question_id,
             incarnation_id=incarnation_id,
         )
         return await self._transport.send_for_model(api.Injected, agent_path(agent_id, "inject"), body)

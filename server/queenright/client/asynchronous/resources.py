@@ -392,6 +392,10 @@ class AsyncService(AsyncResource):
         """Return the version of the service."""
         return await self._transport.get_model(api.Version, "/api/version")
 
+    async def cluster(self) -> api.ClusterStatus:
+        """Return the processes of the cluster, and the telemetry that waits."""
+        return await self._transport.get_model(api.ClusterStatus, "/api/cluster")
+
     async def ready(self) -> api.Ready:
         """Return whether the service is ready, and what is missing."""
         return parse_model(api.Ready, await self._transport.get_json("/readyz", accepted_status=503))

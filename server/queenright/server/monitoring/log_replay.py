@@ -53,6 +53,9 @@ async def replay_log(
     began = clock()
     since = began - REBUILD_SECONDS
     notes = arrivals.read(since)
+    if store.former_lease_at is not None:
+        # Another process may have been the last to run; the file is this one's.
+        arrivals.alive_until = store.former_lease_at
     monitor.listening_since = began
 
     def read(connection: Connection) -> Rebuilt:

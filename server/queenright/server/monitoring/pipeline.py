@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+from sqlalchemy import Connection
 
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.spending_brake import SpendingBrake
@@ -104,14 +106,20 @@ class EventPipeline:
 
     # -- 1. received, 2. log --------------------------------------------------------------------
 
-    async def ingest(self, events: Sequence[AgentEvent]) -> None:
+    async def ingest(
+        self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None] | None = None
+    ) -> None:
         """
         Ingest events of workers. Return once they are durable and applied.
+
+        Args:
+            events: The events.
+            also: Called in the transaction that stores them; see ``Store.append``.
 
         Raises:
             StoreError: Writing failed; no event was ingested.
         """
-        await self.store.append(events)
+        await self.store.append(events, also=also)
         # Under a lock: a worker's events are applied in the order of the log.
         async with self._fan_out_lock:
             for first in range(0, len(events), _BATCH):

@@ -124,6 +124,7 @@ async def serve_app(
             log_level="warning",
             access_log=False,
             lifespan="off",
+            interface="asgi3",  # a bound method is taken for another interface
             timeout_graceful_shutdown=2,
             server_header=False,
             proxy_headers=False,  # otherwise any client could set its address with a header

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
@@ -68,6 +69,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Ingest = Callable[[list[AgentEvent]], Awaitable[None]]
+Publish = Callable[[str, bytes], Awaitable[None]]
 NoteAlive = Callable[[Mapping[str, float | None]], None]
 
 MAX_BODY: Final = 16 * 1024 * 1024
@@ -138,6 +140,8 @@ class OtlpReceiver:
         record_process_alive: Called with the processes that sent something: by incarnation id, the seconds
             after which each reports open work again (None if it does not).
         forwarder: Forwards every accepted request; started and stopped by the caller.
+        publish: Called with the path and protobuf of each piece of a request, instead of storing its events:
+            in a cluster, the owner does that (`store_pieces`). Raises `RejectedRequestError`.
         max_body: Longest body, in bytes as sent.
         max_inflated: The same, decompressed.
         max_in_flight: Bytes of bodies in memory at one time, compressed and decompressed; beyond it, requests
@@ -156,6 +160,7 @@ class OtlpReceiver:
         intake: Intake | None = None,
         record_process_alive: NoteAlive = lambda signs: None,
         forwarder: Forwarder | None = None,
+        publish: Publish | None = None,
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
         max_in_flight: int = MAX_IN_FLIGHT,
@@ -168,6 +173,7 @@ class OtlpReceiver:
         self._intake = intake or Intake(registry)
         self._ingest = ingest
         self._forwarder = forwarder
+        self._publish = publish
         self._max_body = max_body
         self._max_inflated = max_inflated
         self._max_in_flight = max_in_flight
@@ -255,7 +261,12 @@ class OtlpReceiver:
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = Batch()
             for body, form in await self._split_body(signal, encoding, media_type, raw, held_bytes):
-                await self._store(signal, await self._parse(signal, body, form), batch)
+                request = await self._parse(signal, body, form)
+                if self._publish is None:
+                    await self._store(signal, request, batch)
+                else:
+                    piece = bytes(body) if form is MediaType.PROTOBUF else request.SerializeToString()
+                    await self._publish(path, piece)
         finally:
             held_bytes.release()
         return 200, (), render_message(_build_response(signal, batch), media_type), media_type
@@ -315,6 +326,38 @@ class OtlpReceiver:
     async def _parse(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
         return await self._share.run(lambda _: parse_message(body, media_type, signal.request))
 
+    async def store_pieces(self, path: str, pieces: Sequence[bytes], ingest: Ingest) -> None:
+        """
+        Store the events of pieces that a receiver published, in one call of ``ingest``.
+
+        Args:
+            path: The path of their requests.
+            pieces: The pieces, oldest first.
+            ingest: Stores the events, and returns once they are durable. Called without events too.
+
+        Raises:
+            Exception: Whatever ``ingest`` raises; nothing of these pieces is stored.
+        """
+        signal = _SIGNALS[path]
+        batch = Batch()
+        try:
+            for piece in pieces:
+                request = await self._parse(signal, piece, MediaType.PROTOBUF)
+                self._note_metrics(request)
+                steps = signal.decode(request, self._assembler, self._clock(), batch)
+                while await self._share.run(partial(_run_until, steps)):
+                    pass
+                # A span that is in two of the pieces is refused the second time.
+                self._assembler.duplicates.begin_storing(batch.identities)
+            batch.finish()
+            await ingest(batch.events)
+            self._assembler.duplicates.finish_storing(batch.identities, stored=True)
+            self._count_batch(signal, batch)
+            batch.clear()
+        finally:
+            self._assembler.duplicates.finish_storing(batch.identities, stored=False)
+            batch.undo()
+
     async def run_ending(self) -> None:
         """End finished runs periodically, until cancelled."""
         while True:
@@ -336,12 +379,7 @@ class OtlpReceiver:
 
     async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
         """Decode a message and store its events, a bounded number at a time."""
-        if isinstance(request, ExportMetricsServiceRequest):
-            # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
-            groups = request.resource_metrics[:MAX_GROUPS]
-            self._record_process_alive(
-                {Process.from_resource(group.resource).incarnation_id: None for group in groups}
-            )
+        self._note_metrics(request)
         steps = signal.decode(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:
@@ -369,6 +407,14 @@ class OtlpReceiver:
         finally:
             self._assembler.duplicates.finish_storing(batch.identities, stored=False)
             batch.undo()
+
+    def _note_metrics(self, request: Message) -> None:
+        if isinstance(request, ExportMetricsServiceRequest):
+            # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
+            groups = request.resource_metrics[:MAX_GROUPS]
+            self._record_process_alive(
+                {Process.from_resource(group.resource).incarnation_id: None for group in groups}
+            )
 
     async def _ingest_batch(self, batch: Batch) -> None:
         if not batch.events:
@@ -426,6 +472,11 @@ class _HeldBytes:
     def _check(self, count: int) -> None:
         if self._receiver._in_flight + count > self._receiver._max_in_flight:
             raise unavailable_error("too many requests are in progress; retry later", 2)
+
+
+def _run_until(steps: Iterator[None], is_over: Callable[[], bool]) -> bool:
+    """Run steps until they end or the turn is over; return whether there are more."""
+    return any(is_over() for _ in steps)
 
 
 def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:

@@ -55,6 +55,7 @@ from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.inputs import InvalidInputError
+from queenright.runtime.nodes.event_loop import QuestionAnsweredError
 from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CorruptCheckpointError
 from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_store import SessionBusyError, SessionNotFoundError
@@ -102,6 +103,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     CorruptCheckpointError: 409,
     EscalationClosedError: 409,
     GraphError: 409,
+    QuestionAnsweredError: 409,
     InstructionClosedError: 409,
     NoPeerError: 409,
     NoSettingsFileError: 409,

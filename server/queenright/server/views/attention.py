@@ -16,6 +16,7 @@ from queenright.health.interventions.target import Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.agent_runtime import WaitingNode
 from queenright.server.service import Service
 from queenright.server.views.possible_actions import ticket_actions
 
@@ -57,7 +58,7 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             and vitals.ended_at is None
             and worker.key not in asking
         ):
-            yield _question(worker, _node_that_asks(service, worker))
+            yield _question(worker, _waiting_node(service, worker))
     shared: set[str] = set()
     recent = {ticket.ticket_id: ticket for ticket in service.tickets.recent_tickets()}
     for incident in open_incidents(service):
@@ -104,6 +105,7 @@ def _item(
         "workers": 1,
         "can_answer": False,
         "node_id": "",
+        "question_id": "",
     }
     return api.AttentionItem.of(target, item_id=item_id, kind=kind, title=title, since=since, **values | more)
 
@@ -121,7 +123,7 @@ def _permission(request: PermissionRequest) -> api.AttentionItem:
     )
 
 
-def _question(worker: WorkerHealth, node_id: str) -> api.AttentionItem:
+def _question(worker: WorkerHealth, node: WaitingNode | None) -> api.AttentionItem:
     vitals = worker.vitals
     return _item(
         Target.of(vitals),
@@ -129,16 +131,17 @@ def _question(worker: WorkerHealth, node_id: str) -> api.AttentionItem:
         "question",
         vitals.question,
         vitals.waiting_since or vitals.last_activity,
-        can_answer=bool(node_id),
-        node_id=node_id,
+        can_answer=node is not None,
+        node_id="" if node is None else node.node_id,
+        question_id="" if node is None else node.question_id,
     )
 
 
-def _node_that_asks(service: Service, worker: WorkerHealth) -> str:
-    """Return the waiting node of a loaded agent; "" if the worker does not run here."""
+def _waiting_node(service: Service, worker: WorkerHealth) -> WaitingNode | None:
+    """Return the waiting node of a loaded agent; None if the worker does not run here."""
     slot = service.agents.slots.get(worker.vitals.agent_id)
     nodes = () if slot is None else slot.runtime.waiting_nodes()
-    return next((node.node_id for node in nodes if node.session_id == worker.vitals.session_id), "")
+    return next((node for node in nodes if node.session_id == worker.vitals.session_id), None)
 
 
 def _approval(approval: Approval, ticket: EscalationTicket | None) -> api.AttentionItem:

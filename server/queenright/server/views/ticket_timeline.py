@@ -98,6 +98,7 @@ def _entry(event: AgentEvent) -> api.TimelineEntry:
         what=event.type.value,
         text=event_line(event).text,
         by=str(event.data.get("by") or ""),
+        status="",
         event_id=event.id,
     )
 
@@ -108,10 +109,18 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
         what="incident_joined",
         text=f"It joined the alert of ticket {ticket.incident_id}; no notification was sent.",
         by="",
+        status="",
         event_id="",
     )
 
 
 def _delivery_entry(delivery: DeliveredNotification) -> api.TimelineEntry:
     text = f"Alertmanager notified {delivery.receiver} ({delivery.status})"
-    return api.TimelineEntry(at=delivery.first_at, what="receiver_notified", text=text, by="", event_id="")
+    return api.TimelineEntry(
+        at=delivery.first_at,
+        what="receiver_notified",
+        text=text,
+        by="",
+        status=delivery.status,
+        event_id="",
+    )

@@ -43,7 +43,7 @@ from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
 
 PREFIX: Final = "/hooks/"
-_CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
+CLIENT_BY_PATH: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
 _UNKNOWN_CLIENT: Final = "other"
 """The client label for an unknown path."""
 ANSWER_SECONDS: Final = 0.8
@@ -116,7 +116,7 @@ class HookReceiver:
         """Count a request that the guard denied: no valid token, or sent by a web page."""
         self._intake.add_refusal(path, status, reason, self._clock())
         if path.startswith(PREFIX):
-            client = _CLIENTS.get(path)
+            client = CLIENT_BY_PATH.get(path)
             self._calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,16 +170,16 @@ class HookReceiver:
         end = int(now * 1e9)
         over = replace(request, identity=request.identity + ANSWERED_SUFFIX, end=end)
         try:
-            await self._store(over, now)
+            await self._store(over, now, self._ingest)
         except Exception as error:
             # The next record of the tool also ends the wait.
             _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
-        client = _CLIENTS.get(scope["path"])
+        client = CLIENT_BY_PATH.get(scope["path"])
         if client is None:
             self._calls.labels(_UNKNOWN_CLIENT, "refused").inc()
-            reason = f"unknown hook path; use {', '.join(_CLIENTS)}"
+            reason = f"unknown hook path; use {', '.join(CLIENT_BY_PATH)}"
             self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
         if scope["method"] != "POST":
@@ -238,6 +238,34 @@ class HookReceiver:
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
+    async def store_call(self, path: str, query: bytes, body: bytes, ingest: Ingest) -> None:
+        """
+        Store a call that was answered without the service, such as while a cluster had no owner.
+
+        Args:
+            path: The path of the call.
+            query: Its query.
+            body: Its body.
+            ingest: Stores the events, and returns once they are durable. Called without events too.
+
+        Raises:
+            Exception: Whatever ``ingest`` raises. A call that cannot be used is counted, and not stored.
+        """
+        client = CLIENT_BY_PATH[path]
+        now = self._clock()
+        try:
+            _, observation = await asyncio.to_thread(
+                _read_call, client, body, _process(query), int(now * 1e9)
+            )
+        except ValueError as error:
+            fault = error.fault if isinstance(error, UnusableRecordError) else None
+            self._refuse(client, 400, str(error), fault)
+            observation = None
+        if observation is None:
+            await ingest([])
+        else:
+            await self._store(observation, now, ingest)
+
     async def _process_call(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
         read = partial(_read_call, client, body, process, int(now * 1e9))
@@ -250,7 +278,7 @@ class HookReceiver:
             source.unused[Unused.NO_AGENT_WORK] = 1
             self._intake.add(sources, now)
             return {}
-        await self._store(observation, now)
+        await self._store(observation, now, self._ingest)
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
         # The client may also ask at the terminal, and continues once it has an answer there.
@@ -262,7 +290,7 @@ class HookReceiver:
             return _Question(client, client.permission_answer, observation)
         return await self._pull_instruction(client, observation, event)
 
-    async def _store(self, observation: Observation, now: float) -> None:
+    async def _store(self, observation: Observation, now: float, ingest: Ingest) -> None:
         batch = Batch()
         for _ in self._assembler.assemble([observation], batch, now):
             pass
@@ -272,7 +300,7 @@ class HookReceiver:
         stored = False
         try:
             if batch.events:
-                await self._ingest(batch.events)
+                await ingest(batch.events)
             stored = True
         finally:
             duplicates.finish_storing(batch.identities, stored=stored)
@@ -301,7 +329,7 @@ class HookReceiver:
         return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 
-def with_hooks(receiver: App, hooks: HookReceiver) -> App:
+def with_hooks(receiver: App, hooks: App) -> App:
     """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

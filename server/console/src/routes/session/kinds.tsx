@@ -44,9 +44,15 @@ export const SHADOW = 'finding_shadow'
 /** A step of the worker's own loop, with its verdict: not a model call. */
 export const isOwnStep = ({ type }: Step): boolean => type === 'step_started' || type === 'step_completed'
 
+/** A finding that is over: it no longer has the tone of its severity. */
+export const isCleared = ({ type }: Step): boolean => type === 'finding_cleared'
+
+/** The state of a worker. Its session was not healthy because it is over. */
+const stateName = ({ name, detail: outcome }: Step): string => (name === 'healthy' && outcome ? 'ended' : name || 'state')
+
 export function KindIcon({ step }: { step: Step }) {
-  if (step.kind === 'finding') return <Shape tone={toneOf(step.severity)} />
-  if (step.kind === 'state') return <Shape tone={toneOf(step.name)} />
+  if (step.kind === 'finding') return <Shape tone={isCleared(step) ? 'quiet' : toneOf(step.severity)} />
+  if (step.kind === 'state') return <Shape tone={toneOf(stateName(step))} />
   return (
     <svg className={`kind-icon ${step.kind} ${step.phase}`} width="14" height="14" viewBox="0 0 14 14" fill="none" stroke="currentColor" strokeWidth="1.4" strokeLinejoin="round" strokeLinecap="round" aria-hidden="true">
       {ICONS[isOwnStep(step) ? 'step' : step.kind] ?? ICONS.other}
@@ -69,7 +75,7 @@ export function stepName(step: Step): string {
     case 'finding':
       return words(step.name) + ({ finding_cleared: ' cleared', [SHADOW]: ' (shadow)' }[step.type] ?? '')
     case 'state':
-      return step.name || 'state'
+      return stateName(step)
     case 'wait':
       return `waits for ${words(step.name) || 'input'}`
     case 'started':

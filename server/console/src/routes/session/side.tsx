@@ -17,12 +17,16 @@ const QueenChat = lazy(() => import('../queen').then((module) => ({ default: mod
 
 export function Side({ worker }: { worker: AgentHealth }) {
   const found = useTickets(worker)
+  const interventions = useInterventions(worker)
+  const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
+  // Panels that change their height while they load move those below them, and on a narrow screen the timeline moves all.
+  if (found.isPending || interventions.isPending || log.isPending) return null
   const tickets = found.data ?? []
   const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
-      <Suspense>
+      <Suspense fallback={<Panel title="Ask the queen"><div className="chat" /></Panel>}>
         {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : found.data && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
       </Suspense>
       <Usage worker={worker} ticket={about} />
@@ -108,7 +112,7 @@ function Usage({ worker, ticket }: { worker: AgentHealth; ticket: Ticket | undef
         </p>
       )}
       {turns.length > 1 && (
-        <Suspense fallback={<div className="chart" />}>
+        <Suspense fallback={<div className="chart-frame" />}>
           <Chart turns={turns} onset={ticket ? (since ?? null) : null} />
         </Suspense>
       )}
@@ -149,13 +153,16 @@ function Progress({ worker }: { worker: AgentHealth }) {
 
 const OUTCOMES: Record<string, string> = { done: 'healthy', started: 'quiet', queued: 'quiet', refused: 'failing', failed: 'failing', unreachable: 'degraded', unconfirmed: 'degraded', expired: 'degraded' }
 
-function Interventions({ worker }: { worker: AgentHealth }) {
-  const now = useNow()
-  const found = useQuery({
+const useInterventions = (worker: AgentHealth) =>
+  useQuery({
     queryKey: ['acting', 'of', worker.agent_id],
     queryFn: () => data(GET('/api/interventions', { params: { query: { agent_id: worker.agent_id, limit: 50 } } })),
     select: (page) => page.interventions.filter((one) => one.session_id === worker.session_id),
   })
+
+function Interventions({ worker }: { worker: AgentHealth }) {
+  const now = useNow()
+  const found = useInterventions(worker)
   const list = found.data
   const { ladder } = worker
   return (

@@ -11,7 +11,7 @@ import { count, counted, dateTime, duration, money, timeOfDay, took } from '../.
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
 import type { Repeat, Window } from './evidence'
-import { GROUPS, groupOf, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName } from './kinds'
+import { GROUPS, groupOf, isCleared, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName } from './kinds'
 import { FindingHeld } from './holds'
 import { useOlder } from './older'
 import { Overview } from './overview'
@@ -67,7 +67,6 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
         <h2 id="timeline">
           Timeline <span className="muted number">{log.more ? `${count(log.steps.length)}+ entries` : counted(log.steps.length, 'entry', 'entries')}, newest first</span>
         </h2>
-        {older.state === 'reading' && <span className="muted">Loading earlier steps</span>}
       </header>
       <Overview steps={log.steps} windows={windows} repeated={repeats} ended={worker.ended ? Math.max(worker.last_activity, log.steps.at(-1)?.at ?? 0) : null} selected={selected} onSelect={(step) => change({ at: step.step_id, ...(shown.includes(step) ? {} : { kinds: '', repeat: '' }) })} />
       <div className="timeline-tools">
@@ -106,7 +105,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
       <footer className="timeline-foot muted">
         {log.more ? (
           <Button small look="plain" isDisabled={older.state === 'reading'} onPress={() => void older.read()}>
-            Load earlier steps
+            {older.state === 'reading' ? 'Loading' : 'Load'} earlier steps
           </Button>
         ) : (
           'This is the whole session.'
@@ -244,7 +243,8 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
 }) {
   const isEvent = !['turn', 'tool', 'wait'].includes(step.kind)
   const seconds = step.phase === 'instant' || step.ended_at === null ? null : step.ended_at - step.started_at
-  const tone = step.kind === 'finding' ? `severity-${step.severity}` : ''
+  const severity = isCleared(step) ? '' : step.severity
+  const tone = step.kind === 'finding' ? `severity-${severity || 'low'}` : ''
   return (
     <button
       className={`step-open ${step.kind} ${step.phase} ${isOwnStep(step) ? 'step' : ''} ${isEvent ? 'event' : ''} ${tone} ${window ? `in-window severity-${window.severity}` : ''}`}
@@ -260,7 +260,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
       <span className="step-what clip">
         <span className="visually-hidden">{kindName(step.kind)}: </span>
         <span className="step-name">{stepName(step)}</span>
-        {step.severity && <span className={`step-severity severity-${step.severity}`}>{step.severity}</span>}
+        {severity && <span className={`step-severity severity-${severity}`}>{severity}</span>}
         {(step.text || step.detail) && (
           <span className={`step-text ${isOwnStep(step) ? `verdict-${step.detail.toLowerCase()}` : ''}`} title={step.text || step.detail}>
             {step.detail && step.text && !isEvent ? `${step.detail} · ` : ''}

@@ -99,6 +99,10 @@ class Inject(Body):
         Field(min_length=1, max_length=200, description="By default the active graph first."),
     ] = None
     session_id: Annotated[OptionalName, Field(description="The session, if the node runs in several.")] = None
+    question_id: Annotated[
+        OptionalName,
+        Field(description="The question that it answers, of `GET /api/attention`; by default the open one."),
+    ] = None
     incarnation_id: Incarnation = None
 
 
@@ -255,13 +259,19 @@ async def chat_with_agent(log: OperatorLogDep, slot: SlotDep, body: Chat) -> api
 
 @router.post("/inject", **operation(errors=(404, 409)))
 async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, body: Inject) -> api.Injected:
-    """Send a message to one node of a run. It is durable when this returns."""
+    """
+    Send a message to one node of a run. It is durable when this returns.
+
+    409 also if the node's question, or the one of `question_id`, has been answered.
+    """
     graphs = _graphs(slot) if body.graph_id is None else [graph_of(slot, body.graph_id)]
     nodes = [node.id for graph in graphs for node in graph.nodes]
     if body.node_id not in nodes:
         raise HTTPException(404, f"there is no node {body.node_id!r}; there are: {', '.join(nodes)}")
     require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
-    injected = await _inject(slot, body.node_id, body.content, body.graph_id, body.session_id)
+    injected = await _inject(
+        slot, body.node_id, body.content, body.graph_id, body.session_id, question_id=body.question_id
+    )
     if injected is None:
         raise HTTPException(
             409,
@@ -350,7 +360,13 @@ async def _started(run: Execution, slot: AgentSlot, graph: GraphSpec, status: An
 
 
 async def _inject(
-    slot: AgentSlot, node_id: str, content: str, graph_id: str | None, session_id: str | None
+    slot: AgentSlot,
+    node_id: str,
+    content: str,
+    graph_id: str | None,
+    session_id: str | None,
+    *,
+    question_id: str | None = None,
 ) -> api.Injected | None:
     """Send a message to a node; return None if it is not running."""
     running = {
@@ -370,7 +386,9 @@ async def _inject(
     if chosen is None:
         return None
     with storage_errors():
-        if not await slot.runtime.inject_input(node_id, content, chosen[0], session_id=session_id):
+        if not await slot.runtime.inject_input(
+            node_id, content, chosen[0], session_id=session_id, question_id=question_id
+        ):
             return None
     return api.Injected(status="injected", node_id=node_id, graph_id=chosen[0], session_id=chosen[1])
 

@@ -1,0 +1,36 @@
+"""The processes of a cluster."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from queenright.api.base_model import ApiModel
+
+
+class ClusterMember(ApiModel):
+    """A process of the cluster."""
+
+    member_id: str
+    url: str = Field(description="Where the other members reach its API.")
+    version: str
+    is_owner: bool = Field(description="Whether it watches the workers and decides; the others pass on.")
+    uptime_seconds: float
+    unseen_seconds: float = Field(description="Seconds since it was last seen; above 6 it is probably gone.")
+
+
+class Backlog(ApiModel):
+    """Telemetry that was acknowledged and is not stored yet."""
+
+    messages: int
+    bytes: int
+
+
+class ClusterStatus(ApiModel):
+    """The cluster as the answering process sees it."""
+
+    answered_by: str = Field(description="The member that answers; empty if the service is one process.")
+    members: list[ClusterMember] = Field(description="Empty if the service is one process.")
+    backlog: Backlog | None = Field(
+        description="Null if NATS does not answer, or the service is one process."
+    )
+    faults: list[str] = Field(description="What is broken, as sentences; empty if all is well.")

@@ -1,0 +1,39 @@
+"""`queenright cluster`: the processes that share one database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from queenright.cli.options import Json
+from queenright.cli.output.printing import print_list
+from queenright.cli.service import with_service
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.durations import format_duration
+
+if TYPE_CHECKING:
+    from queenright.client.synchronous import Queenright
+
+cluster = typer.Typer(help="Show the processes of a cluster.", no_args_is_help=True)
+
+_GONE_SECONDS = 6.0
+
+
+@cluster.command("status", epilog="Example: queenright cluster status")
+@with_service
+def status(service: Queenright, as_json: Json = False) -> None:
+    """List the processes of the cluster, which one watches the workers, and what waits to be stored."""
+    found = service.service.cluster()
+    lines = []
+    for member in found.members:
+        role = "owner" if member.is_owner else "standby"
+        if member.unseen_seconds > _GONE_SECONDS:
+            role = f"not seen for {format_duration(member.unseen_seconds)}"
+        lines.append(
+            f"{role:<22} {member.url:<36} {member.version:<10} up {format_duration(member.uptime_seconds)}"
+        )
+    if found.backlog is not None:
+        lines.append(f"{format_count(found.backlog.messages, 'message')} of telemetry to store")
+    lines += [f"fault: {fault}" for fault in found.faults]
+    print_list([found], lines, "The service is one process; it is no cluster.", as_json=as_json)

@@ -1,0 +1,189 @@
+"""The owner's reader of the telemetry stream: what members published becomes events, each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects.postgresql import insert
+
+from queenright.health.store import Store, StoreError
+from queenright.health.tables import STORED_MESSAGES, STREAM_POSITION
+from queenright.runtime.events import AgentEvent, Clock
+from queenright.server.cluster.stream import StreamMessage, StreamUnavailableError, TelemetryStream
+from queenright.server.otlp.receiver import OtlpReceiver
+from queenright.server.webhooks.hooks import PREFIX, HookReceiver
+
+_log = logging.getLogger(__name__)
+
+_GROUP_BYTES: Final = 256 * 1024
+"""Bytes that are stored in one transaction, unless one message is longer."""
+_RETRY_SECONDS: Final = 1.0
+_PRUNE_SECONDS: Final = 60.0
+_KEPT_SECONDS: Final = 900.0
+"""How long a message is remembered as stored: senders give up earlier."""
+_REMOVE_SECONDS: Final = 2.0
+"""Seconds between two removals of stored messages."""
+
+
+class IngestWith(Protocol):
+    """Stores events, and does something else in the same transaction; see ``EventPipeline.ingest``."""
+
+    async def __call__(self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
+        """Return once they are durable."""
+
+
+class StreamConsumer:
+    """
+    Stores the messages of the stream, in order.
+
+    Args:
+        stream: The stream.
+        store: Holds the position in the stream.
+        receiver: Reads OTLP messages.
+        hooks: Reads hook calls.
+        ingest: Stores events.
+        on_drop: Called with the path of a message that cannot be read.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        stream: TelemetryStream,
+        *,
+        store: Store,
+        receiver: OtlpReceiver,
+        hooks: HookReceiver,
+        ingest: IngestWith,
+        on_drop: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._stream = stream
+        self._store = store
+        self._receiver = receiver
+        self._hooks = hooks
+        self._ingest = ingest
+        self._on_drop = on_drop
+        self._clock = clock
+        self._is_blocked = False
+
+    async def run(self) -> None:
+        """Store what arrives, until cancelled. A stream that was created again is read from its start."""
+        while True:
+            try:
+                identity = (await self._stream.state()).identity
+                position = await self._store.read(partial(read_position, stream=identity))
+            except (StreamUnavailableError, StoreError) as error:
+                _log.warning("cannot read the telemetry stream yet: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            await self._run(identity, position)
+
+    async def _run(self, identity: str, position: int) -> None:
+        removed_at = pruned_at = time.monotonic()
+        stored = removed = position
+        async for messages in self._stream.read(position, identity):
+            for group in _groups(messages):
+                await self._store_group(group, identity)
+                stored = group[-1].seq
+            now = time.monotonic()
+            if now - pruned_at >= _PRUNE_SECONDS:
+                pruned_at = now
+                with contextlib.suppress(StoreError):
+                    await self._store.transact(partial(delete_stored, before=self._clock() - _KEPT_SECONDS))
+            if stored > removed and now - removed_at >= _REMOVE_SECONDS:
+                await self._stream.remove_stored(stored)
+                removed_at, removed = now, stored
+
+    async def _store_group(self, group: Sequence[StreamMessage], identity: str) -> None:
+        """Store messages; repeat while the database is away, and leave out one that cannot be read."""
+        while True:
+            try:
+                await self._store_once(group, identity)
+            except StoreError as error:
+                if not self._is_blocked:
+                    self._is_blocked = True
+                    _log.error("cannot store telemetry; it waits in the stream: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:
+                if len(group) > 1:
+                    for message in group:
+                        await self._store_group([message], identity)
+                    return
+                _log.exception("a message to %s cannot be read and is dropped", group[0].path[:100])
+                self._on_drop(group[0].path)
+                return
+            else:
+                self._is_blocked = False
+                return
+
+    async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:
+        ids = {message.message_id: message.body for message in group if message.message_id}
+        stored = await self._store.read(partial(read_stored, message_ids=list(ids)))
+        path, _, query = group[0].path.partition("?")
+
+        def also(conn: Connection) -> None:
+            write_position(conn, stream=identity, seq=group[-1].seq)
+            write_stored(conn, message_ids=ids.keys() - stored, now=self._clock())
+
+        async def ingest(events: Sequence[AgentEvent]) -> None:
+            await self._ingest(events, also=also)
+
+        if path.startswith(PREFIX):
+            await self._hooks.store_call(path, query.encode("latin-1"), group[0].body, ingest)
+        elif new := [body for message_id, body in ids.items() if message_id not in stored]:
+            await self._receiver.store_pieces(path, new, ingest)
+
+
+def _groups(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMessage]]:
+    """Yield messages that are stored together: neighbours of one OTLP path, or one hook call."""
+    group: list[StreamMessage] = []
+    size = 0
+    for message in messages:
+        is_hook = message.path.startswith(PREFIX)
+        if group and (is_hook or message.path != group[0].path or size + len(message.body) > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += len(message.body)
+    if group:
+        yield group
+
+
+def read_position(conn: Connection, *, stream: str) -> int:
+    """Return the number of the last stored message of a stream; 0 if there is none."""
+    where = STREAM_POSITION.c.stream == stream
+    return conn.execute(select(STREAM_POSITION.c.seq).where(where)).scalar() or 0
+
+
+def write_position(conn: Connection, *, stream: str, seq: int) -> None:
+    """Write the number of the last stored message of a stream; other streams are gone."""
+    statement = insert(STREAM_POSITION).values(stream=stream, seq=seq)
+    conn.execute(statement.on_conflict_do_update(index_elements=["stream"], set_={"seq": seq}))
+    conn.execute(delete(STREAM_POSITION).where(STREAM_POSITION.c.stream != stream))
+
+
+def read_stored(conn: Connection, *, message_ids: Sequence[str]) -> set[str]:
+    """Return which messages are stored."""
+    if not message_ids:
+        return set()
+    column = STORED_MESSAGES.c.message_id
+    return set(conn.execute(select(column).where(column.in_(message_ids))).scalars())
+
+
+def write_stored(conn: Connection, *, message_ids: Collection[str], now: float) -> None:
+    """Write that messages are stored."""
+    if message_ids:
+        rows = [{"message_id": message_id, "stored_at": now} for message_id in message_ids]
+        conn.execute(insert(STORED_MESSAGES).on_conflict_do_nothing(), rows)
+
+
+def delete_stored(conn: Connection, *, before: float) -> None:
+    """Forget messages that were stored before a time."""
+    conn.execute(delete(STORED_MESSAGES).where(STORED_MESSAGES.c.stored_at < before))

@@ -1,0 +1,141 @@
+"""What every member of a cluster serves: telemetry goes to the stream, all else to the owner."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queenright.health.cluster_lease import Member
+from queenright.server.cluster.proxy import FORWARDED, OwnerUnreachableError, Proxy
+from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError, TelemetryStream
+from queenright.server.console.templates import render_error
+from queenright.server.http.problems import problem
+from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
+from queenright.server.webhooks.hooks import ANSWER_SECONDS, CLIENT_BY_PATH, MAX_BODY
+
+_log = logging.getLogger(__name__)
+
+LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster"})
+"""Answered by each member for itself."""
+
+_RETRY_SECONDS: Final = 2
+_NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerApps:
+    """The apps of the service, in the member that owns the cluster."""
+
+    api: ASGIApp
+    hooks: ASGIApp
+
+
+class ClusterFront:
+    """
+    The ASGI apps of a member.
+
+    Args:
+        stream: The telemetry stream.
+        proxy: Passes requests on to the owner.
+        standby: Answers `LOCAL_PATHS` while this member is not the owner.
+    """
+
+    def __init__(self, *, stream: TelemetryStream, proxy: Proxy, standby: ASGIApp) -> None:
+        self._stream = stream
+        self._proxy = proxy
+        self._standby = standby
+        self.owner: Member | None = None
+        """The owner, if it is another member."""
+        self.apps: OwnerApps | None = None
+        """The apps of this member, while it is the owner."""
+
+    async def publish(self, path: str, piece: bytes) -> None:
+        """
+        Publish a piece of an OTLP request.
+
+        Raises:
+            RejectedRequestError: It was not acknowledged (503), or is too large (413).
+        """
+        try:
+            await self._stream.publish(path, piece, is_unique=True)
+        except StreamUnavailableError as error:
+            raise unavailable_error(f"{error}; retry later", _RETRY_SECONDS) from None
+        except MessageTooLargeError as error:
+            raise RejectedRequestError(413, RESOURCE_EXHAUSTED, str(error)) from None
+
+    async def api(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the API and the console: here if this member is the owner, else there."""
+        if self.apps is not None:
+            await self.apps.api(scope, receive, send)
+        elif scope["type"] != "http" or scope["path"] in LOCAL_PATHS:
+            await self._standby(scope, receive, send)
+        else:
+            try:
+                await self._forward(scope, receive, send, lambda owner: owner.api_url)
+            except OwnerUnreachableError:
+                await _answer_no_owner(scope, receive, send)
+
+    async def hooks(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """
+        Serve hooks of coding agents.
+
+        A hook whose owner does not answer in time is kept in the stream, and its agent continues.
+        """
+        if self.apps is not None:
+            await self.apps.hooks(scope, receive, send)
+            return
+        body = await _read_body(receive)
+        try:
+            await self._forward(
+                scope, receive, send, lambda owner: owner.otlp_url, body=body, answer_seconds=ANSWER_SECONDS
+            )
+            return
+        except OwnerUnreachableError:
+            pass
+        if body and scope["method"] == "POST" and scope["path"] in CLIENT_BY_PATH:
+            query = scope.get("query_string", b"").decode("latin-1")
+            try:
+                await self._stream.publish(f"{scope['path']}?{query}", body, is_unique=False)
+            except (StreamUnavailableError, MessageTooLargeError) as error:
+                _log.warning("a hook call is lost; its agent continues: %s", error)
+        await _send(send, 200, {})
+
+    async def _forward(
+        self, scope: Scope, receive: Receive, send: Send, url_of: Callable[[Member], str], **options: Any
+    ) -> None:
+        if self.owner is None or any(name == FORWARDED for name, _ in scope["headers"]):
+            raise OwnerUnreachableError
+        await self._proxy.forward(url_of(self.owner), scope, receive, send, **options)
+
+
+async def _read_body(receive: Receive) -> bytes:
+    """Return the body; empty if it is too long, or the client disconnects."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY or message["type"] == "http.disconnect":
+            return b""
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _answer_no_owner(scope: Scope, receive: Receive, send: Send) -> None:
+    wants_page = "text/html" in Headers(scope=scope).get("accept", "")
+    response = render_error(503, f"Starting: {_NO_OWNER}.") if wants_page else problem(503, _NO_OWNER)
+    response.headers["Retry-After"] = str(_RETRY_SECONDS)
+    await response(scope, receive, send)
+
+
+async def _send(send: Callable[[Message], Awaitable[None]], status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,152 @@
+"""Pass requests on to the member that owns the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import httpx
+from starlette.types import Receive, Scope, Send
+
+FORWARDED: Final = b"x-queenright-forwarded"
+"""Marks a request that a member has passed on: it is not passed on again."""
+
+# Hop-by-hop headers (RFC 9110 §7.6.1).
+_NOT_PASSED: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+_BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
+"""A request with one of these has a body."""
+
+CONNECT_SECONDS: Final = 2.0
+
+
+class OwnerUnreachableError(Exception):
+    """Raised before a response has begun: the owner did not answer."""
+
+
+class Proxy:
+    """Passes requests on, headers and bodies as they are. One pool of connections for one event loop."""
+
+    def __init__(self, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._client = httpx.AsyncClient(
+            transport=transport,
+            trust_env=False,
+            follow_redirects=False,
+            # A stream of events may be silent; the owner ends what takes too long.
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def forward(
+        self,
+        url: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        body: bytes | None = None,
+        answer_seconds: float | None = None,
+    ) -> None:
+        """
+        Forward a request, and its response as it arrives.
+
+        Args:
+            url: The base URL of the owner.
+            scope: The request's scope.
+            receive: Receives the body, unless ``body`` is given, and the client's disconnect.
+            send: Sends the response.
+            body: The body, if it was received already.
+            answer_seconds: How long the owner may take until its response begins; None: any time.
+
+        Raises:
+            OwnerUnreachableError: No response has begun.
+        """
+        headers = [
+            (name, value) for name, value in scope["headers"] if name not in _NOT_PASSED and name != FORWARDED
+        ]
+        headers.append((FORWARDED, b"1"))
+        path = scope.get("raw_path") or scope["path"].encode()
+        query = scope.get("query_string", b"")
+        target = httpx.URL(url).copy_with(raw_path=path + (b"?" + query if query else b""))
+        disconnected = asyncio.Event()
+        content: bytes | AsyncIterator[bytes] | None = body
+        if body is None and any(name in _BODY_HEADERS for name, _ in scope["headers"]):
+            content = _stream_body(receive, disconnected)
+        # Not made by the client: that would add headers of its own, such as accept-encoding.
+        request = httpx.Request(scope["method"], target, headers=headers, content=content)
+        try:
+            async with asyncio.timeout(answer_seconds):
+                response = await self._client.send(request, stream=True)
+        except (httpx.TransportError, TimeoutError) as error:
+            raise OwnerUnreachableError(str(error) or type(error).__name__) from error
+        try:
+            await _answer(response, receive, send, disconnected)
+        finally:
+            await response.aclose()
+
+
+async def _stream_body(receive: Receive, disconnected: asyncio.Event) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            disconnected.set()
+            raise httpx.ReadError("the client disconnected")
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
+
+
+async def _answer(
+    response: httpx.Response, receive: Receive, send: Send, disconnected: asyncio.Event
+) -> None:
+    """Send the response until it ends, or the client disconnects."""
+    start: dict[str, Any] = {
+        "type": "http.response.start",
+        "status": response.status_code,
+        "headers": [
+            (name.lower(), value)
+            for name, value in response.headers.raw
+            if name.lower() not in _NOT_PASSED and name.lower() not in (b"date", b"server")
+        ],
+    }
+    await send(start)
+
+    async def copy() -> None:
+        async for piece in response.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def watch() -> None:
+        while not disconnected.is_set():
+            if (await receive())["type"] == "http.disconnect":
+                disconnected.set()
+
+    copying, watching = asyncio.create_task(copy()), asyncio.create_task(watch())
+    try:
+        await asyncio.wait((copying, watching), return_when=asyncio.FIRST_COMPLETED)
+        if copying.done():
+            # A connection that breaks in the middle breaks the response, so that the client notices.
+            copying.result()
+    finally:
+        for task in (copying, watching):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, httpx.TransportError, OSError):
+                await task

@@ -1,0 +1,287 @@
+"""
+The telemetry stream of a cluster: a JetStream stream that every member writes and the owner reads.
+
+A message is a piece of a request, with the request's path as a header. It stays in the stream until the owner
+has stored it. The owner writes its position in the transaction that stores the events, so that a new owner
+continues at the next message, whatever happened to the former one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, DiscardPolicy, StorageType, StreamConfig
+from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+
+from queenright.instrumentation.errors import QueenrightError
+
+_STREAM: Final = "QUEENRIGHT"
+_SUBJECT: Final = "queenright.telemetry"
+_PATH: Final = "Queenright-Path"
+_MESSAGE_ID: Final = "Nats-Msg-Id"
+
+_ACK_SECONDS: Final = 2.0
+_CONNECT_SECONDS: Final = 2
+_RETRY_SECONDS: Final = 1.0
+_DUPLICATE_WINDOW_SECONDS: Final = 120.0
+_BATCH: Final = 64
+"""The most messages that are read at once."""
+_READ_SECONDS: Final = 1.0
+_CHECK_EVERY: Final = 5
+"""After so many empty reads in a row, the reader checks that its consumer still exists."""
+_UNUSED_CONSUMER_SECONDS: Final = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class StreamUnavailableError(QueenrightError):
+    """Raised when a message was not acknowledged: the sender has to send it again."""
+
+
+class MessageTooLargeError(QueenrightError):
+    """Raised when a message is longer than the server allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """A message of the stream."""
+
+    seq: int
+    path: str
+    """The path of the request, with its query."""
+    body: bytes
+    message_id: str
+    """The same for a message that was sent again; empty for one that is always new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamState:
+    """What is in the stream."""
+
+    identity: str
+    """Differs for a stream that was deleted and created again: its numbers start anew."""
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+
+
+class TelemetryStream:
+    """
+    The stream, for one event loop. `run` connects, and creates the stream.
+
+    Args:
+        url: Addresses of nats-servers, separated by commas. They may hold credentials, and are never logged.
+        replicas: Copies of the stream among the servers of a NATS cluster.
+        max_bytes: The stream holds at most so much; then nothing more is accepted.
+    """
+
+    def __init__(self, url: str, *, replicas: int, max_bytes: int) -> None:
+        self._url = url
+        self._replicas = replicas
+        self._max_bytes = max_bytes
+        self._client = Client()
+        self._stream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
+        self._is_created = False
+        self._logged: str | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """Whether messages can be published, as far as is known without asking."""
+        return self._is_created and self._client.is_connected
+
+    async def run(self) -> None:
+        """Connect, create the stream, and stay connected until cancelled."""
+        try:
+            await self._connect()
+            while True:
+                if not self._is_created and self._client.is_connected:
+                    await self._create()
+                await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            with contextlib.suppress(NatsError, OSError, TimeoutError):
+                await self._client.close()
+
+    async def publish(self, path: str, body: bytes, *, is_unique: bool) -> None:
+        """
+        Publish a message, and return once the servers have stored it.
+
+        Args:
+            path: The path of the request, with its query.
+            body: The message.
+            is_unique: The same bytes again are the same message, sent again: it is stored once.
+
+        Raises:
+            StreamUnavailableError: The message may not be stored.
+            MessageTooLargeError: The servers do not accept messages of this length.
+        """
+        if not self.is_available:
+            raise StreamUnavailableError("NATS is not connected")
+        if len(body) + 1024 > self._client.max_payload:
+            raise MessageTooLargeError(
+                f"a message of {len(body)} bytes is longer than max_payload of the nats-server, "
+                f"{self._client.max_payload} bytes; raise max_payload"
+            )
+        headers = {_PATH: path}
+        if is_unique:
+            headers[_MESSAGE_ID] = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
+        try:
+            await self._stream.publish(_SUBJECT, body, timeout=_ACK_SECONDS, stream=_STREAM, headers=headers)
+        except NoStreamResponseError:
+            self._is_created = False
+            raise StreamUnavailableError("the stream was deleted; it is being created again") from None
+        except (NatsError, OSError, TimeoutError) as error:
+            raise StreamUnavailableError(f"NATS did not acknowledge a message: {_describe(error)}") from error
+
+    async def state(self) -> StreamState:
+        """
+        Return what is in the stream.
+
+        Raises:
+            StreamUnavailableError: NATS cannot be asked.
+        """
+        try:
+            info = await self._stream.stream_info(_STREAM)
+        except (NatsError, OSError, TimeoutError) as error:
+            raise StreamUnavailableError(f"NATS does not answer: {_describe(error)}") from error
+        state = info.state
+        return StreamState(
+            identity=f"{_STREAM} {info.created}",
+            messages=state.messages,
+            bytes=state.bytes,
+            first_seq=state.first_seq,
+            last_seq=state.last_seq,
+        )
+
+    async def read(self, after: int, identity: str) -> AsyncIterator[list[StreamMessage]]:
+        """
+        Yield the messages behind a sequence number, in order, a few at a time.
+
+        Survives restarts of NATS. An empty list is yielded about once a second while nothing arrives. Ends if
+        the stream was created again.
+        """
+        while True:
+            try:
+                if (await self.state()).identity != identity:
+                    return
+                async for messages in self._read(after):
+                    if messages:
+                        after = messages[-1].seq
+                    yield messages
+            except StreamUnavailableError as error:
+                self._log_once(str(error))
+            except (NatsError, OSError, TimeoutError) as error:
+                self._log_once(f"cannot read the telemetry stream, retrying: {_describe(error)}")
+            yield []
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def remove_stored(self, last_seq: int) -> None:
+        """Remove messages up to a sequence number: their events are stored."""
+        with contextlib.suppress(NatsError, OSError, TimeoutError):
+            await self._stream.purge_stream(_STREAM, seq=last_seq + 1)
+
+    async def _read(self, after: int) -> AsyncIterator[list[StreamMessage]]:
+        consumer = await self._stream.pull_subscribe(
+            _SUBJECT,
+            stream=_STREAM,
+            config=ConsumerConfig(
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                opt_start_seq=after + 1,
+                ack_policy=AckPolicy.NONE,
+                inactive_threshold=_UNUSED_CONSUMER_SECONDS,
+            ),
+        )
+        empty_reads = 0
+        try:
+            while True:
+                try:
+                    messages = await consumer.fetch(_BATCH, timeout=_READ_SECONDS)
+                except (NatsTimeoutError, TimeoutError):
+                    messages = []
+                    empty_reads += 1
+                    if empty_reads % _CHECK_EVERY == 0:
+                        await consumer.consumer_info()
+                else:
+                    empty_reads = 0
+                    self._logged = None
+                found = [_message_of(message) for message in messages]
+                yield found
+        finally:
+            with contextlib.suppress(NatsError, OSError, TimeoutError):
+                await consumer.unsubscribe()
+
+    async def _connect(self) -> None:
+        await self._client.connect(
+            [server.strip() for server in self._url.split(",")],
+            name="queenright",
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
+            connect_timeout=_CONNECT_SECONDS,
+            reconnect_time_wait=1,
+            max_reconnect_attempts=-1,
+            ping_interval=5,
+            # Nothing is kept for later: a message that is not acknowledged is sent again by its sender.
+            pending_size=0,
+        )
+
+    async def _create(self) -> None:
+        config = StreamConfig(
+            name=_STREAM,
+            subjects=[_SUBJECT],
+            storage=StorageType.FILE,
+            num_replicas=self._replicas,
+            max_bytes=self._max_bytes,
+            discard=DiscardPolicy.NEW,
+            duplicate_window=_DUPLICATE_WINDOW_SECONDS,
+        )
+        try:
+            try:
+                await self._stream.stream_info(_STREAM)
+                await self._stream.update_stream(config)
+            except NotFoundError:
+                await self._stream.add_stream(config)
+            self._is_created = True
+            self._logged = None
+        except (NatsError, OSError, TimeoutError) as error:
+            self._log_once(f"cannot create the telemetry stream, retrying: {_describe(error)}")
+
+    async def _on_disconnect(self) -> None:
+        # It may come back without what it kept.
+        self._is_created = False
+
+    async def _on_error(self, error: Exception) -> None:
+        self._log_once(f"NATS: {_describe(error)}")
+
+    def _log_once(self, text: str) -> None:
+        if text != self._logged:
+            self._logged = text
+            _log.warning("%s", text)
+
+
+def _message_of(message: Msg) -> StreamMessage:
+    headers = message.headers or {}
+    return StreamMessage(
+        seq=message.metadata.sequence.stream,
+        path=headers.get(_PATH, ""),
+        body=message.data,
+        message_id=headers.get(_MESSAGE_ID, ""),
+    )
+
+
+def _describe(error: BaseException) -> str:
+    """Return an error for messages: without addresses, which may hold credentials."""
+    if isinstance(error, APIError) and error.description:
+        return error.description
+    text = str(error)
+    return type(error).__name__ if not text or "://" in text else text

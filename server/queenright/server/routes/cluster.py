@@ -1,0 +1,38 @@
+"""The processes of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from fastapi import APIRouter, Depends, Request
+
+from queenright import api
+
+router = APIRouter(tags=["service"])
+
+
+class ClusterState(Protocol):
+    """What a process of a cluster knows of itself and of the others."""
+
+    def faults(self) -> list[str]:
+        """Return what keeps the process from its work, as sentences."""
+
+    async def status(self) -> api.ClusterStatus:
+        """Return the cluster as the process sees it."""
+
+
+async def get_cluster_state(request: Request) -> ClusterState | None:
+    """Return the cluster; None if the service is one process."""
+    state: ClusterState | None = request.state.cluster
+    return state
+
+
+ClusterDep = Annotated[ClusterState | None, Depends(get_cluster_state)]
+
+
+@router.get("/api/cluster")
+async def get_cluster(cluster: ClusterDep) -> api.ClusterStatus:
+    """Return the processes of the cluster as this one sees them, and the telemetry that waits."""
+    if cluster is None:
+        return api.ClusterStatus(answered_by="", members=[], backlog=None, faults=[])
+    return await cluster.status()

@@ -1,0 +1,207 @@
+"""A cluster of real processes, with a real PostgreSQL and a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import yaml
+
+from tests.databases import Postgres
+from tests.ports import reserve_port
+
+
+class Nats:
+    """A nats-server with JetStream, on a port of loopback."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.url = f"nats://127.0.0.1:{port}"
+        self._folder = folder
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it accepts connections."""
+        program = (
+            os.environ.get("NATS_BIN")
+            or shutil.which("nats-server")
+            or shutil.which("nats-server", path=Path(sys.executable).parent)
+        )
+        assert program, "this test needs nats-server: `make test` installs it, or set NATS_BIN"
+        with (self._folder / "nats.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", self._folder / "jetstream"],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                return
+            assert time.monotonic() < deadline, (self._folder / "nats.log").read_text()
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill it, like a power loss."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+            self._process = None
+
+    def wipe(self) -> None:
+        """Remove what it keeps; it must not run."""
+        subprocess.run(["rm", "-rf", self._folder / "jetstream"], check=True)
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[Nats]:
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    with reserve_port("nats-server") as port:
+        server = Nats(folder, port)
+        server.start()
+        yield server
+        server.kill()
+
+
+@dataclass
+class Process:
+    """A member of the cluster: `queenright serve`."""
+
+    folder: Path
+    config: Path
+    environment: dict[str, str]
+    url: str = ""
+    otlp_url: str = ""
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start it, and wait until its ports are open."""
+        log = (self.folder / "log").open("ab")
+        at = (self.folder / "log").stat().st_size
+        with log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "queenright.cli", "serve", "--config", self.config],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=self.environment,
+            )
+        deadline = time.monotonic() + 120
+        while True:
+            text = self.log()[at:]
+            if "Console " in text:
+                line = next(line for line in text.splitlines() if line.startswith("Console "))
+                self.url, self.otlp_url = (part.split()[-1] for part in line.split(","))
+                return
+            assert self._process.poll() is None, text
+            assert time.monotonic() < deadline, text
+            time.sleep(0.02)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def log(self) -> str:
+        """Return what it has printed."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
+            self._process = None
+
+    def stop(self) -> int:
+        """Stop it as an operator does, and return its exit code."""
+        assert self._process is not None
+        self.signal(signal.SIGTERM)
+        code = self._process.wait(60)
+        self._process = None
+        return code
+
+
+@dataclass
+class Cluster:
+    """A database, a nats-server and processes."""
+
+    folder: Path
+    postgres: Postgres
+    database: str
+    nats: Nats
+    settings: dict[str, Any]
+    processes: list[Process] = field(default_factory=list)
+
+    def add(self) -> Process:
+        """Start another process."""
+        folder = self.folder / f"member-{len(self.processes)}"
+        folder.mkdir()
+        config = folder / "queenright.yaml"
+        content = {
+            "storage": str(folder / "storage"),
+            "database": self.database,
+            "http": {"port": 0},
+            "otlp": {"port": 0},
+            "cluster": {"nats": self.nats.url, "host": "127.0.0.1"},
+            **self.settings,
+        }
+        config.write_text(yaml.safe_dump(content))
+        process = Process(folder, config, dict(os.environ))
+        self.processes.append(process)
+        process.start()
+        return process
+
+    async def owner(self, *, other_than: Process | None = None) -> Process:
+        """Return the process that watches the workers, once there is one."""
+        async with asyncio.timeout(60), httpx.AsyncClient(trust_env=False, timeout=10) as client:
+            while True:
+                for process in self.processes:
+                    if process is other_than or process._process is None:
+                        continue
+                    with contextlib.suppress(httpx.HTTPError):
+                        metrics = (await client.get(f"{process.url}/metrics")).text
+                        if "\nqueenright_cluster_owner 1.0" in metrics:
+                            return process
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def cluster_settings() -> dict[str, Any]:
+    """Settings of every process, besides its addresses."""
+    return {}
+
+
+@pytest_asyncio.fixture
+async def cluster(
+    tmp_path: Path, postgres: Postgres, nats: Nats, cluster_settings: dict[str, Any]
+) -> AsyncIterator[Cluster]:
+    database = postgres.migrated()
+    found = Cluster(tmp_path, postgres, database, nats, cluster_settings)
+    yield found
+    for process in found.processes:
+        if process._process is not None:
+            process.signal(signal.SIGCONT)
+        process.kill()
+    postgres.drop(database)

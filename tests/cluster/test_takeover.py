@@ -1,0 +1,296 @@
+"""A process of a cluster is killed, paused or stopped: another takes over; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.cluster.conftest import Cluster, Process
+from tests.databases import connected
+
+pytestmark = pytest.mark.asyncio
+
+
+def tool_spans(agent: str, session: str, count: int, *, arguments: str = "{}") -> dict[str, Any]:
+    """Return an OTLP request with the spans of tool calls of one session."""
+    now = time.time_ns()
+    attributes = {"gen_ai.agent.name": agent, "gen_ai.conversation.id": session}
+    spans = [
+        {
+            "traceId": secrets.token_hex(16),
+            "spanId": secrets.token_hex(8),
+            "name": "execute_tool search",
+            "startTimeUnixNano": str(now + 1000 * i),
+            "endTimeUnixNano": str(now + 1000 * i + 500),
+            "attributes": [
+                {"key": key, "value": {"stringValue": value}}
+                for key, value in {
+                    **attributes,
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": "search",
+                    "gen_ai.tool.call.arguments": arguments,
+                    "gen_ai.tool.call.id": secrets.token_hex(8),
+                }.items()
+            ],
+        }
+        for i in range(count)
+    ]
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+
+
+class Sender:
+    """An agent's exporter: sends a request until it is acknowledged, to any process that answers."""
+
+    def __init__(self, client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
+        self.processes = processes
+        self.acknowledged = 0
+        self.refused = 0
+        self._client = client
+        self._turn = 0
+
+    async def send(self, body: dict[str, Any]) -> None:
+        count = len(body["resourceSpans"][0]["scopeSpans"][0]["spans"])
+        async with asyncio.timeout(90):
+            while True:
+                self._turn += 1
+                process = self.processes[self._turn % len(self.processes)]
+                try:
+                    answer = await self._client.post(f"{process.otlp_url}/v1/traces", json=body)
+                    if answer.status_code == 200:
+                        self.acknowledged += count
+                        return
+                    assert answer.status_code == 503, answer.text
+                    assert "retry-after" in answer.headers
+                except httpx.HTTPError:
+                    pass
+                self.refused += 1
+                await asyncio.sleep(0.05)
+
+
+def stored_calls(cluster: Cluster) -> list[str]:
+    """Return the ids of the tool calls whose end is in the event log."""
+    with connected(cluster.database) as conn:
+        rows = conn.exec_driver_sql(
+            "SELECT (data::json)->>'call_id' FROM events"
+            " WHERE type = 'tool_call_completed' AND agent_id LIKE 'clerk%%'"
+        )
+        return [row[0] for row in rows]
+
+
+async def wait_for_calls(cluster: Cluster, count: int) -> list[str]:
+    async with asyncio.timeout(60):
+        while True:
+            found = stored_calls(cluster)
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.1)
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, timeout=5) as found:
+        yield found
+
+
+async def test_killed_owner_is_replaced_and_nothing_is_lost_or_doubled(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B117: what was acknowledged is watched again after the owner is killed, with each event once."""
+    processes = [cluster.add(), cluster.add()]
+    owner = await cluster.owner()
+    sender = Sender(client, processes)
+    for _ in range(10):
+        await sender.send(tool_spans("clerk", "order-7", 5))
+    owner.kill()
+    for _ in range(10):
+        await sender.send(tool_spans("clerk", "order-7", 5))
+    heir = await cluster.owner()
+    found = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(found) == len(set(found)) == sender.acknowledged == 100
+    steps = await client.get(
+        f"{heir.url}/api/agents/clerk/steps", params={"session_id": "order-7", "limit": 200}
+    )
+    assert [step["kind"] for step in steps.json()["items"]].count("tool") == 100
+
+
+async def test_paused_owner_writes_nothing_after_its_lease_is_taken(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B116: one process watches at a time; one that was paused finds its lease taken, and passes on."""
+    processes = [cluster.add(), cluster.add()]
+    paused = await cluster.owner()
+    [other] = [process for process in processes if process is not paused]
+    sender = Sender(client, [other])
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    await wait_for_calls(cluster, 5)
+
+    paused.signal(signal.SIGSTOP)
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    assert await cluster.owner(other_than=paused) is other
+    await wait_for_calls(cluster, 10)
+    paused.signal(signal.SIGCONT)
+
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    found = await wait_for_calls(cluster, 15)
+    assert len(found) == len(set(found)) == 15
+    status = await wait_for_status(client, paused, owner=other)
+    assert [member["is_owner"] for member in status["members"]].count(True) == 1
+    # What it is asked now, the other one answers.
+    agents = (await client.get(f"{paused.url}/api/agents")).json()["agents"]
+    assert [agent["agent_id"] for agent in agents] == ["clerk"]
+    assert "has taken over" in paused.log()
+    assert "Traceback" not in paused.log() + other.log()
+
+
+async def test_stopped_owner_hands_over(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """B120: an owner that is stopped stores what it has, and leaves the rest to the next one."""
+    owner = cluster.add()
+    await cluster.owner()
+    heir = cluster.add()
+    sender = Sender(client, [owner, heir])
+    for _ in range(6):
+        await sender.send(tool_spans("clerk", "order-7", 5))
+    assert owner.stop() == 0
+    assert "Traceback" not in owner.log()
+    assert await cluster.owner() is heir
+    sender.processes = [heir]
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    found = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(found) == len(set(found)) == 35
+    status = (await client.get(f"{heir.url}/api/cluster")).json()
+    assert [member["is_owner"] for member in status["members"]] == [True]
+
+
+async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """B119: without NATS nothing is acknowledged; what was acknowledged before is stored."""
+    process = cluster.add()
+    await cluster.owner()
+    sender = Sender(client, [process])
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    cluster.nats.kill()
+    sending = asyncio.create_task(sender.send(tool_spans("clerk", "order-7", 5)))
+    async with asyncio.timeout(60):
+        while not sender.refused:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    ready = (await client.get(f"{process.url}/readyz")).json()
+    assert ready == {"ready": False, "missing": ["NATS cannot take telemetry"]}
+    cluster.nats.start()
+    await sending
+    found = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(found) == len(set(found)) == 10
+
+
+async def test_stream_that_was_lost_is_read_from_its_start(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """A stream with the same name and lower numbers is another stream: its messages are stored."""
+    process = cluster.add()
+    await cluster.owner()
+    sender = Sender(client, [process])
+    for _ in range(5):
+        await sender.send(tool_spans("clerk", "order-7", 5))
+    await wait_for_calls(cluster, 25)
+    cluster.nats.kill()
+    cluster.nats.wipe()
+    cluster.nats.start()
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    found = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(found) == len(set(found)) == 30
+
+
+async def test_hook_without_an_owner_is_kept_and_its_agent_continues(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """A hook is answered within a second while no process is the owner, and its event is stored later."""
+    processes = [cluster.add(), cluster.add()]
+    owner = await cluster.owner()
+    [other] = [process for process in processes if process is not owner]
+    owner.signal(signal.SIGSTOP)
+    call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/work", "prompt": "go"}
+    answer = await client.post(f"{other.otlp_url}/hooks/claude-code", json=call)
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert await cluster.owner(other_than=owner) is other
+    async with asyncio.timeout(60):
+        while not (agents := (await client.get(f"{other.url}/api/agents")).json()["agents"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert agents[0]["session_id"] == "s-1"
+
+
+async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner: Process) -> dict[str, Any]:
+    """Return the cluster as a process sees it, once it sees another one as the owner."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                status: dict[str, Any] = (await client.get(f"{process.url}/api/cluster")).json()
+                if any(member["is_owner"] and member["url"] == owner.url for member in status["members"]):
+                    return status
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+async def test_event_stream_goes_on_at_another_process(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """A stream that a standby passes on ends with the owner, and continues after its last event anywhere."""
+    processes = [cluster.add(), cluster.add()]
+    owner = await cluster.owner()
+    [other] = [process for process in processes if process is not owner]
+    sender = Sender(client, [other])
+    seen: list[str] = []
+
+    async def follow(count: int) -> None:
+        """Read the stream at the standby until it has so many events."""
+        headers = {"last-event-id": seen[-1]} if seen else {}
+        params = {"types": "tool_call_completed"}
+        async with client.stream("GET", f"{other.url}/api/events", params=params, headers=headers) as answer:
+            place = ""
+            async for line in answer.aiter_lines():
+                if line.startswith("id:"):
+                    place = line.removeprefix("id:").strip()
+                elif line.startswith("data:") and "tool_call_completed" in line:
+                    seen.append(place)
+                if len(seen) >= count:
+                    return
+
+    following = asyncio.create_task(follow(5))
+    async with asyncio.timeout(60):
+        while not following.done():
+            await sender.send(tool_spans("clerk", "order-7", 5))
+            await asyncio.wait([following], timeout=0.2)
+    owner.kill()
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    assert await cluster.owner() is other
+    await wait_for_calls(cluster, sender.acknowledged)
+    with connected(cluster.database) as conn:
+        rows = conn.exec_driver_sql("SELECT id FROM events WHERE type = 'tool_call_completed' ORDER BY seq")
+        log = [row[0] for row in rows]
+    expected = log[log.index(seen[0]) :]
+    await follow(len(expected))
+    assert seen == expected
+
+
+async def test_every_process_answers_the_same(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """Reads, changes, errors and pages are the same at a standby; probes and metrics are its own."""
+    processes = [cluster.add(), cluster.add()]
+    owner = await cluster.owner()
+    [other] = [process for process in processes if process is not owner]
+    beat = {"agent_id": "clerk", "session_id": "order-7", "incarnation_id": "i-1", "timestamp": time.time()}
+    answer = await client.post(f"{other.url}/api/heartbeats", json=beat)
+    assert answer.status_code < 300, answer.text
+    for path in ("/api/agents", "/api/agents/nobody", "/api/nothing", "/console", "/api/openapi.json"):
+        there, here = [await client.get(f"{process.url}{path}") for process in (owner, other)]
+        assert (here.status_code, here.content) == (there.status_code, there.content), path
+        assert set(here.headers) == set(there.headers), path
+    head = await client.head(f"{other.url}/api/agents")
+    assert (head.status_code, head.content) == (200, b"")
+    for process in processes:
+        assert (await client.get(f"{process.url}/readyz")).json() == {"ready": True, "missing": []}
+    assert "queenright_workers" not in (await client.get(f"{other.url}/metrics")).text
