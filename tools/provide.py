@@ -1,17 +1,17 @@
 """
 Provide what the Makefile's targets need: the virtual environment, and programs that PyPI does not carry.
 
-Runs before anything is installed, so it uses the standard library only. Everything it makes lies in
-``.venv/`` and ``.tools/``; it needs no root, installs nothing on the system and starts no service.
+Runs before anything is installed, so it uses only the standard library. It writes only to ``.venv/`` and
+``.tools/``, needs no root, installs nothing on the system and starts no service.
 
     provide.py venv GROUP       .venv with requirements/GROUP.txt (run, llm, dev) and this project, editable
     provide.py programs         prometheus, promtool, alertmanager, amtool
-    provide.py newest           the same four again, as new as Debian has them, in .tools/newest/bin
+    provide.py newest           Debian's newest versions of the same four, in .tools/newest/bin
     provide.py browser          chromium
-    provide.py builder          buildah, and a Debian to build the image from (only as root)
+    provide.py builder          buildah, and the Debian base of the image (only as root)
 
-Programs are looked for in the environment (``PROMETHEUS_BIN`` and the like), on ``PATH``, then in
-``.tools/bin``. On Debian and Ubuntu those still missing are downloaded as packages and unpacked.
+Programs are searched in the environment (``PROMETHEUS_BIN`` and the like), on ``PATH``, then in
+``.tools/bin``. On Debian and Ubuntu, missing programs are downloaded as packages and unpacked.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ exec "$root/usr/lib/chromium/chromium" "$@"
 
 
 class UnavailableError(Exception):
-    """Something cannot be had here; the message says what, and the way out."""
+    """Raised when something is unavailable on this machine; the message says what, and what to do."""
 
 
 def say(text: str) -> None:
@@ -76,7 +76,7 @@ def say(text: str) -> None:
 
 
 def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
-    """Run a command quietly and return its standard output; its own words are shown when it fails."""
+    """Run a command quietly and return its standard output; the error includes its output."""
     done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, stdin=DEVNULL)
     if done.returncode != 0:
         raise UnavailableError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}".rstrip())
@@ -85,7 +85,7 @@ def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Hold the lock of this checkout's tools, so that two targets at once do the work once."""
+    """Hold the lock of this checkout's tools, so that concurrent targets do the work once."""
     TOOLS.mkdir(exist_ok=True)
     with (TOOLS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -96,7 +96,7 @@ def alone() -> Iterator[None]:
 
 
 def provide_venv(group: str) -> None:
-    """Make ``.venv`` if there is none that runs, install the pinned packages and this project."""
+    """Create ``.venv`` unless it works; install the pinned packages and this project."""
     python = VENV / "bin" / "python"
     if not runs(python, "-c", "import pip"):
         say(f"Making .venv with Python {platform.python_version()} ...")
@@ -110,7 +110,7 @@ def provide_venv(group: str) -> None:
 
 
 def make_venv(python: Path) -> None:
-    """Make ``.venv``, also where the system's Python comes without ensurepip, as Debian's does."""
+    """Create ``.venv``, also if the system's Python has no ensurepip, as on Debian."""
     shutil.rmtree(VENV, ignore_errors=True)
     if runs(sys.executable, "-c", "import ensurepip, venv"):
         run([sys.executable, "-m", "venv", VENV])
@@ -129,7 +129,7 @@ def make_venv(python: Path) -> None:
 
 
 def runs(program: str | Path, *arguments: str) -> bool:
-    """Tell whether a program starts and ends well."""
+    """Return whether a program starts and exits with code 0."""
     try:
         done = subprocess.run([program, *arguments], capture_output=True, stdin=DEVNULL, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -141,7 +141,7 @@ def runs(program: str | Path, *arguments: str) -> bool:
 
 
 def missing(programs: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the names that are neither in the environment, nor on PATH, nor in ``.tools/bin``."""
+    """Return the programs that are neither in the environment, nor on PATH, nor in ``.tools/bin``."""
     return [
         name
         for name, others in programs.items()
@@ -152,7 +152,7 @@ def missing(programs: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def provide_programs() -> None:
-    """Put Prometheus' and Alertmanager's programs into ``.tools/bin`` unless they are already to be found."""
+    """Install the programs of Prometheus and Alertmanager into ``.tools/bin`` unless they are present."""
     if not (names := missing(PROGRAMS)):
         return
     if sys.platform == "darwin":
@@ -163,7 +163,7 @@ def provide_programs() -> None:
 
 
 def provide_newest() -> None:
-    """Put Prometheus' and Alertmanager's newest programs into ``.tools/newest/bin``, for tests of both."""
+    """Install the newest programs of Prometheus and Alertmanager into ``.tools/newest/bin``, for tests."""
     if all(runs(NEWEST / "bin" / name, "--version") for name in PROGRAMS):
         return
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and DEBIAN_KEYS.is_file()):
@@ -179,7 +179,7 @@ def provide_newest() -> None:
 
 
 def debian_mirror() -> str:
-    """Return where this machine has its Debian packages from; that place has the newest, too."""
+    """Return this machine's Debian mirror, which also has the newest packages."""
     HERE.get("update")
     asked = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"]
     for site in run([*HERE.command, *asked]).splitlines():
@@ -194,8 +194,8 @@ def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
     """Unpack Prometheus and Alertmanager below ``root``, with scripts in ``bin_`` that start them."""
     apt.get("update")
     depends = run([*apt.cache, "depends", "prometheus"])
-    # promtool, where that is a package, and what the pages are drawn with; the others are for running it as a
-    # service.
+    # promtool, if it is a package of its own, and the assets of the web UI; the other dependencies are for
+    # running it as a service.
     more = [word for word in depends.split() if word.startswith(("promtool", "libjs-", "fonts-"))]
     unpack(["prometheus", "prometheus-alertmanager", *more], root, apt, update=False)
     for program in PROGRAMS:
@@ -214,7 +214,7 @@ def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
 
 
 def provide_browser() -> None:
-    """Put Chromium into ``.tools/bin`` unless a browser is already to be found."""
+    """Install Chromium into ``.tools/bin`` unless a browser is present."""
     if not (names := missing(BROWSERS)) or any(Path(path).exists() for path in MAC_BROWSERS):
         return
     if sys.platform == "darwin":
@@ -234,7 +234,7 @@ def provide_browser() -> None:
 
 
 def provide_builder() -> None:
-    """Put buildah into ``.tools/bin``, and the Debian that the image is built from here beside it."""
+    """Install buildah into ``.tools/bin``, and create the Debian base of the image."""
     if runs(BIN / "buildah", "--version") and (BUILDER / "base.tar").exists():
         return
     if os.geteuid() != 0 or sys.platform == "darwin":
@@ -243,7 +243,7 @@ def provide_builder() -> None:
     say("Fetching buildah, and making a Debian to build the image from ...")
     unpack_with_missing(["buildah", "mmdebstrap", "patchelf"], BUILDER)
     programs = BUILDER / "usr" / "bin"
-    # Not by a variable: buildah starts itself again without its environment.
+    # Not an environment variable: buildah restarts itself without its environment.
     libraries = ":".join(map(str, BUILDER.glob("usr/lib/*-linux-gnu")))
     run([programs / "patchelf", "--set-rpath", libraries, programs / "buildah"])
     draft = BUILDER / "draft.tar"
@@ -256,7 +256,7 @@ def provide_builder() -> None:
 
 
 def require_apt(names: Sequence[str]) -> None:
-    """Refuse where there is no apt, with the way out."""
+    """Raise if there is no apt; the message says what to do."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         variables = ", ".join(f"{name.upper()}_BIN" for name in names)
         raise UnavailableError(
@@ -265,14 +265,14 @@ def require_apt(names: Sequence[str]) -> None:
 
 
 def check_they_run(programs: Iterable[str], bin_: Path) -> None:
-    """Refuse programs that were unpacked but do not start."""
+    """Raise if a program was unpacked but does not start."""
     for name in programs:
         if not runs(bin_ / name, "--version"):
             raise UnavailableError(f"{bin_ / name} was unpacked but does not run; set {name.upper()}_BIN.")
 
 
 def install_script(path: Path, text: str) -> None:
-    """Write an executable script in one step."""
+    """Write an executable script atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
@@ -284,7 +284,7 @@ def install_script(path: Path, text: str) -> None:
 
 
 class Apt:
-    """apt with its lists and its cache in ``.tools/apt/NAME``, of this system's sources or of others."""
+    """apt with its own lists and cache in ``.tools/apt/NAME``; by default with this system's sources."""
 
     def __init__(self, name: str, sources: Path | None = None) -> None:
         self.folder = TOOLS / "apt" / name
@@ -294,12 +294,12 @@ class Apt:
             f"Dir::Cache={self.folder / 'cache'}",
             "Acquire::Languages=none",
             "Acquire::Retries=3",
-            # As root, apt would hand downloads to a user that cannot write here.
+            # As root, apt would download as a user that cannot write here.
             f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}",
         ]
         if sources:
             options += [f"Dir::Etc::SourceList={sources}", "Dir::Etc::SourceParts=-"]
-            # A mirror that stands still is as good: signatures are checked, and nothing is installed.
+            # An outdated mirror is accepted: signatures are checked, and nothing is installed.
             options += ["Acquire::Check-Valid-Until=false"]
         own = [word for option in options for word in ("-o", option)]
         self.command = ("apt-get", "--quiet", *own)
@@ -316,7 +316,7 @@ HERE = Apt("here")
 
 
 def unpack(packages: Sequence[str], root: Path, apt: Apt = HERE, *, update: bool = True) -> None:
-    """Download Debian packages and unpack them below ``root``, which appears whole or not at all."""
+    """Download Debian packages and unpack them into ``root``, which is created atomically."""
     if update:
         apt.get("update")
     with tempfile.TemporaryDirectory(dir=TOOLS, prefix="unpacking-") as scratch:
@@ -330,7 +330,7 @@ def unpack(packages: Sequence[str], root: Path, apt: Apt = HERE, *, update: bool
 
 
 def unpack_with_missing(packages: Sequence[str], root: Path) -> None:
-    """Download and unpack Debian packages and what they need that this machine lacks."""
+    """Download and unpack Debian packages and their missing dependencies."""
     HERE.get("update")
     # A dry run of the installation names them.
     plan = run([*HERE.command, "--simulate", "--no-install-recommends", "install", *packages])
@@ -339,7 +339,7 @@ def unpack_with_missing(packages: Sequence[str], root: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments ask; a failure is one plain message and exit code 1."""
+    """Run the requested target; on failure, print one message and return 1."""
     try:
         with alone():
             match arguments:

@@ -217,7 +217,7 @@ async def test_person_who_ordered_a_termination_in_chat_may_approve_it(fleet: As
     assert "ada" in call_to_action(request)
     assert "It loops." in call_to_action(request)
     [requested] = fleet.of(EventType.TERMINATION_REQUESTED)
-    assert requested.data["by"] == "queen, as ada ordered"
+    assert requested.data["by"] == "queen on behalf of ada"
     [ended] = fleet.of(EventType.AGENT_TERMINATED)
     assert all(part in ended.data["reason"] for part in ("It loops.", "queen", "ada"))
 

@@ -119,7 +119,7 @@ async def test_chat_order_is_executed_and_recorded_with_its_operator(
     await fleet.queen.request_termination(fleet.ticket(), "it burns money", ordered_by="ada")
 
     [event] = fleet.of(EventType.NUDGE_SENT)
-    assert event.data["by"] == "queen, as ada ordered"
+    assert event.data["by"] == "queen on behalf of ada"
     [pending_requests] = fleet.approvals.pending()
     assert (pending_requests.asked_by, pending_requests.ordered_by) == ("queen", "ada")
 

@@ -255,7 +255,7 @@ def test_parallel_calls_are_one_turn_and_sequential_ones_are_not() -> None:
         events = events_of(read_otlp(tempo_trace(*spans)), "researcher")
         return [event.data["turn"] for event in events if event.type is EventType.TOOL_CALL_COMPLETED]
 
-    beside = turns(
+    parallel = turns(
         otlp_span("execute_tool search", 1, 3, span_id="1" * 16, **tool),
         otlp_span("execute_tool search", 2, 4, span_id="2" * 16, **tool),
     )
@@ -269,7 +269,7 @@ def test_parallel_calls_are_one_turn_and_sequential_ones_are_not() -> None:
         otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
     )
 
-    assert len(set(beside)) == 1
+    assert len(set(parallel)) == 1
     assert len(set(after)) == 2
     assert set(answered) == {"c" * 16}
 

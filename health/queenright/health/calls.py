@@ -25,8 +25,8 @@ class Seen(Enum):
     BEFORE = "before"
     AFTER_CHANGE = "tried again"
     """Before, and the worker has changed something since."""
-    BESIDE = "beside"
-    """Seen in the same turn: parallel equal calls count once."""
+    PARALLEL = "parallel"
+    """In the same turn: equal parallel calls count once."""
 
 
 def digest(*parts: str) -> bytes:
@@ -155,7 +155,7 @@ class RecentCalls:
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
-                return Seen.BESIDE
+                return Seen.PARALLEL
             self._turn_size += 1
         else:
             self._turn = turn

@@ -20,9 +20,9 @@ from queenright.health.vital_signs import OpenTool, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
 OUTPUT_UNCHANGED_SECONDS: Final = 1800.0
-"""Half an hour without any file or test moving is shown; nothing else follows."""
+"""Seconds without a changed file or test result after which a worker is shown; no ticket follows."""
 OUTPUT_UNCHANGED_REPORTS: Final = 3
-"""Two equal reports may be one change's end and the next one's beginning."""
+"""Equal reports required; two may be the end of one change and the start of the next."""
 
 
 class StallClock(NamedTuple):
@@ -154,7 +154,7 @@ def shows_its_end(v: VitalSigns) -> bool:
     """
     Return whether a silent worker has ended: it reported its end, or its heartbeats stopped.
 
-    One without heartbeats may hang, and still live.
+    A silent worker without heartbeats may still be alive, and hang.
     """
     return v.ended_at is not None or v.last_heartbeat is not None
 
@@ -163,7 +163,7 @@ def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
     """
     Return when a silent worker counts as dead; None for one that waits or has ended.
 
-    One without heartbeats may hang in a long call: it gets the time of a heartbeat beyond its stall.
+    A worker without heartbeats may hang in a long call: its heartbeat timeout is added to its stall limit.
     """
     if sends_heartbeats(v):
         return heartbeat_due(v, settings)

@@ -1,12 +1,12 @@
 """
 Retention: deletes what is older than the retention period, in small batches.
 
-The event log loses its oldest rows only, so that the chain of the rest can be checked from where it begins.
-Rows of the audit trail are moved to the archive in the same transaction, and stay there for ``audit_days``.
+Only the oldest rows of the event log are deleted, so that the hash chain of the others can be verified. Rows
+of the audit trail are moved to the archive in the same transaction, and stay there for ``audit_days``.
 
-Each row's hash is checked before it is deleted: a changed row stays, and everything after it, until a person
-has looked. The age of an event is that of its own time. A younger one keeps all rows after it; one from the
-future has no known age, and is deleted with its neighbours.
+Each row's hash is checked before it is deleted. A changed row and all rows after it stay, and an error is
+logged. An event's age is computed from its own time. An event within the retention period keeps all rows
+after it. The age of an event with a future time is unknown: it is deleted when an older row after it is.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 _DAY: Final = 86_400.0
 INTERVAL_SECONDS: Final = 3600.0
-"""What is kept is counted in days, so that an hour more or less does not matter."""
+"""Seconds between two runs. Retention periods are in days, so an hour is precise enough."""
 _BATCH_ROWS: Final = 500
 """Rows in one transaction: any other writer waits for one batch at most."""
 _PAUSE_SECONDS: Final = 0.1
@@ -222,11 +222,11 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
 
 
 def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
-    """Return the first rows, up to one that is known to be younger."""
+    """Return the first rows, up to the first that is within the retention period."""
     end = 0
     for at, row in enumerate(rows):
         if not isinstance(row.time, float):
-            return rows[: at + 1]  # never written by us: its hash will not hold
+            return rows[: at + 1]  # not written by the service: its hash check fails
         if old <= row.time <= now:
             break
         if row.time < old:

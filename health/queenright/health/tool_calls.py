@@ -426,7 +426,7 @@ def _record_call(
                 v.refusals = ()
     # A check that is made again after a change is work through a list once more.
     is_miss = may_miss and (call is Seen.NEVER or (effect == _CHECKS and call is Seen.AFTER_CHANGE))
-    if result is not None and call is not Seen.BESIDE:
+    if result is not None and call is not Seen.PARALLEL:
         of_result = digest("result", result)
         is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
         is_new_miss = is_miss and call is Seen.NEVER

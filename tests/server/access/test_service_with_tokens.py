@@ -18,8 +18,8 @@ import pytest
 from queenright.health.event_log import read_events
 from queenright.runtime.events import EventType
 from queenright.server.access.access import Access
+from queenright.server.access.login_sessions import COOKIE
 from queenright.server.access.roles import Role
-from queenright.server.access.sessions import COOKIE
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import InvalidTokensError, new_token
 from queenright.server.settings import Settings, load_settings

@@ -181,8 +181,8 @@ async def test_admin_has_a_file_changed_and_the_agent_restarted(chat: QueenChat)
     assert chat.session in restarted
     assert "queenright agents resume looper" in restarted
     assert [(one["what"], one["by"]) for one in chat.operated("change_file", "reload")] == [
-        ("change_file", "queen, as admin ordered"),
-        ("reload", "queen, as admin ordered"),
+        ("change_file", "queen on behalf of admin"),
+        ("reload", "queen on behalf of admin"),
     ]
     kept_log = await chat.home.ask("GET", "/api/audit?type=agent_operated&agent_id=looper")
     assert {"change_file", "reload"} <= {event["data"]["what"] for event in kept_log["events"]}

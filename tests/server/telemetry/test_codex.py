@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.telemetry.client_sessions import Session
 from queenright.server.telemetry.dialects.codex import CLIENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.runs import Run
-from queenright.server.telemetry.sessions import Session
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import UNKNOWN_PROCESS, replay, split, summary
 

@@ -93,16 +93,16 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
 
 def describe_requester(asked_by: str, ordered_by: str) -> str:
     """Return the requester, and the person whose order it carries out, if any."""
-    return f"{asked_by}, as {ordered_by} ordered" if ordered_by else asked_by
+    return f"{asked_by} on behalf of {ordered_by}" if ordered_by else asked_by
 
 
 def call_to_action(approval: Approval) -> str:
     """Return the line about a request on its ticket, for the operator."""
     until = datetime.fromtimestamp(approval.expires_at, UTC)
-    ordered = f", as {approval.ordered_by} ordered," if approval.ordered_by else ""
+    requester = describe_requester(approval.asked_by, approval.ordered_by)
     command = f"queenright approvals approve {approval.approval_id}"
     return (
-        f"The {approval.asked_by} asks{ordered} to stop this worker: {' '.join(approval.reason.split())} "
+        f"The {requester} asks to stop this worker: {' '.join(approval.reason.split())} "
         f"Approve until {until:%H:%M} UTC: {command} (or deny it)."
     )
 

@@ -159,7 +159,7 @@ def turn(
     args: str = "{n}",
     result: str | None = "{n}",
     error: str = "",
-    beside: Times = 1,
+    parallel: Times = 1,
     fails: str = "",
     verdict: Literal["ACCEPT", "RETRY", "CONTINUE", "ESCALATE"] | None = "CONTINUE",
     says: str = "",
@@ -171,7 +171,7 @@ def turn(
 
     Args:
         error: The class of the tool's error; ``result`` is its message.
-        beside: The number of equal parallel calls.
+        parallel: The number of equal parallel calls.
         fails: The class of the step's error.
     """
     for _ in range(times):
@@ -181,7 +181,7 @@ def turn(
         yield Emits(EventType.LLM_CALL_STARTED)
         yield Passes(every / 2)
         yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens, "output_tokens": 50})
-        calls = [f"{who.turn}-{number}" for number in range(beside)] if tool else []
+        calls = [f"{who.turn}-{number}" for number in range(parallel)] if tool else []
         for call in calls:
             yield Emits(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": call})
         yield Passes(every / 2)

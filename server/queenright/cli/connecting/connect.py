@@ -37,7 +37,8 @@ def find_otlp_url(url: str, token_file: Path | None) -> str:
     """
     Return the address of the telemetry port of the service at ``url``.
 
-    The service names its port; one that is not reachable, or refuses the token, has the default port.
+    The port is read from the service. If the service is unreachable or refuses the token, it is the default
+    port.
     """
     from queenright.client.errors import RequestRejectedError, UnreachableError
 

@@ -8,26 +8,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import Clock
 from queenright.server.access.addresses import is_loopback, network_of
 from queenright.server.access.caller import Caller
-from queenright.server.access.rate_limits import RateLimit, retry_after
+from queenright.server.access.login_sessions import ConsoleSessions
+from queenright.server.access.rate_limits import (
+    FAILED_LOGINS_PER_MINUTE,
+    REQUEST_BURST,
+    REQUESTS_PER_SECOND,
+    RateLimit,
+    retry_after,
+)
 from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
-from queenright.server.access.sessions import ConsoleSessions
 from queenright.server.access.token_file import TokenFile
 from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token
 from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
-
-# Far above what the console, the command line and scrapers need; only a client in a loop reaches it.
-REQUESTS_PER_SECOND: Final = 2000.0
-REQUEST_BURST: Final = 4000
-# A person mistypes a few times. A token has 256 bits, so the limit protects the log more than the token.
-FAILED_LOGINS_PER_MINUTE: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)

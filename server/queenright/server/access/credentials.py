@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from queenright.server.access.sessions import COOKIE
+from queenright.server.access.login_sessions import COOKIE
 
 _MAX_COOKIE_BYTES: Final = 16 << 10
 

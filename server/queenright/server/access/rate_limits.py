@@ -7,6 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
+REQUESTS_PER_SECOND: Final = 2000.0
+"""Far above what the console, the command line and scrapers need; only a client in a loop reaches it."""
+REQUEST_BURST: Final = 4000
+FAILED_LOGINS_PER_MINUTE: Final = 20.0
+"""A person mistypes a few times. A token has 256 bits, so the limit protects the log more than the token."""
 MAX_CALLERS: Final = 10_000
 
 

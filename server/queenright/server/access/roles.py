@@ -1,4 +1,4 @@
-"""Roles and their access levels."""
+"""Roles and their access levels. ``rights.py`` has the access level of each route."""
 
 from __future__ import annotations
 

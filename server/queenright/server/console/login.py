@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from queenright.server.access.access import Access
 from queenright.server.access.caller import client_address
 from queenright.server.access.credentials import read_session_cookie
-from queenright.server.access.sessions import COOKIE, SECONDS
+from queenright.server.access.login_sessions import COOKIE, SECONDS
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.console.templates import render
 

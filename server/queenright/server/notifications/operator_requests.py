@@ -62,7 +62,7 @@ _MAX_REQUESTS: Final = 1_000
 
 _NOT_STOPPED: Final = {
     InterventionOutcome.UNREACHABLE: "it could not be reached",
-    InterventionOutcome.UNCONFIRMED: "nothing says that it has stopped",
+    InterventionOutcome.UNCONFIRMED: "it was not confirmed that it has stopped",
     InterventionOutcome.FAILED: "that failed",
     InterventionOutcome.EXPIRED: "it did not fetch the instruction in time",
 }

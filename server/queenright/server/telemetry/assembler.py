@@ -17,6 +17,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.client_sessions import SessionCache
 from queenright.server.telemetry.dialects import COST_REPORTING_CLIENTS
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.held_runs import HeldRuns
@@ -37,7 +38,6 @@ from queenright.server.telemetry.runs import (
     candidate_name,
     restored_name,
 )
-from queenright.server.telemetry.sessions import SessionCache
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 

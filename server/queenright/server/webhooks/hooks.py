@@ -33,12 +33,12 @@ from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.client import Client, PermissionAnswer
+from queenright.server.telemetry.client_sessions import ANSWERED_SUFFIX, Session
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.sessions import ANSWERED_SUFFIX, Session
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
 

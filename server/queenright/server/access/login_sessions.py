@@ -1,4 +1,4 @@
-"""Sessions of the console, in memory: a restart ends them all."""
+"""Login sessions of the console, in memory: a restart ends them all."""
 
 from __future__ import annotations
 
