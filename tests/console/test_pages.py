@@ -316,8 +316,8 @@ async def test_session_claims_nothing_before_it_is_read(running: Running, page: 
         re.compile(r"/steps\?|/api/tickets\?|/api/interventions\?|health\?session_id="), answer_later
     )
     await page.goto(f"{running.url}/console/agents/looper")
-    await expect(page.get_by_text(re.compile(r"^running for \d+ (s|min)"))).to_be_visible()
-    await expect(page.get_by_label("Loading")).to_have_count(2)  # now, timeline
+    await expect(page.get_by_text(re.compile(r"^running for \d+\s(s|min)"))).to_be_visible()
+    await expect(page.get_by_label("Loading")).to_have_count(3)  # now, timeline, side
     await expect(page.get_by_label("About the session")).to_have_count(0)
     await expect(page.get_by_text(re.compile("^None|^No turn"))).to_have_count(0)
     await page.get_by_role("link", name="Flight recorder").click()

@@ -57,7 +57,7 @@ export function SessionPage() {
       {/* A placeholder does not say when it was read. */}
       <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000} />
       {attention.data && <NeedsYou list={attention.data} />}
-      {attention.isPending ? null : view === 'recorder' ? (
+      {attention.isPending ? <Loading rows={8} /> : view === 'recorder' ? (
         <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>
           <Recorder key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
         </Suspense>

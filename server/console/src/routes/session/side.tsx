@@ -20,13 +20,18 @@ export function Side({ worker }: { worker: AgentHealth }) {
   const interventions = useInterventions(worker)
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
   // Panels that change their height while they load move those below them, and on a narrow screen the timeline moves all.
-  if (found.isPending || interventions.isPending || log.isPending) return null
+  if (found.isPending || interventions.isPending || log.isPending)
+    return (
+      <div className="visually-hidden">
+        <Loading />
+      </div>
+    )
   const tickets = found.data ?? []
   const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
-      <Suspense fallback={<Panel title="Ask the queen"><div className="chat" /></Panel>}>
+      <Suspense fallback={<Panel title="Ask the queen"><div className="chat"><Loading /></div></Panel>}>
         {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : found.data && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
       </Suspense>
       <Usage worker={worker} ticket={about} />
