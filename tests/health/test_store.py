@@ -462,8 +462,8 @@ async def test_database_of_the_oldest_schema_is_updated(database_url: str) -> No
             conn.execute(text(f"UPDATE tickets SET body = replace(body, '\"{name}\"', '\"worker_{name}\"')"))
         conn.execute(text("UPDATE alembic_version SET version_num = '0010'"))
         if is_postgres(database_url):
-            for table in ("members", "stored_messages", "stream_position"):
-                conn.execute(text(f"DROP TABLE {table}"))
+            for name in ("members", "stored_messages", "stream_position"):
+                conn.execute(text(f"DROP TABLE {name}"))
             conn.execute(text("ALTER TABLE store_writer DROP COLUMN member_id, DROP COLUMN renewed_at"))
     engine.dispose()
 
