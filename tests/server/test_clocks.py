@@ -229,24 +229,6 @@ async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, cl
         assert states(service) == {"bee": "stuck"}
 
 
-async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings, clock: Clock) -> None:
-    """B119: the database or NATS was away for an hour: senders were told to retry."""
-    async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
-        look(service, clock, 100)
-        scheduler = service.scheduler
-        scheduler.is_listening = lambda: False
-        assert not scheduler.check_listening(clock.now)
-        clock.now += HOUR
-        assert not scheduler.check_listening(clock.now)
-        scheduler.is_listening = lambda: True
-        assert scheduler.check_listening(clock.now)
-        look(service, clock, 60)
-        assert states(service) == {"bee": "healthy"}
-        look(service, clock, 185)
-        assert states(service) == {"bee": "stuck"}
-
-
 async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Settings, clock: Clock) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)

@@ -30,8 +30,8 @@ OPERATIONS: Final = {
     "add_graph": "graph added",
     "remove_graph": "graph removed",
     "switch_graph": "active graph changed",
-    "change_file": "file changed",
-    "reload": "reloaded",
+    "change_file": "file change requested",
+    "reload": "reload requested",
 }
 """What an operator did with a loaded agent, in words."""
 

@@ -327,7 +327,6 @@ def _build(
             remediation=remediation,
             metrics=metrics,
             clock=clock,
-            is_listening=lambda: store.is_writable,
         ),
         health=health,
         judging=judging,

@@ -200,7 +200,9 @@ class EventLoopNode:
         except OSError:
             self._answer = previous
             raise
-        self._input_came.set()
+        finally:
+            # A cancelled write is finished nevertheless.
+            self._input_came.set()
 
     async def send_note(self, note: Note) -> None:
         """

@@ -104,7 +104,7 @@ class ClusterMember:
     def faults(self) -> list[str]:
         """Return what keeps this process from its work, as sentences; empty if all is well."""
         found = [] if self._fault is None else [self._fault]
-        if not self._stream.is_available:
+        if not self._stream.is_accepting:
             found.append("NATS cannot take telemetry")
         if self.service is None and self.front.owner is None:
             found.append("no process of the cluster watches the workers")
@@ -158,7 +158,7 @@ class ClusterMember:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        self._metrics.is_stream_available = self._stream.is_available
+        self._metrics.is_stream_available = self._stream.is_accepting
         try:
             view = await self._lease.look()
             if view.has_expired and not view.is_vacant and self._token is None:
@@ -247,7 +247,6 @@ class ClusterMember:
             on_drop=lambda path: dropped.inc(),
             clock=service.clock,
         )
-        service.scheduler.is_listening = lambda: service.store.is_writable and self._stream.is_available
         add_intake_tasks(service, intake, self.ports.access)
         service.tasks.add("telemetry-stream", consumer.run)
         service.tasks.add("backlog", self._watch_backlog)

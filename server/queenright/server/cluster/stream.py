@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -34,6 +35,8 @@ _MESSAGE_ID: Final = "Nats-Msg-Id"
 _ACK_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 2
 _RETRY_SECONDS: Final = 1.0
+_REFUSED_SECONDS: Final = 10.0
+"""For how long a refused message counts: no other one may come, if senders go elsewhere."""
 _DUPLICATE_WINDOW_SECONDS: Final = 120.0
 _BATCH: Final = 64
 """The most messages that are read at once."""
@@ -94,7 +97,13 @@ class TelemetryStream:
         self._client = Client()
         self._stream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
         self._is_created = False
+        self._refused_at = -_REFUSED_SECONDS
         self._logged: str | None = None
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether it is available, and has refused nothing lately: it may be full, or have no quorum."""
+        return self.is_available and time.monotonic() - self._refused_at > _REFUSED_SECONDS
 
     @property
     def is_available(self) -> bool:
@@ -142,6 +151,7 @@ class TelemetryStream:
             self._is_created = False
             raise StreamUnavailableError("the stream was deleted; it is being created again") from None
         except (NatsError, OSError, TimeoutError) as error:
+            self._refused_at = time.monotonic()
             raise StreamUnavailableError(f"NATS did not acknowledge a message: {_describe(error)}") from error
 
     async def state(self) -> StreamState:

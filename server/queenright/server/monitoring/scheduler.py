@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,9 +43,6 @@ class Scheduler:
     remediation: Remediation
     metrics: ServiceMetrics
     clock: Clock
-    is_listening: Callable[[], bool]
-    """Whether telemetry can arrive: while it cannot, silence says nothing about a worker."""
-    _deaf_since: float | None = None
 
     async def run_deadlines(self) -> None:
         """Act on every deadline that has passed; wake at the next one, after a second at the latest."""
@@ -60,25 +56,12 @@ class Scheduler:
             if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
                 self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
-            if not self.check_listening(now):
-                continue
             try:
                 await self.pipeline.advance(now, _DUE_BATCH)
                 await self.tickets.settle(now)
                 await self.remediation.advance(now)
             except Exception:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
-
-    def check_listening(self, now: float) -> bool:
-        """Return whether telemetry can arrive; once it can again, the time in between is in no age."""
-        if not self.is_listening():
-            if self._deaf_since is None:
-                self._deaf_since = now
-            return False
-        if self._deaf_since is not None:
-            self.monitor.exclude_outage(self._deaf_since, now)
-            self._deaf_since = None
-        return True
 
     def handle_clock_jump(self, now: float, by: float) -> None:
         """Correct every age for a jump of the clock by ``by`` seconds."""
@@ -97,9 +80,6 @@ class Scheduler:
         """Evaluate every worker periodically, in case a deadline was missed, until cancelled."""
         while True:
             began = time.perf_counter()
-            if not self.is_listening():
-                await asyncio.sleep(_MAX_SLEEP_SECONDS)
-                continue
             try:
                 evaluated = await self.sweep()
                 self.metrics.swept(evaluated, time.perf_counter() - began)
