@@ -85,7 +85,9 @@ async def test_random_kills_and_pauses_lose_and_double_nothing(
 
 async def disturb(cluster: Cluster, chance: random.Random) -> None:
     """Kill or pause a process, NATS or the database, once the cluster has an owner."""
-    what = chance.choice(["kill owner", "kill owner", "pause owner", "kill standby", "kill nats"])
+    what = chance.choice(
+        ["kill owner", "kill owner", "pause owner", "kill standby", "kill nats", "kill database"]
+    )
     owner = await cluster.owner()
     standbys = [process for process in cluster.processes if process is not owner]
     if what == "kill nats":

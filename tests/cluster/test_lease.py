@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from queenright.health.cluster_lease import ClusterLease, Member
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member
 from queenright.health.engines import parse_address
-from tests.databases import Postgres
+from queenright.health.store import RefusedEventsError, Store
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import Postgres, change
 
 
 async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
@@ -18,3 +26,70 @@ async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
     assert (view.is_vacant, view.members) == (True, ())
     await lease.close()
     postgres.drop(url)
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.migrated()
+
+
+@pytest_asyncio.fixture
+async def lease(url: str, postgres: Postgres) -> AsyncIterator[ClusterLease]:
+    found = lease_of(url, "two")
+    yield found
+    await found.close()
+    postgres.drop(url)
+
+
+def lease_of(url: str, member_id: str) -> ClusterLease:
+    member = Member(member_id=member_id, host="127.0.0.1", api_port=1, otlp_port=2, version="1")
+    return ClusterLease(parse_address(url), member)
+
+
+def heartbeat(agent: str) -> AgentEvent:
+    return AgentEvent(
+        type=EventType.AGENT_HEARTBEAT, time=time.time(), agent_id=agent, session_id="s", data={}
+    )
+
+
+async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: ClusterLease) -> None:
+    """It has the lock, and the lease is still the former owner's while it updates the schema."""
+    store = Store.open(url, member_id="one")
+    change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
+
+    view = await lease.look()
+    assert (view.has_expired, view.is_vacant) == (True, False)
+    assert not await lease.evict_expired_owner()
+
+    await store.append([heartbeat("clerk")])
+    await store.close()
+    assert (await lease.look()).is_vacant
+
+
+async def test_renewal_after_another_process_took_over_is_refused(url: str, lease: ClusterLease) -> None:
+    """B116: it learns that at its next renewal, and until then its lease has expired."""
+    first = Store.open(url, member_id="one")
+    token = first.writer_token
+    await first.close()
+    second = Store.open(url, member_id="two")
+
+    with pytest.raises(LeaseLostError):
+        await lease.renew(token)
+    assert not lease.is_valid
+    await lease.renew(second.writer_token)
+    assert lease.is_valid
+    await second.close()
+
+
+async def test_events_that_the_database_refuses_are_told_from_a_database_that_is_away(
+    url: str, lease: ClusterLease
+) -> None:
+    """What is refused once is refused always: the reader of the stream leaves it out."""
+    store = Store.open(url, member_id="one")
+    change(url, "ALTER TABLE events ADD CONSTRAINT no_clerk CHECK (agent_id <> 'clerk')")
+
+    with pytest.raises(RefusedEventsError):
+        await store.append([heartbeat("clerk")])
+    await store.append([heartbeat("waiter")])
+    assert store.is_writable
+    await store.close()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from queenright.server.cluster.stream import TelemetryStream
 from tests.cluster.conftest import Cluster, Process
 from tests.databases import connected
 
@@ -294,3 +295,22 @@ async def test_every_process_answers_the_same(cluster: Cluster, client: httpx.As
     for process in processes:
         assert (await client.get(f"{process.url}/readyz")).json() == {"ready": True, "missing": []}
     assert "queenright_workers" not in (await client.get(f"{other.url}/metrics")).text
+
+
+async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    process = cluster.add()
+    await cluster.owner()
+    stream = TelemetryStream(cluster.nats.url, replicas=1, max_bytes=1 << 30)
+    running = asyncio.create_task(stream.run())
+    async with asyncio.timeout(60):
+        while not stream.is_available:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
+        await stream.publish(path, b"\xff\xff\xff", is_unique=False)
+    running.cancel()
+    sender = Sender(client, [process])
+    await sender.send(tool_spans("clerk", "order-7", 5))
+    assert len(await wait_for_calls(cluster, 5)) == 5
+    assert process.log().count("cannot be stored and is dropped") == 3

@@ -27,6 +27,8 @@ LEASE_SECONDS: Final = 6.0
 _FORGET_SECONDS: Final = 600.0
 """A member that was not seen for so long is removed."""
 _STATEMENT_TIMEOUT_SECONDS: Final = 3
+_CLAIM_MINUTES: Final = 30
+"""How long a process may take from the lock to its first lease, such as for an update of the schema."""
 
 _LOCKS: Final = (
     f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {WRITER_LOCK >> 32}"
@@ -150,14 +152,26 @@ class ClusterLease:
         )
         return View(members=tuple(_seen(row) for row in rows), **state[0])
 
-    async def evict_expired_owner(self) -> None:
+    async def evict_expired_owner(self) -> bool:
         """
         End the session of an owner whose lease has expired, which releases the lock.
+
+        A session that began after the last renewal is not the former owner's: it is about to take over, and
+        may be updating the schema.
+
+        Returns:
+            Whether a session was ended.
 
         Raises:
             LeaseError: The database cannot be reached, or its user may not end sessions of the owner's user.
         """
-        await self._execute(f"SELECT pg_terminate_backend(pid) FROM ({_LOCKS}) l WHERE EXISTS ({_EXPIRED})")
+        rows = await self._execute(
+            f"SELECT pg_terminate_backend(l.pid) FROM ({_LOCKS}) l JOIN pg_stat_activity a ON a.pid = l.pid"
+            f" JOIN store_writer w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
+            " WHERE a.backend_start < to_timestamp(w.renewed_at)"
+            f" OR a.backend_start < clock_timestamp() - interval '{_CLAIM_MINUTES} minutes'"
+        )
+        return bool(rows)
 
     async def renew(self, token: str) -> None:
         """
@@ -207,8 +221,9 @@ class ClusterLease:
                             row_factory=dict_row,
                             connect_timeout=_STATEMENT_TIMEOUT_SECONDS,
                             application_name="queenright cluster",
-                            options=f"-c statement_timeout={_STATEMENT_TIMEOUT_SECONDS}s",
                         )
+                        # Not as an option of the connection: poolers refuse those.
+                        await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
                     cursor = await self._conn.execute(query, values)
                     return await cursor.fetchall() if cursor.description else []
             except TimeoutError:

@@ -48,6 +48,10 @@ _GROUP_ROWS: Final = 2_000
 """The most rows in one transaction. Bounds how long the first append in it waits."""
 
 
+class RefusedEventsError(StoreError):
+    """Raised when the database cannot store these events, whenever they are written."""
+
+
 @dataclass(slots=True)
 class _Append:
     events: Sequence[AgentEvent]
@@ -193,6 +197,7 @@ class Store:
             also: Called in the same transaction, after the events are written.
 
         Raises:
+            RefusedEventsError: The database refuses these events; nothing was written.
             StoreError: Writing failed; nothing was written.
         """
         if not events:
@@ -401,12 +406,14 @@ class Store:
             if len(group) > 1:
                 # One append is at fault; writing them one by one finds it.
                 return [outcome for job in group for outcome in self._append_group([job])]
-            return [(group[0], None, self._error("write to", error))]
+            return [(group[0], None, self._error("write to", error, RefusedEventsError))]
         return [(job, None, None) for job in group]
 
     def _append(self, group: list[_Append]) -> None:
         events = list(chain.from_iterable(job.events for job in group))
-        self._database.durable(any(event.type in ALERT_CLASS for event in events))
+        # Whoever does something else in the transaction may rely on it elsewhere.
+        full = any(job.also is not None for job in group)
+        self._database.durable(full or any(event.type in ALERT_CLASS for event in events))
 
         def write(conn: Connection, *, fresh: bool) -> None:
             append_events(conn, events, fresh=fresh)
@@ -447,13 +454,13 @@ class Store:
             self._failure = None
         return result
 
-    def _error(self, action: str, error: Exception) -> StoreError:
+    def _error(self, action: str, error: Exception, kind: type[StoreError] = StoreError) -> StoreError:
         cause = str(error)
         if isinstance(error, DBAPIError):
             cause = self._database.cause(error)
             if self._database.is_unavailable(error):
                 cause += f"; {self._database.remedy(cause)}"
-        failure = StoreError(f"cannot {action} {self._database.name}: {cause}")
+        failure = kind(f"cannot {action} {self._database.name}: {cause}")
         failure.__cause__ = error
         return failure
 

@@ -154,7 +154,7 @@ class ClusterSettings(_Block):
 
     @field_serializer("nats", when_used="json")
     def _without_passwords(self, addresses: str | None) -> str | None:
-        return addresses and re.sub(r"://[^@,]*@", f"://{MASK}@", addresses)
+        return addresses and re.sub(r"://[^,]*@", f"://{MASK}@", addresses)
 
 
 class Settings(BaseSettings):

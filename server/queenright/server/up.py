@@ -36,6 +36,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.access import Access
+from queenright.server.access.addresses import is_loopback
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.build import build, require_usable_storage
@@ -221,6 +222,11 @@ class Ports:
     def is_token_required(self) -> bool:
         """Whether a port requires tokens."""
         return any(self.access.is_token_required(sock.getsockname()[0]) for sock in (self.api, self.otlp))
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines reach a port."""
+        return not all(is_loopback(sock.getsockname()[0]) for sock in (self.api, self.otlp))
 
     @contextlib.asynccontextmanager
     async def serve(
@@ -516,7 +522,12 @@ async def run_service(
     )
     if hold_outbox:
         service.outbox.hold()
-    await service.start()
+    try:
+        await service.start()
+    except BaseException:
+        await service.tasks.stop()
+        await service.store.close()
+        raise
     try:
         yield service
     finally:

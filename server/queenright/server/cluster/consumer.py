@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from queenright.health.store import Store, StoreError
+from queenright.health.store import RefusedEventsError, Store, StoreError
 from queenright.health.tables import STORED_MESSAGES, STREAM_POSITION
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.cluster.stream import StreamMessage, StreamUnavailableError, TelemetryStream
@@ -37,6 +37,10 @@ class IngestWith(Protocol):
 
     async def __call__(self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
         """Return once they are durable."""
+
+
+class UnknownCommitError(Exception):
+    """Raised when events were stored without reaching the monitor: it has to be built again from the log."""
 
 
 class StreamConsumer:
@@ -74,7 +78,12 @@ class StreamConsumer:
         self._is_blocked = False
 
     async def run(self) -> None:
-        """Store what arrives, until cancelled. A stream that was created again is read from its start."""
+        """
+        Store what arrives, until cancelled. A stream that was created again is read from its start.
+
+        Raises:
+            UnknownCommitError: The monitor misses events that are stored.
+        """
         while True:
             try:
                 identity = (await self._stream.state()).identity
@@ -102,43 +111,65 @@ class StreamConsumer:
                 removed_at, removed = now, stored
 
     async def _store_group(self, group: Sequence[StreamMessage], identity: str) -> None:
-        """Store messages; repeat while the database is away, and leave out one that cannot be read."""
+        """
+        Store messages; repeat while the database is away, and leave out one that cannot be stored.
+
+        Raises:
+            UnknownCommitError: They are stored, and the monitor does not know their events.
+        """
         while True:
             try:
                 await self._store_once(group, identity)
+            except RefusedEventsError as error:
+                return await self._store_each(group, identity, error)
             except StoreError as error:
                 if not self._is_blocked:
                     self._is_blocked = True
                     _log.error("cannot store telemetry; it waits in the stream: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
-            except Exception:
-                if len(group) > 1:
-                    for message in group:
-                        await self._store_group([message], identity)
-                    return
-                _log.exception("a message to %s cannot be read and is dropped", group[0].path[:100])
-                self._on_drop(group[0].path)
-                return
+                if await self._is_committed(group, identity):
+                    raise UnknownCommitError from error
+            except Exception as error:
+                return await self._store_each(group, identity, error)
             else:
                 self._is_blocked = False
-                return
+                return None
+
+    async def _store_each(self, group: Sequence[StreamMessage], identity: str, error: Exception) -> None:
+        """Store messages one by one, to find the one that cannot be stored."""
+        if len(group) == 1:
+            path = group[0].path
+            _log.error("a message to %s cannot be stored and is dropped", path[:100], exc_info=error)
+            self._on_drop(path)
+        else:
+            for message in group:
+                await self._store_group([message], identity)
+
+    async def _is_committed(self, group: Sequence[StreamMessage], identity: str) -> bool:
+        """Return whether messages were stored although the answer of the database was lost."""
+        with contextlib.suppress(StoreError):
+            return await self._store.read(partial(read_position, stream=identity)) >= group[-1].seq
+        return False
 
     async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:
-        ids = {message.message_id: message.body for message in group if message.message_id}
-        stored = await self._store.read(partial(read_stored, message_ids=list(ids)))
+        ids = {message.message_id for message in group if message.message_id}
+        stored = await self._store.read(partial(read_stored, message_ids=ids))
+        # A message that was sent again may be in the group twice.
+        new = {message.message_id or message.seq: message for message in group}
         path, _, query = group[0].path.partition("?")
 
         def also(conn: Connection) -> None:
             write_position(conn, stream=identity, seq=group[-1].seq)
-            write_stored(conn, message_ids=ids.keys() - stored, now=self._clock())
+            write_stored(conn, message_ids=ids - stored, now=self._clock())
 
         async def ingest(events: Sequence[AgentEvent]) -> None:
             await self._ingest(events, also=also)
 
         if path.startswith(PREFIX):
-            await self._hooks.store_call(path, query.encode("latin-1"), group[0].body, ingest)
-        elif new := [body for message_id, body in ids.items() if message_id not in stored]:
-            await self._receiver.store_pieces(path, new, ingest)
+            [call] = group
+            await self._hooks.store_call(path, query.encode("latin-1"), call.body, call.time, ingest)
+        elif pieces := [message.body for message in new.values() if message.message_id not in stored]:
+            await self._receiver.store_pieces(path, pieces, ingest)
 
 
 def _groups(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMessage]]:
@@ -169,7 +200,7 @@ def write_position(conn: Connection, *, stream: str, seq: int) -> None:
     conn.execute(delete(STREAM_POSITION).where(STREAM_POSITION.c.stream != stream))
 
 
-def read_stored(conn: Connection, *, message_ids: Sequence[str]) -> set[str]:
+def read_stored(conn: Connection, *, message_ids: Collection[str]) -> set[str]:
     """Return which messages are stored."""
     if not message_ids:
         return set()

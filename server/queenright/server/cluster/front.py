@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.cluster_lease import Member
+from queenright.server.access.addresses import is_loopback
 from queenright.server.cluster.proxy import FORWARDED, OwnerUnreachableError, Proxy
 from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError, TelemetryStream
 from queenright.server.console.templates import render_error
@@ -25,6 +27,8 @@ LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster
 """Answered by each member for itself."""
 
 _RETRY_SECONDS: Final = 2
+_HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
+"""Longer than the owner takes at most, and less than the clients' timeout of one second."""
 _NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
 
 
@@ -44,16 +48,30 @@ class ClusterFront:
         stream: The telemetry stream.
         proxy: Passes requests on to the owner.
         standby: Answers `LOCAL_PATHS` while this member is not the owner.
+        is_exposed: Whether other machines reach this member.
     """
 
-    def __init__(self, *, stream: TelemetryStream, proxy: Proxy, standby: ASGIApp) -> None:
+    def __init__(self, *, stream: TelemetryStream, proxy: Proxy, standby: ASGIApp, is_exposed: bool) -> None:
         self._stream = stream
         self._proxy = proxy
         self._standby = standby
-        self.owner: Member | None = None
-        """The owner, if it is another member."""
+        self._is_exposed = is_exposed
+        self._owner: Member | None = None
+        self._owner_changed = asyncio.Event()
         self.apps: OwnerApps | None = None
         """The apps of this member, while it is the owner."""
+
+    @property
+    def owner(self) -> Member | None:
+        """The owner, if it is another member. A new one ends the event streams of the former."""
+        return self._owner
+
+    @owner.setter
+    def owner(self, owner: Member | None) -> None:
+        if owner != self._owner:
+            self._owner = owner
+            self._owner_changed.set()
+            self._owner_changed = asyncio.Event()
 
     async def publish(self, path: str, piece: bytes) -> None:
         """
@@ -93,7 +111,7 @@ class ClusterFront:
         body = await _read_body(receive)
         try:
             await self._forward(
-                scope, receive, send, lambda owner: owner.otlp_url, body=body, answer_seconds=ANSWER_SECONDS
+                scope, receive, send, lambda owner: owner.otlp_url, body=body, answer_seconds=_HOOK_SECONDS
             )
             return
         except OwnerUnreachableError:
@@ -111,7 +129,12 @@ class ClusterFront:
     ) -> None:
         if self.owner is None or any(name == FORWARDED for name, _ in scope["headers"]):
             raise OwnerUnreachableError
-        await self._proxy.forward(url_of(self.owner), scope, receive, send, **options)
+        if self._is_exposed and is_loopback(self.owner.host):
+            # There, a caller without a token may do everything.
+            raise OwnerUnreachableError
+        await self._proxy.forward(
+            url_of(self.owner), scope, receive, send, ended=self._owner_changed, **options
+        )
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -33,7 +33,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.identity import new_id
 from queenright.server.app import create_app
 from queenright.server.build import require_usable_storage
-from queenright.server.cluster.consumer import StreamConsumer
+from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
 from queenright.server.cluster.front import ClusterFront, OwnerApps
 from queenright.server.cluster.metrics import ClusterMetrics
 from queenright.server.cluster.proxy import Proxy
@@ -89,7 +89,7 @@ class ClusterMember:
         standby = create_standby_app(
             self, self.registry, access=ports.access, bound=ports.api.getsockname()[0]
         )
-        self.front = ClusterFront(stream=stream, proxy=proxy, standby=standby)
+        self.front = ClusterFront(stream=stream, proxy=proxy, standby=standby, is_exposed=ports.is_exposed)
 
     @property
     def member(self) -> Member:
@@ -161,9 +161,9 @@ class ClusterMember:
         self._metrics.is_stream_available = self._stream.is_accepting
         try:
             view = await self._lease.look()
-            if view.has_expired and not view.is_vacant and self._token is None:
-                _log.warning("the owner has not renewed its lease in time; ending its session")
-                await self._lease.evict_expired_owner()
+            may_evict = view.has_expired and not view.is_vacant and self._token is None
+            if may_evict and await self._lease.evict_expired_owner():
+                _log.warning("the owner has not renewed its lease in time; its session was ended")
         except LeaseError as error:
             self._note_fault(f"the database cannot be reached: {str(error).splitlines()[0]}")
             return
@@ -248,12 +248,21 @@ class ClusterMember:
             clock=service.clock,
         )
         add_intake_tasks(service, intake, self.ports.access)
-        service.tasks.add("telemetry-stream", consumer.run)
+        service.tasks.add("telemetry-stream", partial(self._consume, consumer))
         service.tasks.add("backlog", self._watch_backlog)
         self.service, self._metrics.is_owner = service, True
         self.front.apps = OwnerApps(api=app, hooks=intake.hooks)
         stack.callback(self._end_serving, service)
         _log.info("this process watches the workers now")
+
+    async def _consume(self, consumer: StreamConsumer) -> None:
+        """Read the stream. If that ends, this process gives up the workers; they are read from the log."""
+        try:
+            await consumer.run()
+        except UnknownCommitError:
+            _log.warning("events were stored without an answer of the database; starting again from the log")
+        finally:
+            self._lost.set()
 
     def _end_serving(self, service: Service) -> None:
         self.front.apps = None

@@ -64,6 +64,7 @@ class Proxy:
         *,
         body: bytes | None = None,
         answer_seconds: float | None = None,
+        ended: asyncio.Event | None = None,
     ) -> None:
         """
         Forward a request, and its response as it arrives.
@@ -75,6 +76,7 @@ class Proxy:
             send: Sends the response.
             body: The body, if it was received already.
             answer_seconds: How long the owner may take until its response begins; None: any time.
+            ended: Ends a stream of events when it is set: the owner may be gone without a word.
 
         Raises:
             OwnerUnreachableError: No response has begun.
@@ -98,7 +100,7 @@ class Proxy:
         except (httpx.TransportError, TimeoutError) as error:
             raise OwnerUnreachableError(str(error) or type(error).__name__) from error
         try:
-            await _answer(response, receive, send, disconnected)
+            await _answer(response, receive, send, disconnected, ended)
         finally:
             await response.aclose()
 
@@ -115,9 +117,13 @@ async def _stream_body(receive: Receive, disconnected: asyncio.Event) -> AsyncIt
 
 
 async def _answer(
-    response: httpx.Response, receive: Receive, send: Send, disconnected: asyncio.Event
+    response: httpx.Response,
+    receive: Receive,
+    send: Send,
+    disconnected: asyncio.Event,
+    ended: asyncio.Event | None,
 ) -> None:
-    """Send the response until it ends, or the client disconnects."""
+    """Send the response until it ends, the client disconnects, or a stream of events is ended."""
     start: dict[str, Any] = {
         "type": "http.response.start",
         "status": response.status_code,
@@ -139,14 +145,25 @@ async def _answer(
             if (await receive())["type"] == "http.disconnect":
                 disconnected.set()
 
-    copying, watching = asyncio.create_task(copy()), asyncio.create_task(watch())
+    copying = asyncio.create_task(copy())
+    tasks = [copying, asyncio.create_task(watch())]
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    if is_stream and ended is not None:
+        tasks.append(asyncio.create_task(_wait(ended)))
     try:
-        await asyncio.wait((copying, watching), return_when=asyncio.FIRST_COMPLETED)
-        if copying.done():
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        is_complete = copying.done()
+        if is_complete:
             # A connection that breaks in the middle breaks the response, so that the client notices.
             copying.result()
     finally:
-        for task in (copying, watching):
+        for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, httpx.TransportError, OSError):
                 await task
+    if not is_complete and not disconnected.is_set():
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

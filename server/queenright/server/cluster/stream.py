@@ -66,6 +66,10 @@ class StreamMessage:
     body: bytes
     message_id: str
     """The same for a message that was sent again; empty for one that is always new."""
+    time: float
+    """When it was stored in the stream, in seconds since the epoch."""
+    delivery: int
+    """Its number among the messages that this reader was sent, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ class TelemetryStream:
         self._max_bytes = max_bytes
         self._client = Client()
         self._stream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
+        """Of the client, which is replaced when it gives up."""
         self._is_created = False
         self._refused_at = -_REFUSED_SECONDS
         self._logged: str | None = None
@@ -115,6 +120,10 @@ class TelemetryStream:
         try:
             await self._connect()
             while True:
+                if self._client.is_closed:
+                    self._client = Client()
+                    self._stream = self._client.jetstream(timeout=_ACK_SECONDS)
+                    await self._connect()
                 if not self._is_created and self._client.is_connected:
                     await self._create()
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -183,8 +192,12 @@ class TelemetryStream:
         """
         while True:
             try:
-                if (await self.state()).identity != identity:
+                state = await self.state()
+                if state.identity != identity:
                     return
+                if after > state.last_seq:
+                    # It lost its end, and numbers new messages like the lost ones.
+                    after = 0
                 async for messages in self._read(after):
                     if messages:
                         after = messages[-1].seq
@@ -212,7 +225,7 @@ class TelemetryStream:
                 inactive_threshold=_UNUSED_CONSUMER_SECONDS,
             ),
         )
-        empty_reads = 0
+        empty_reads = delivered = 0
         try:
             while True:
                 try:
@@ -226,6 +239,10 @@ class TelemetryStream:
                     empty_reads = 0
                     self._logged = None
                 found = [_message_of(message) for message in messages]
+                if found and found[-1].delivery != delivered + len(found):
+                    # The connection broke while messages were under way: they are not sent again.
+                    raise NatsError("messages were lost on the way; reading them again")
+                delivered += len(found)
                 yield found
         finally:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
@@ -286,6 +303,8 @@ def _message_of(message: Msg) -> StreamMessage:
         path=headers.get(_PATH, ""),
         body=message.data,
         message_id=headers.get(_MESSAGE_ID, ""),
+        time=message.metadata.timestamp.timestamp(),
+        delivery=message.metadata.sequence.consumer,
     )
 
 

@@ -238,7 +238,9 @@ class HookReceiver:
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
-    async def store_call(self, path: str, query: bytes, body: bytes, ingest: Ingest) -> None:
+    async def store_call(
+        self, path: str, query: bytes, body: bytes, received_at: float, ingest: Ingest
+    ) -> None:
         """
         Store a call that was answered without the service, such as while a cluster had no owner.
 
@@ -246,13 +248,14 @@ class HookReceiver:
             path: The path of the call.
             query: Its query.
             body: Its body.
+            received_at: When it was received, in seconds since the epoch.
             ingest: Stores the events, and returns once they are durable. Called without events too.
 
         Raises:
             Exception: Whatever ``ingest`` raises. A call that cannot be used is counted, and not stored.
         """
         client = CLIENT_BY_PATH[path]
-        now = self._clock()
+        now = received_at
         try:
             _, observation = await asyncio.to_thread(
                 _read_call, client, body, _process(query), int(now * 1e9)
