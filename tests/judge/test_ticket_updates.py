@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from queenright.alerting.notification_text import current_analysis
-from queenright.health import ticket_service
+from queenright.health import ticket_reports
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.judge import ticket_policy, wording
@@ -55,7 +55,7 @@ async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
     fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B102, B104: neither joining nor the other tickets of the incident request anything for it."""
-    monkeypatch.setattr(ticket_service, "possible_cause", lambda health, finding: fleet.cause)
+    monkeypatch.setattr(ticket_reports, "possible_cause", lambda health, finding: fleet.cause)
     await fleet.start()
     await fleet.begin()
     await fleet.begin("other")

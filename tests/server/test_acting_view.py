@@ -105,7 +105,7 @@ SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
     (
         EventType.AGENT_OPERATED,
         {"what": "delete_session", "by": "ada", "detail": ""},
-        "bee: delete session, by ada",
+        "bee: session deleted, by ada",
     ),
     (
         EventType.TOKENS_CHANGED,

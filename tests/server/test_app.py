@@ -296,7 +296,8 @@ async def test_every_metric_of_the_service_is_on_its_page(running: Running, http
 
     known = set(names.METRICS)
     assert families <= known
-    assert {name for name in known - families if not name.startswith("queenright_worker_")} == set()
+    elsewhere = ("queenright_worker_", "queenright_cluster_")
+    assert {name for name in known - families if not name.startswith(elsewhere)} == set()
 
 
 async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: Running) -> None:

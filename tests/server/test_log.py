@@ -139,7 +139,7 @@ async def test_requests_that_are_no_http_are_logged_once(
     async with serving(demo_settings(tmp_path)) as running:
         for url in [running.url, running.otlp_url] * 20:
             reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
-            writer.write(b"\x16\x03\x01 garbage\r\n\r\n")
+            writer.write(b"\x00\x01 garbage\r\n\r\n")
             await asyncio.wait_for(reader.read(), 60)
             writer.close()
 

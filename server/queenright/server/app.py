@@ -8,7 +8,6 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Mount
 
 from queenright.server.access.access import Access
 from queenright.server.access.api_guard import ApiGuard
@@ -141,6 +140,8 @@ def create_app(
         Middleware(ApiGuard, access=access, bound=bound, page=render_error),
         Middleware(Idempotency, store=service.store, clock=service.clock),
     ]
-    app = Starlette(routes=[Mount("/", WithState(create_routes(), state))], middleware=middleware)
+    app = Starlette(middleware=middleware)
+    # Not mounted: a mount does not match a path with a line break, which a worker's name may have.
+    app.router.default = WithState(create_routes(), state)
     add_exception_handlers(app, render_error)
     return app

@@ -853,4 +853,4 @@ async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     assert by_what["add_graph"]["graph_id"] == "second"
     assert "secret" not in str(events)
     feed = [line["text"] for line in (await home.ask("GET", "/api/status"))["feed"]]
-    assert "third: unload, by ada" in feed
+    assert "third: unloaded, by ada" in feed

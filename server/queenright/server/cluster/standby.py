@@ -8,7 +8,6 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Mount
 
 from queenright import api
 from queenright.server.access.access import Access
@@ -70,5 +69,6 @@ def create_standby_app(
         Middleware(Gate, names=names),
         Middleware(ApiGuard, access=access, bound=bound, page=render_error),
     ]
-    routes = WithState(_create_routes(), {"cluster": state, "registry": registry})
-    return Starlette(routes=[Mount("/", routes)], middleware=middleware)
+    app = Starlette(middleware=middleware)
+    app.router.default = WithState(_create_routes(), {"cluster": state, "registry": registry})
+    return app
