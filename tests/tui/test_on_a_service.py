@@ -49,9 +49,9 @@ async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[Queenrig
     """The interface in a terminal of 80 by 24, once it knows the fleet and follows it."""
     app = QueenrightApp(ServiceGateway(AsyncQueenright(str(home.http.base_url)), by=by))
     async with app.run_test(size=(80, 24)) as pilot:
-        await shows(app, "looper")
         await until(lambda: app.app_state.fleet.tickets, "the tickets are known")
         await pilot.press("2")
+        await shows(app, "looper")
         yield app, pilot
 
 
