@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import URL
 
 from queenright.health.postgres import DATABASE_TIME, WRITER_LOCK
+from queenright.instrumentation.http_url import http_url
 
 RENEWAL_SECONDS: Final = 2.0
 LEASE_SECONDS: Final = 6.0
@@ -58,15 +58,12 @@ class Member:
     @property
     def api_url(self) -> str:
         """The URL of its API."""
-        return self._url(self.api_port)
+        return http_url(self.host, self.api_port)
 
     @property
     def otlp_url(self) -> str:
         """The URL of its telemetry port."""
-        return self._url(self.otlp_port)
-
-    def _url(self, port: int) -> str:
-        return f"http://[{self.host}]:{port}" if ":" in self.host else f"http://{self.host}:{port}"
+        return http_url(self.host, self.otlp_port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +100,11 @@ class ClusterLease:
     Args:
         address: The database, on PostgreSQL.
         member: This process.
-        monotonic: A clock that continues while the process is paused, in seconds.
     """
 
-    def __init__(
-        self, address: URL, member: Member, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, address: URL, member: Member) -> None:
         self._conninfo = address.set(drivername="postgresql").render_as_string(hide_password=False)
         self.member = member
-        self._monotonic = monotonic
         self._conn: psycopg.AsyncConnection[dict[str, Any]] | None = None
         self._lock = asyncio.Lock()
         self._valid_until = float("-inf")
@@ -119,7 +112,7 @@ class ClusterLease:
     @property
     def is_valid(self) -> bool:
         """Whether this process is certain to own the database: its last renewal is recent enough."""
-        return self._monotonic() < self._valid_until
+        return time.monotonic() < self._valid_until
 
     async def look(self) -> View:
         """
@@ -150,7 +143,7 @@ class ClusterLease:
         state = await self._execute(
             f"SELECT NOT EXISTS ({_LOCKS}) AS is_vacant, EXISTS ({_EXPIRED}) AS has_expired"
         )
-        return View(members=tuple(_seen(row) for row in rows), **state[0])
+        return View(members=tuple(_member_of_row(row) for row in rows), **state[0])
 
     async def evict_expired_owner(self) -> bool:
         """
@@ -184,7 +177,7 @@ class ClusterLease:
             LeaseLostError: Another process owns the database.
             LeaseError: The database cannot be reached.
         """
-        began = self._monotonic()
+        began = time.monotonic()
         rows = await self._execute(
             f"UPDATE store_writer SET renewed_at = {DATABASE_TIME} WHERE token = %s RETURNING 1", (token,)
         )
@@ -234,7 +227,7 @@ class ClusterLease:
                 raise
 
 
-def _seen(row: dict[str, Any]) -> SeenMember:
+def _member_of_row(row: dict[str, Any]) -> SeenMember:
     return SeenMember(
         member=Member(**{name: row[name] for name in Member.__slots__}),
         uptime_seconds=float(row["seen_at"] - row["started_at"]),

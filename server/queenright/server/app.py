@@ -10,18 +10,15 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from queenright.server.access.access import Access
-from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.openapi import add_access
 from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
-from queenright.server.middleware.gate import Gate, names_of
-from queenright.server.middleware.head import HeadMiddleware
+from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.middleware.idempotency import describe as describe_keys
 from queenright.server.middleware.shutdown import ShutdownMiddleware
-from queenright.server.middleware.state import WithState
 from queenright.server.routes import (
     approvals,
     breakers,
@@ -123,25 +120,21 @@ def create_app(
         access: Authenticates and authorises callers; by default from the service's settings.
         cluster_state: The cluster that this process belongs to.
     """
-    settings = service.settings
-    access = access or Access(settings, clock=service.clock)
-    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    access = access or Access(service.settings, clock=service.clock)
     state = {
         "service": service,
         "access": access,
         "cluster": cluster_state,
         "stream_shares": Shares(MAX_STREAMS),
     }
-    # The first one is the outermost.
-    middleware = [
-        Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set),
-        Middleware(HeadMiddleware),
-        Middleware(Gate, names=names),
-        Middleware(ApiGuard, access=access, bound=bound, page=render_error),
-        Middleware(Idempotency, store=service.store, clock=service.clock),
-    ]
-    app = Starlette(middleware=middleware)
-    # Not mounted: a mount does not match a path with a line break, which a worker's name may have.
-    app.router.default = WithState(create_routes(), state)
+    app = guarded_app(
+        create_routes(),
+        state,
+        access=access,
+        bound=bound,
+        page=render_error,
+        outer=[Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set)],
+        inner=[Middleware(Idempotency, store=service.store, clock=service.clock)],
+    )
     add_exception_handlers(app, render_error)
     return app

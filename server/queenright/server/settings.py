@@ -40,6 +40,7 @@ from pydantic_settings import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.http_url import http_url
 from queenright.instrumentation.redaction import MASK
 from queenright.instrumentation.validation_messages import Fault, read_faults
 from queenright.judge.settings import JudgeSettings
@@ -248,7 +249,7 @@ class Settings(BaseSettings):
         if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
             return self
         host = _LOCAL_ADDRESS.get(self.http.host, self.http.host)
-        url = f"http://[{host}]:{self.http.port}" if ":" in host else f"http://{host}:{self.http.port}"
+        url = http_url(host, self.http.port)
         return self.model_copy(update={"alerting": self.alerting.model_copy(update={"console_url": url})})
 
     @property

@@ -46,7 +46,7 @@ from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from queenright.server.otlp.errors import wrong_port_reason
-from queenright.server.otlp.forward import Forwarder
+from queenright.server.otlp.forward import Forwarder, forwarding
 from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
@@ -175,11 +175,9 @@ async def serving(
         service = await stack.enter_async_context(
             run_service(ports.settings, ports.otlp_url, registry=registry, hold_outbox=hold_outbox)
         )
-        forwarder = None
-        if settings.otlp.forward:
-            forwarder = Forwarder(settings.otlp.forward, dropped=service.metrics.telemetry_dropped)
-            await forwarder.start()
-            stack.push_async_callback(forwarder.stop)
+        forwarder = await stack.enter_async_context(
+            forwarding(settings.otlp.forward, lambda: service.metrics.telemetry_dropped)
+        )
         intake = await make_intake_apps(service, prices=prices, forwarder=forwarder)
         guarded = OtlpGuard(
             with_hooks(intake.receiver, intake.hooks),

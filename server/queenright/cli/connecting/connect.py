@@ -24,6 +24,7 @@ from queenright.cli.output.text import single_line
 from queenright.cli.service import connect as connect_service
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
+from queenright.instrumentation.http_url import http_url
 from queenright.instrumentation.redaction import redact
 from queenright.server.ops.secret_files import read_secret
 
@@ -52,7 +53,8 @@ def find_otlp_url(url: str, token_file: Path | None) -> str:
         port = otlp["port"] or port
         if otlp["host"] not in ("0.0.0.0", "::", *_LOOPBACK):
             host = otlp["host"]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    assert port is not None  # the default address has one
+    return http_url(host, port)
 
 
 def resolve_target(

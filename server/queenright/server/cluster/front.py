@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.health.cluster_lease import Member
 from queenright.server.access.addresses import is_loopback
@@ -122,7 +122,7 @@ class ClusterFront:
                 await self._stream.publish(f"{scope['path']}?{query}", body, is_unique=False)
             except (StreamUnavailableError, MessageTooLargeError) as error:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
-        await _send(send, 200, {})
+        await JSONResponse({})(scope, receive, send)
 
     async def _forward(
         self, scope: Scope, receive: Receive, send: Send, url_of: Callable[[Member], str], **options: Any
@@ -155,10 +155,3 @@ async def _answer_no_owner(scope: Scope, receive: Receive, send: Send) -> None:
     response = render_error(503, f"Starting: {_NO_OWNER}.") if wants_page else problem(503, _NO_OWNER)
     response.headers["Retry-After"] = str(_RETRY_SECONDS)
     await response(scope, receive, send)
-
-
-async def _send(send: Callable[[Message], Awaitable[None]], status: int, content: dict[str, Any]) -> None:
-    body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -41,7 +41,7 @@ from queenright.server.cluster.standby import create_standby_app
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.metrics.families import counter
 from queenright.server.ops.settings_files import check_files
-from queenright.server.otlp.forward import Forwarder
+from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
@@ -58,7 +58,7 @@ from queenright.server.webhooks.hooks import with_hooks
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the cluster."""
 _CLAIM_SECONDS: Final = 2.0
 """How long to wait for the lock of an owner whose session has just ended."""
@@ -95,11 +95,6 @@ class ClusterMember:
     def member(self) -> Member:
         """This process."""
         return self._lease.member
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether this process runs the service."""
-        return self.service is not None
 
     def faults(self) -> list[str]:
         """Return what keeps this process from its work, as sentences; empty if all is well."""
@@ -155,7 +150,7 @@ class ClusterMember:
     async def _keep_looking(self) -> None:
         while True:
             await self._look()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _look(self) -> None:
         self._metrics.is_stream_available = self._stream.is_accepting
@@ -317,7 +312,9 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         receiver = OtlpReceiver(
             _refuse_ingest,
             registry=CollectorRegistry(),
-            forwarder=await _start_forwarder(ports.settings, member.registry, stack),
+            forwarder=await stack.enter_async_context(
+                forwarding(settings.otlp.forward, lambda: counter(names.TELEMETRY_DROPPED, member.registry))
+            ),
             publish=member.front.publish,
         )
         guarded = OtlpGuard(
@@ -339,17 +336,6 @@ async def _stop(member: ClusterMember, running: asyncio.Task[None]) -> None:
 async def _leave(lease: ClusterLease) -> None:
     with contextlib.suppress(LeaseError):
         await lease.leave()
-
-
-async def _start_forwarder(
-    settings: Settings, registry: CollectorRegistry, stack: contextlib.AsyncExitStack
-) -> Forwarder | None:
-    if not settings.otlp.forward:
-        return None
-    forwarder = Forwarder(settings.otlp.forward, dropped=counter(names.TELEMETRY_DROPPED, registry))
-    await forwarder.start()
-    stack.push_async_callback(forwarder.stop)
-    return forwarder
 
 
 async def _refuse_ingest(events: object) -> None:

@@ -10,28 +10,15 @@ from typing import Any, Final
 import httpx
 from starlette.types import Receive, Scope, Send
 
+from queenright.server.http.hop_by_hop import passed_headers
+
 FORWARDED: Final = b"x-queenright-forwarded"
 """Marks a request that a member has passed on: it is not passed on again."""
-
-# Hop-by-hop headers (RFC 9110 §7.6.1).
-_NOT_PASSED: Final = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
 
 _BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
 """A request with one of these has a body."""
 
-CONNECT_SECONDS: Final = 2.0
+_CONNECT_SECONDS: Final = 2.0
 
 
 class OwnerUnreachableError(Exception):
@@ -41,13 +28,12 @@ class OwnerUnreachableError(Exception):
 class Proxy:
     """Passes requests on, headers and bodies as they are. One pool of connections for one event loop."""
 
-    def __init__(self, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self) -> None:
         self._client = httpx.AsyncClient(
-            transport=transport,
             trust_env=False,
             follow_redirects=False,
             # A stream of events may be silent; the owner ends what takes too long.
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
 
@@ -81,10 +67,7 @@ class Proxy:
         Raises:
             OwnerUnreachableError: No response has begun.
         """
-        headers = [
-            (name, value) for name, value in scope["headers"] if name not in _NOT_PASSED and name != FORWARDED
-        ]
-        headers.append((FORWARDED, b"1"))
+        headers = [*passed_headers(scope["headers"], without=frozenset({FORWARDED})), (FORWARDED, b"1")]
         path = scope.get("raw_path") or scope["path"].encode()
         query = scope.get("query_string", b"")
         target = httpx.URL(url).copy_with(raw_path=path + (b"?" + query if query else b""))
@@ -127,11 +110,8 @@ async def _answer(
     start: dict[str, Any] = {
         "type": "http.response.start",
         "status": response.status_code,
-        "headers": [
-            (name.lower(), value)
-            for name, value in response.headers.raw
-            if name.lower() not in _NOT_PASSED and name.lower() not in (b"date", b"server")
-        ],
+        # The date is set by whoever sends the response.
+        "headers": passed_headers(response.headers.raw, without=frozenset({b"date", b"server"})),
     }
     await send(start)
 
@@ -146,10 +126,10 @@ async def _answer(
                 disconnected.set()
 
     copying = asyncio.create_task(copy())
-    tasks = [copying, asyncio.create_task(watch())]
+    tasks: list[asyncio.Task[Any]] = [copying, asyncio.create_task(watch())]
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     if is_stream and ended is not None:
-        tasks.append(asyncio.create_task(_wait(ended)))
+        tasks.append(asyncio.create_task(ended.wait()))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         is_complete = copying.done()
@@ -163,7 +143,3 @@ async def _answer(
                 await task
     if not is_complete and not disconnected.is_set():
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

@@ -7,17 +7,13 @@ import functools
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 
 from queenright import api
 from queenright.server.access.access import Access
-from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.caller import can_view_fleet
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import PROMETHEUS_TEXT
-from queenright.server.middleware.gate import Gate, names_of
-from queenright.server.middleware.head import HeadMiddleware
-from queenright.server.middleware.state import WithState
+from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.routes import cluster, probes
 from queenright.server.routes.errors import add_exception_handlers
 
@@ -62,13 +58,10 @@ def create_standby_app(
         access: Authenticates and authorises callers.
         bound: The address of the port.
     """
-    settings = access.settings
-    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
-    middleware = [
-        Middleware(HeadMiddleware),
-        Middleware(Gate, names=names),
-        Middleware(ApiGuard, access=access, bound=bound, page=render_error),
-    ]
-    app = Starlette(middleware=middleware)
-    app.router.default = WithState(_create_routes(), {"cluster": state, "registry": registry})
-    return app
+    return guarded_app(
+        _create_routes(),
+        {"cluster": state, "registry": registry},
+        access=access,
+        bound=bound,
+        page=render_error,
+    )

@@ -80,7 +80,6 @@ class StreamState:
     """Differs for a stream that was deleted and created again: its numbers start anew."""
     messages: int
     bytes: int
-    first_seq: int
     last_seq: int
 
 
@@ -179,7 +178,6 @@ class TelemetryStream:
             identity=f"{_STREAM} {info.created}",
             messages=state.messages,
             bytes=state.bytes,
-            first_seq=state.first_seq,
             last_seq=state.last_seq,
         )
 

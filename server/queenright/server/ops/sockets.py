@@ -16,6 +16,7 @@ import uvicorn
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.http_url import http_url
 from queenright.server.access.addresses import family_of
 from queenright.server.middleware.connections import Connections, GuardedProtocol, connection_limit
 
@@ -101,7 +102,7 @@ def url_of(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return http_url(host, port)
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from prometheus_client import Counter
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.identity import new_id
+from queenright.server.http.hop_by_hop import passed_headers
 
 logger = logging.getLogger(__name__)
 
@@ -31,24 +32,8 @@ RETRIED: Final = frozenset({429, 502, 503, 504})
 VIA: Final = b"x-queenright-via"
 """Lists the receivers that a request has passed, to prevent forwarding loops."""
 
-# Hop-by-hop headers (RFC 9110 §7.6.1), and those that the client sets itself.
-_NOT_PASSED: Final = frozenset(
-    {
-        b"connection",
-        b"content-length",
-        b"expect",
-        b"host",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-        VIA,
-    }
-)
+_SET_BY_CLIENT: Final = frozenset({b"content-length", b"expect", b"host", VIA})
+"""The client of the other endpoint sets these itself."""
 
 _MAX_RESPONSE_BYTES: Final = 64 << 10
 
@@ -177,11 +162,7 @@ class Forwarder:
         via = b", ".join(value for name, value in headers if name.lower() == VIA)
         if self._via in via:
             return
-        passed = [
-            (name, value)
-            for name, value in headers
-            if name.lower() not in _NOT_PASSED | _connection_headers(headers)
-        ]
+        passed = passed_headers(headers, without=_SET_BY_CLIENT)
         passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, passed, body, signal)
         if self._closed or request.size > self._max_bytes:
@@ -268,12 +249,6 @@ class Forwarder:
         self._failing = reason is not None
 
 
-def _connection_headers(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """Return the hop-by-hop headers that ``Connection`` lists."""
-    listed = b",".join(value for name, value in headers if name.lower() == b"connection")
-    return frozenset(part.strip().lower() for part in listed.split(b",") if part.strip())
-
-
 async def _drain(response: httpx.Response) -> None:
     """Read a response, so that its connection can be reused; one that is too long closes it."""
     read = 0
@@ -289,3 +264,23 @@ async def _drain(response: httpx.Response) -> None:
 def _retry_after(response: httpx.Response) -> float:
     text = response.headers.get("retry-after", "")
     return min(float(text), 300.0) if text.isdecimal() and len(text) < 6 else 0.0
+
+
+@contextlib.asynccontextmanager
+async def forwarding(url: str | None, count_in: Callable[[], Counter]) -> AsyncIterator[Forwarder | None]:
+    """
+    Run a forwarder until the block ends.
+
+    Args:
+        url: The endpoint; None: there is no forwarder.
+        count_in: Returns the counter of dropped requests.
+    """
+    if url is None:
+        yield None
+        return
+    forwarder = Forwarder(url, dropped=count_in())
+    await forwarder.start()
+    try:
+        yield forwarder
+    finally:
+        await forwarder.stop()

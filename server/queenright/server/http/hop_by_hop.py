@@ -1,0 +1,36 @@
+"""Headers that are about one connection, and that no one passes on (RFC 9110 §7.6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+Header = tuple[bytes, bytes]
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+
+def passed_headers(headers: Iterable[Header], *, without: frozenset[bytes] = frozenset()) -> list[Header]:
+    """
+    Return the headers to pass on, with their names in lower case.
+
+    Args:
+        headers: Names and values as received.
+        without: Further names to leave out, in lower case.
+    """
+    lower = [(name.lower(), value) for name, value in headers]
+    listed = b",".join(value for name, value in lower if name == b"connection")
+    left_out = _HOP_BY_HOP | without | {part.strip().lower() for part in listed.split(b",")}
+    return [header for header in lower if header[0] not in left_out]

@@ -1,0 +1,62 @@
+"""An app behind the guards that every port of the API has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from queenright.server.access.access import Access
+from queenright.server.access.api_guard import ApiGuard, Page
+from queenright.server.middleware.gate import Gate, names_of
+from queenright.server.middleware.head import HeadMiddleware
+
+
+def guarded_app(
+    routes: ASGIApp,
+    state: Mapping[str, Any],
+    *,
+    access: Access,
+    bound: str,
+    page: Page,
+    outer: Sequence[Middleware] = (),
+    inner: Sequence[Middleware] = (),
+) -> Starlette:
+    """
+    Return routes behind the guards. Routes are made once in a process; ``state`` tells them about a service.
+
+    Args:
+        routes: The app of the routes.
+        state: The attributes of ``request.state``.
+        access: Authenticates and authorises callers.
+        bound: The address of the port.
+        page: Renders a denial for browsers.
+        outer: Middleware before the guards; the first one is the outermost.
+        inner: Middleware behind them.
+    """
+    settings = access.settings
+    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    guards = [
+        Middleware(HeadMiddleware),
+        Middleware(Gate, names=names),
+        Middleware(ApiGuard, access=access, bound=bound, page=page),
+    ]
+    app = Starlette(middleware=[*outer, *guards, *inner])
+    # Not mounted: a mount does not match a path with a line break, which a worker's name may have.
+    app.router.default = _WithState(routes, state)
+    return app
+
+
+class _WithState:
+    """ASGI middleware that sets the state of each request."""
+
+    def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        await self._app({**scope, "state": dict(self._state)}, receive, send)
