@@ -157,7 +157,7 @@ class Cluster:
     def add(self) -> Process:
         """Start another process."""
         folder = self.folder / f"member-{len(self.processes)}"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         config = folder / "queenright.yaml"
         content = {
             "storage": str(folder / "storage"),
@@ -205,3 +205,9 @@ async def cluster(
             process.signal(signal.SIGCONT)
         process.kill()
     postgres.drop(database)
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, timeout=5) as found:
+        yield found

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_takeover import Sender, stored_calls, tool_spans, wait_for_calls
@@ -39,12 +38,6 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.remove()
-
-
-@pytest_asyncio.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, timeout=5) as found:
-        yield found
 
 
 async def test_random_kills_and_pauses_lose_and_double_nothing(

@@ -6,16 +6,16 @@ import asyncio
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from queenright.server.cluster.stream import TelemetryStream
 from tests.cluster.conftest import Cluster, Process
 from tests.databases import connected
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -88,18 +88,8 @@ def stored_calls(cluster: Cluster) -> list[str]:
 
 
 async def wait_for_calls(cluster: Cluster, count: int) -> list[str]:
-    async with asyncio.timeout(60):
-        while True:
-            found = stored_calls(cluster)
-            if len(found) >= count:
-                return found
-            await asyncio.sleep(0.1)
-
-
-@pytest_asyncio.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, timeout=5) as found:
-        yield found
+    await until(lambda: len(stored_calls(cluster)) >= count, f"{count} calls are stored")
+    return stored_calls(cluster)
 
 
 async def test_killed_owner_is_replaced_and_nothing_is_lost_or_doubled(
@@ -179,9 +169,7 @@ async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: htt
     await sender.send(tool_spans("clerk", "order-7", 5))
     cluster.nats.kill()
     sending = asyncio.create_task(sender.send(tool_spans("clerk", "order-7", 5)))
-    async with asyncio.timeout(60):
-        while not sender.refused:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: sender.refused, "a request is refused")
     ready = (await client.get(f"{process.url}/readyz")).json()
     assert ready == {"ready": False, "missing": ["NATS cannot take telemetry"]}
     cluster.nats.start()
@@ -220,10 +208,13 @@ async def test_hook_without_an_owner_is_kept_and_its_agent_continues(
     answer = await client.post(f"{other.otlp_url}/hooks/claude-code", json=call)
     assert (answer.status_code, answer.json()) == (200, {})
     assert await cluster.owner(other_than=owner) is other
+    sessions: list[str] = []
     async with asyncio.timeout(60):
-        while not (agents := (await client.get(f"{other.url}/api/agents")).json()["agents"]):  # noqa: ASYNC110
+        while not sessions:
+            agents = (await client.get(f"{other.url}/api/agents")).json()["agents"]
+            sessions = [agent["session_id"] for agent in agents]
             await asyncio.sleep(0.1)
-    assert agents[0]["session_id"] == "s-1"
+    assert sessions == ["s-1"]
 
 
 async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner: Process) -> dict[str, Any]:
@@ -304,9 +295,7 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
     await cluster.owner()
     stream = TelemetryStream(cluster.nats.url, replicas=1, max_bytes=1 << 30)
     running = asyncio.create_task(stream.run())
-    async with asyncio.timeout(60):
-        while not stream.is_available:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: stream.is_available, "the stream is there")
     for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
         await stream.publish(path, b"\xff\xff\xff", is_unique=False)
     running.cancel()

@@ -20,6 +20,7 @@ import httpx
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import Postgres, connected
 from tests.ports import reserve_port
+from tests.waiting import until
 from tools.benchmarks.otlp import make_requests
 from tools.benchmarks.row import Row
 
@@ -73,7 +74,6 @@ async def _run() -> list[Row]:
 async def _measure(
     folder: Path, postgres: Postgres, nats: Nats, *, processes: int, is_cluster: bool = True
 ) -> dict[str, Any]:
-    folder.mkdir()  # noqa: ASYNC240
     settings: dict[str, Any] = {} if is_cluster else {"cluster": {}}
     cluster = Cluster(folder, postgres, postgres.migrated(), nats, settings)
     try:
@@ -109,8 +109,7 @@ async def _send(cluster: Cluster, processes: list[Process]) -> dict[str, Any]:
             group.create_task(send(first, client))
     spans = _BATCH * len(requests)
     # A third of the spans are tool calls.
-    while _stored(cluster) < spans // 3 - _BATCH:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    await until(lambda: _stored(cluster) >= spans // 3 - _BATCH, "the spans are stored", seconds=600)
     cpu = sum(_cpu(process) for process in processes) - before
     return {
         "spans": spans / cpu,

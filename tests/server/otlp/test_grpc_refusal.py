@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import grpc  # type: ignore[import-untyped]
+import grpc  # type: ignore[import-untyped]  # the library has no stubs
 import httpx
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
