@@ -146,7 +146,8 @@ async def test_session_and_its_recorder_are_handled_by_keyboard_alone(
     await ticket_on(running)
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    await expect(page.get_by_role("button", name="Stop…")).to_be_visible()
+    actions = page.get_by_role("group", name="Actions")  # a ticket in "Needs you" has a Stop… too
+    await expect(actions.get_by_role("button", name="Stop…")).to_be_visible()
     dialog = page.get_by_role("dialog")
 
     await press("Nudge…")
