@@ -500,6 +500,7 @@ async def run_service(
     registry: CollectorRegistry | None = None,
     hold_outbox: bool = False,
     may_deliver: Callable[[], bool] = lambda: True,
+    can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
 ) -> AsyncIterator[Service]:
     """
@@ -516,6 +517,7 @@ async def run_service(
         registry=registry,
         tracer=provider.get_tracer("queenright"),
         may_deliver=may_deliver,
+        can_receive=can_receive,
         open_store=open_store,
     )
     if hold_outbox:

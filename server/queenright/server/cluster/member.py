@@ -190,6 +190,7 @@ class ClusterMember:
                         self.ports.settings,
                         self.ports.otlp_url,
                         may_deliver=lambda: self._lease.is_valid,
+                        can_receive=lambda: self._stream.is_available,
                         open_store=partial(self._open_store, asyncio.get_running_loop()),
                     )
                 )
