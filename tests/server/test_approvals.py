@@ -117,7 +117,7 @@ async def test_status_lists_pending_approvals_and_feed_lists_answers(running: Ru
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
-async def test_termination_approved_by_a_short_id_is_signed(running: Running, http: httpx.AsyncClient) -> None:
+async def test_termination_approved_by_short_id_is_signed(running: Running, http: httpx.AsyncClient) -> None:
     approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
