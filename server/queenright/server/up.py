@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -286,9 +286,21 @@ class IntakeApps:
 
 
 async def make_intake_apps(
-    service: Service, *, prices: Prices | None = None, forwarder: Forwarder | None = None
+    service: Service,
+    *,
+    prices: Prices | None = None,
+    forwarder: Forwarder | None = None,
+    keep_hook: Callable[[str, bytes], Awaitable[None]] | None = None,
 ) -> IntakeApps:
-    """Return the receivers of OTLP and hooks, with the runs that were open before a restart."""
+    """
+    Return the receivers of OTLP and hooks, with the runs that were open before a restart.
+
+    Args:
+        service: The service.
+        prices: Prices of models, beside the known ones.
+        forwarder: Sends OTLP requests on.
+        keep_hook: Keeps a hook call that cannot be stored now; see ``HookReceiver``.
+    """
     assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
     events = await service.store.read(
         lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
@@ -310,6 +322,7 @@ async def make_intake_apps(
         service.intake,
         clock=service.clock,
         registry=service.registry,
+        keep=keep_hook,
     )
     return IntakeApps(receiver, hooks)
 
@@ -513,6 +526,7 @@ async def run_service(
     registry: CollectorRegistry | None = None,
     hold_outbox: bool = False,
     may_deliver: Callable[[], bool] = lambda: True,
+    can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
 ) -> AsyncIterator[Service]:
     """
@@ -529,6 +543,7 @@ async def run_service(
         registry=registry,
         tracer=provider.get_tracer("queenright"),
         may_deliver=may_deliver,
+        can_receive=can_receive,
         open_store=open_store,
     )
     if hold_outbox:
