@@ -40,11 +40,9 @@ def create_schema(conn: Connection) -> None:
 def _table_statements(dialect_name: str) -> tuple[str, ...]:
     """Return the statements that create the tables and their indexes: compiling them is most of the time."""
     dialect = registry.load(dialect_name)()
-    statements: list[ExecutableDDLElement] = [
-        statement
-        for table in (*METADATA.sorted_tables, VERSION)
-        for statement in (CreateTable(table), *(CreateIndex(index) for index in table.indexes))
-    ]
+    statements: list[ExecutableDDLElement] = []
+    for table in (*METADATA.sorted_tables, VERSION):
+        statements += CreateTable(table), *(CreateIndex(index) for index in table.indexes)
     return tuple(str(statement.compile(dialect=dialect)) for statement in statements)
 
 
