@@ -287,12 +287,13 @@ class ReEscalationSettings(_Block):
 class TicketSettings(_Block):
     """How tickets end, and which share an incident."""
 
+    abandoned_run_seconds: ClassVar = 3_600.0
+    """The same as ``dead_worker_seconds`` for a stalled run without heartbeats and open work."""
+
     hold_seconds: Annotated[float, Field(ge=0)] = 120
     """Seconds that a recovery must last before its ticket resolves; 0: it resolves at once."""
     dead_worker_seconds: Seconds = 86_400
     """Seconds after which a dead worker ends with outcome ``unknown`` and its tickets close."""
-    abandoned_run_seconds: Seconds = 3_600
-    """The same, in seconds, for a stalled run without heartbeats and open work."""
     re_escalation: ReEscalationSettings = ReEscalationSettings()
 
 
@@ -433,10 +434,8 @@ class SpendingSettings(_Block):
     """Limit per agent and UTC day; None: no limit."""
     day_usd: Dollars | None = None
     """Limit of all agents per UTC day; None: no limit."""
-    brake: Literal["nudge", "approval", "stop"] = "nudge"
-    """At a limit: tell the worker, ask an operator whether to stop it, or stop it."""
-    dry_run: bool = True
-    """``true``: the brake is only recorded."""
+    brake: Literal["none", "nudge", "approval", "stop"] = "none"
+    """At a limit, besides the ticket: tell the worker, ask an operator whether to stop it, or stop it."""
 
     @property
     def is_on(self) -> bool:
