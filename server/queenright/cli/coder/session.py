@@ -5,26 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from queenright.cli.coder.workspace import Workspace
-from queenright.cli.terminal.shell import ShellOptions, configure_logging
+from queenright.cli.terminal.shell import ShellOptions, agent_loader, configure_logging
 from queenright.cli.terminal.shell_session import ShellSession, is_interactive
-from queenright.health.breakers import BreakerRegistry, report_change
-from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
-from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider
-from queenright.server.agents.node_guards import health_guard
-from queenright.server.settings import load_settings
 
 
 def run_code(options: ShellOptions) -> int:
@@ -35,20 +29,15 @@ def run_code(options: ShellOptions) -> int:
         QueenrightError: The settings are invalid, or there is no such model.
     """
     configure_logging()
-    health = load_settings(options.config).health_monitoring
+    load = agent_loader(options.config, telemetry=options.telemetry)
     assert options.model is not None  # checked by the command
     model = load_provider(options.model)
     if isinstance(model, LiteLlmProvider):
         model.check()
-    telemetry = shared_telemetry() if options.telemetry else None
-    guards, breakers = health_guard(health), BreakerRegistry(health.circuit_breaker, on_change=report_change)
-    load = partial(AgentRunner.load, telemetry=telemetry, guards=guards, breakers=breakers)
     runtime = AgentRuntime(
         bus=EventBus(),
         storage=options.storage or Path.home() / ".queenright" / "agents" / CODER,
-        telemetry=telemetry,
-        guards=guards,
-        breakers=breakers,
+        **load.keywords,
     )
     lifecycle = Lifecycle([options.folder], load=load)
     add_graphs(runtime, lifecycle, Workspace(options.folder), model)
