@@ -47,6 +47,7 @@ SLOW: Final = {
     "judge/test_scenarios.py::test_the_rules_agree_with_the_labels_as_the_document_states": 20,
     "packaging/test_image.py": 380,
     "server/test_cli.py::test_each_part_of_the_commands_can_be_the_first_to_be_imported": 17,
+    "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,
     "simulation/test_day.py::test_a_ticket_costs_at_most_three_calls_of_the_model": 11,
     "simulation/test_day.py::test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick": 11,
     "simulation/test_day.py::test_hundred_healthy_workers_cost_no_model_call": 11,

@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, inspect, select, text
+from sqlalchemy import Connection, Engine, Table, inspect, select
 from sqlalchemy.exc import DBAPIError
 
-from queenright.health.tables import EVENT_LOG_HEAD, METADATA, PROCESSES, SCHEMA_REVISION
+from queenright.health.schema import VERSION, create_schema
+from queenright.health.tables import SCHEMA_REVISION
 from queenright.instrumentation.errors import QueenrightError
 
 _log = logging.getLogger(__name__)
@@ -192,58 +193,3 @@ def engine_options() -> dict[str, Any]:
     """Return the options of every engine."""
     # Values are agents' data, and do not belong in messages.
     return {"pool_size": READERS, "max_overflow": 0, "hide_parameters": True}
-
-
-VERSION: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
-"""The schema's revision, as Alembic reads it."""
-
-_APPEND_ONLY: Final = (
-    ("events", "base_length", "the event log"),
-    ("audit_archive", "archive_base_seq", "the audit archive"),
-)
-"""Table, the column of the head up to which retention deletes its rows, and its name in errors."""
-
-
-def create_schema(conn: Connection) -> None:
-    """Create the newest schema in an empty database; the caller commits."""
-    METADATA.create_all(conn)
-    VERSION.create(conn)
-    conn.execute(VERSION.insert().values(version_num=SCHEMA_REVISION))
-    conn.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
-    if conn.dialect.name == "sqlite":
-        _create_sqlite_triggers(conn)
-        return
-    _create_postgresql_triggers(conn)
-    # SQLite stores NaN as NULL, and so refuses it.
-    conn.execute(text("ALTER TABLE events ADD CONSTRAINT ck_events_time CHECK (time <> 'NaN'::float8)"))
-    PROCESSES.create_all(conn)
-
-
-def _create_sqlite_triggers(conn: Connection) -> None:
-    for table, base, subject in _APPEND_ONLY:
-        refuse = f"BEGIN SELECT RAISE(ABORT, '{subject} is append-only'); END"
-        conn.exec_driver_sql(f"CREATE TRIGGER {table}_refuse_update BEFORE UPDATE ON {table} {refuse}")
-        conn.exec_driver_sql(
-            f"CREATE TRIGGER {table}_refuse_delete BEFORE DELETE ON {table} "
-            f"WHEN OLD.seq > COALESCE((SELECT {base} FROM event_log_head), 0) {refuse}"
-        )
-
-
-def _create_postgresql_triggers(conn: Connection) -> None:
-    for table, base, subject in _APPEND_ONLY:
-        pruned = f"IF OLD.seq <= COALESCE((SELECT {base} FROM event_log_head), 0) THEN RETURN OLD; END IF; "
-        for verb, level, exception in (
-            ("update", "ROW", ""),
-            ("delete", "ROW", pruned),
-            ("truncate", "STATEMENT", ""),
-        ):
-            name = f"{table}_refuse_{verb}"
-            conn.exec_driver_sql(
-                f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {exception}"
-                f"RAISE EXCEPTION '{subject} is append-only' "
-                "USING ERRCODE = 'integrity_constraint_violation'; END $$"
-            )
-            conn.exec_driver_sql(
-                f"CREATE TRIGGER {name} BEFORE {verb.upper()} ON {table} "
-                f"FOR EACH {level} EXECUTE FUNCTION {name}()"
-            )

@@ -1,7 +1,7 @@
 """
 The oldest schema that is updated.
 
-A new database gets the newest schema at once (``queenright.health.database``); migrations are for older ones.
+A new database gets the newest schema at once (``queenright.health.schema``); migrations are for older ones.
 """
 
 from __future__ import annotations
