@@ -463,15 +463,6 @@ AlertSeverity = Literal["critical", "warning", "info"]
 _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 
-def _refuse_repeated(channels: tuple[ChannelName, ...]) -> tuple[ChannelName, ...]:
-    if repeated := next((channel for channel in channels if channels.count(channel) > 1), None):
-        raise ValueError(f"{repeated} is named {channels.count(repeated)} times; name each channel once")
-    return channels
-
-
-_Channels = Annotated[tuple[ChannelName, ...], AfterValidator(_refuse_repeated)]
-
-
 class TicketChannel(_Block):
     """
     Where tickets of a kind are sent, as IMPL-REQ-003 §7 writes it.
@@ -480,7 +471,7 @@ class TicketChannel(_Block):
     of the document are accepted; others are refused, because they would change nothing.
     """
 
-    channels: _Channels = _ALL_CHANNELS
+    channels: tuple[ChannelName, ...] = _ALL_CHANNELS
     severity: AlertSeverity = "critical"
 
     @field_validator("channels", "severity")
@@ -508,7 +499,7 @@ class BreakerChannel(_Block):
 
     severity: AlertSeverity = "warning"
     """``critical`` goes to Slack and PagerDuty, ``warning`` and ``info`` to Slack."""
-    channels: Annotated[_Channels, Field(exclude=True)] = ("slack",)
+    channels: Annotated[tuple[ChannelName, ...], Field(exclude=True)] = ("slack",)
     # Accepted as IMPL-REQ-003 §7 writes it. They follow from the severity, so they are not a setting.
 
     @model_validator(mode="before")
