@@ -35,6 +35,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_AGENT_LIMIT = 1000
+"""Beyond this number of agents, only unhealthy ones have their own series."""
 _DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
@@ -48,7 +50,6 @@ class ServiceMetrics:
         paged: Returns the agents with an active page.
         breakers: Returns the current circuit breakers.
         recovering: Returns the open recoveries.
-        agent_limit: Beyond this number of agents, only unhealthy ones have their own series.
     """
 
     def __init__(
@@ -59,7 +60,6 @@ class ServiceMetrics:
         paged: Callable[[], Collection[str]] = frozenset,
         breakers: Callable[[], Iterable[BreakerStatus]] = tuple,
         recovering: Callable[[], Sized] = tuple,
-        agent_limit: int = 1000,
     ) -> None:
         self.registry = registry
         self._events = counter(names.EVENTS, registry)
@@ -94,9 +94,9 @@ class ServiceMetrics:
             self.telemetry_dropped.labels(signal)
         self.evaluated = 0
         """The number of workers that the last sweep evaluated."""
-        registry.register(
-            _FleetCollector(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name))
-        )
+        self.is_listening = True
+        """Whether telemetry can arrive and be stored."""
+        registry.register(_FleetCollector(self, workers, paged, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # collected after the collectors that set it
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rendering = asyncio.Lock()
@@ -181,17 +181,18 @@ class _FleetCollector(Collector):
         metrics: ServiceMetrics,
         workers: Callable[[], Iterable[WorkerHealth]],
         paged: Callable[[], Collection[str]],
-        limit: int,
         left_out: Gauge,
     ) -> None:
         self._metrics, self._workers, self._paged = metrics, workers, paged
-        self._limit, self._left_out = limit, left_out
+        self._left_out = left_out
 
     def describe(self) -> Iterable[Metric]:
         """Return empty families, so that registering does not read the workers."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
         families = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
-        return [gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED)]
+        return [
+            gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED, names.LISTENING)
+        ]
 
     def collect(self) -> Iterator[Metric]:
         """Yield agents by state and finding, each agent's state and its start, and the evaluated workers."""
@@ -243,8 +244,8 @@ class _FleetCollector(Collector):
         yield unpaged
 
         listed = list(worst.items())
-        if len(worst) > self._limit:
-            listed = [(agent, counts) for agent, counts in listed if counts[0].rank > 0][: self._limit]
+        if len(worst) > _AGENT_LIMIT:
+            listed = [(agent, counts) for agent, counts in listed if counts[0].rank > 0][:_AGENT_LIMIT]
         self._left_out.set(len(worst) - len(listed))
         states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
         for agent, (current, entered) in listed:
@@ -257,6 +258,9 @@ class _FleetCollector(Collector):
         evaluated = gauge_family(names.WORKERS_EVALUATED)
         evaluated.add_metric([], self._metrics.evaluated)
         yield evaluated
+        listening = gauge_family(names.LISTENING)
+        listening.add_metric([], self._metrics.is_listening)
+        yield listening
 
 
 def render_families(families: Iterable[Metric], content_type: str) -> bytes:
