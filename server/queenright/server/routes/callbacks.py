@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, BackgroundTasks, HTTPException, Request
 
 from queenright import api
+from queenright.alerting.callbacks.alertmanager import MAX_ALERTS, parse_symptoms
 from queenright.alerting.callbacks.slack_buttons import post_reply
 from queenright.alerting.config import DELIVERED_PATH
-from queenright.alerting.symptom_webhook import MAX_ALERTS, parse_webhook
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation, request_body
 
@@ -101,7 +101,7 @@ _INCIDENT = _ANY | {
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
     """Receive symptom alerts from Alertmanager: they wake the judge and do not page anyone."""
-    symptoms = parse_webhook(await request.body())
+    symptoms = parse_symptoms(await request.body())
     for symptom in symptoms:
         if symptom.status == "firing":
             service.judging.wake(symptom.agent or None, reason=symptom.alertname)
