@@ -72,7 +72,9 @@ class _Symptom(_Read):
     labels: _SymptomLabels
 
 
-class _SymptomWebhook(_Read):
+class SymptomsBody(_Read):
+    """Alertmanager's webhook payload with symptoms."""
+
     version: Literal["4"]
     alerts: Annotated[list[_Symptom], Field(max_length=MAX_ALERTS)]
 
@@ -87,7 +89,9 @@ class _Alert(_Read):
     annotations: _Annotations = _Annotations()
 
 
-class _Webhook(_Read):
+class NotificationBody(_Read):
+    """Alertmanager's webhook payload about one notification."""
+
     model_config = ConfigDict(extra="ignore", strict=True, alias_generator=to_camel)
 
     version: Literal["4"]
@@ -116,7 +120,7 @@ def parse_symptoms(body: bytes | str) -> list[SymptomAlert]:
     """
     return [
         SymptomAlert(alertname=alert.labels.alertname, agent=alert.labels.agent, status=alert.status)
-        for alert in _parse(_SymptomWebhook, body).alerts
+        for alert in _parse(SymptomsBody, body).alerts
     ]
 
 
@@ -132,7 +136,7 @@ def parse_notification(body: bytes) -> ReceiverNotification:
     Raises:
         InvalidWebhookError: The body is not JSON, or a field is missing or invalid; names the first one.
     """
-    webhook = _parse(_Webhook, body)
+    webhook = _parse(NotificationBody, body)
     return ReceiverNotification(
         receiver=display_name(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),
