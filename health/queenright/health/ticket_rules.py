@@ -1,7 +1,7 @@
 """
 How a worker's findings affect its tickets: pure rules behind the ticket service.
 
-``ticket_severity`` has the severity. A model can add to what the rules decide, not remove from it.
+A model can add to what the rules decide, not remove from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queenright.health.findings import (
 )
 from queenright.health.monitor import WorkerHealth
 from queenright.health.ticket_lifecycle import TicketChange
-from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
+from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 
@@ -227,7 +227,6 @@ def new_ticket(
             **dict(facts),
             **texts,
             "ticket_id": ticket_id,
-            "created_at": iso(now),
             "severity": severity,
             "kind": finding.kind,
             "fingerprint": _fingerprint(facts, finding.kind),
