@@ -132,6 +132,15 @@ PAIRS: Final = [
     ),
     *(
         Pair(
+            f"{name}-symptom",  # B119
+            rule_alert(name, "critical"),
+            rule_alert("HeartbeatMissing", "critical", "rules", agent="researcher"),
+            (rule_alert("JudgeSilent", "critical"), ticket_alert("critical", "other")),
+        )
+        for name in ("NotListening", "ClusterStreamDown")
+    ),
+    *(
+        Pair(
             f"{name}-burn",
             rule_alert(f"{name}Burn", "critical", window="1h"),
             rule_alert(f"{name}Burn", "warning", window="3d"),

@@ -15,6 +15,7 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
+from tests.console.keyboard import press_tab_until
 from tests.end_to_end.conftest import settings, up_without_demo
 from tests.server.conftest import looping
 
@@ -80,6 +81,20 @@ def recovering(now: float) -> Iterator[AgentEvent]:
         )
 
 
+async def silence_by_keyboard(page: Page) -> None:
+    """Silence the ticket of this page without the mouse."""
+    await press_tab_until(page, "element.textContent.trim() === 'Silence…'")
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_be_visible()
+    await press_tab_until(page, "element.labels?.[0]?.textContent.includes('Why')")
+    await page.keyboard.type("By keyboard.")
+    await press_tab_until(page, "element.textContent.trim() === 'Silence'")
+    await page.keyboard.press("Enter")
+    await expect(dialog).to_have_count(0)
+    await expect(page.get_by_text("no notification is sent").first).to_be_visible()
+
+
 async def test_page_is_sent_silenced_acknowledged_and_resolved(running: Running, page: Page) -> None:
     """The console shows and does what Alertmanager and its receivers say happened."""
     await page.goto(running.url)
@@ -101,6 +116,14 @@ async def test_page_is_sent_silenced_acknowledged_and_resolved(running: Running,
     await alertmanager.becomes(["suppressed"])
     assert await alertmanager.silences() == [("active", f"The search index is rebuilt. (ticket {ticket_id})")]
     await page.get_by_role("button", name="End silence").click()
+    await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
+    await alertmanager.becomes(["active"])
+
+    await silence_by_keyboard(page)
+    await alertmanager.becomes(["suppressed"])
+    assert ("active", f"By keyboard. (ticket {ticket_id})") in await alertmanager.silences()
+    await press_tab_until(page, "element.textContent.trim() === 'End silence'")
+    await page.keyboard.press("Enter")
     await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
     await alertmanager.becomes(["active"])
 

@@ -46,8 +46,8 @@ async def test_loaded_agent_is_handled_by_mouse(home: House, page: Page) -> None
     await page.get_by_role("button", name="Resume").click()
     await expect(active).to_contain_text("talk")
 
-    await page.get_by_label("Message to guide").fill("Ada")
-    await page.get_by_role("button", name="Send").click()
+    await page.get_by_label("Answer to guide").fill("Ada")
+    await page.get_by_role("button", name="Answer").click()
     await expect(chat.get_by_text("Thank you.")).to_be_visible()
     await expect(page.get_by_role("link", name="session_").get_by_text("completed")).to_be_visible()
 
@@ -84,7 +84,7 @@ async def test_loaded_agent_is_handled_by_keyboard_alone(home: House, page: Page
     await expect(page.get_by_role("button", name="Resume")).to_be_visible()
     await press("Resume")
     await expect(page.locator("svg g.waits")).to_contain_text("talk")
-    await press_tab_until(page, "element.ariaLabel === 'Message to guide'")
+    await press_tab_until(page, "element.ariaLabel === 'Answer to guide'")
     await page.keyboard.type("Ada")
     await page.keyboard.press("Enter")
     await expect(chat.get_by_text("Thank you.")).to_be_visible()
@@ -104,3 +104,29 @@ async def test_loaded_agent_is_handled_by_keyboard_alone(home: House, page: Page
     await expect(page.get_by_role("dialog").get_by_role("button", name="Unload")).to_be_focused()
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("guide is not loaded")).to_be_visible()
+
+
+async def test_draft_stays_when_its_question_is_answered_elsewhere(home: House, page: Page) -> None:
+    await home.ask("POST", "/api/agents", json={"path": "guide"}, status=201)
+    _, session = await home.begun()
+    await page.goto(f"{home.http.base_url}/console/talk?agent=guide&session={session}")
+    answer = page.get_by_label("Answer to guide")
+    await answer.fill("Ada from the office")
+    second = await page.context.new_page()
+    await second.goto(f"{home.http.base_url}/console/")
+    reply = second.get_by_label("Reply to guide")
+    await reply.fill("Ada from home")
+
+    await home.ask("POST", "/api/agents/guide/inject", json={"node_id": "talk", "content": "Bo"})
+
+    await expect(second.get_by_text("The question is not open any more")).to_be_visible()
+    await expect(reply).to_have_value("Ada from home")
+    await second.get_by_role("button", name="Discard").click()
+    await expect(second.get_by_text("Nothing needs you.")).to_be_visible()
+    await second.close()
+    message = page.get_by_label("Message to guide")
+    await expect(message).to_have_value("Ada from the office")
+    await expect(page.get_by_text("Your text was not sent.")).to_be_visible()
+    await expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    await page.get_by_role("button", name="Use it as a message").click()
+    await expect(page.get_by_role("button", name="Send")).to_be_enabled()

@@ -16,7 +16,8 @@ import httpx
 import pytest
 from rich.console import Console
 
-from queenright.cli.commands.chat import converse
+from queenright.cli.commands.chat import AnswerPrinter, OnPiece, TicketChat, converse
+from queenright.client.synchronous import Queenright
 from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.runtime.events import EventType
 from queenright.server.build import build
@@ -227,15 +228,18 @@ async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
 class Typed:
     """A chat that answers every question with the same words."""
 
-    def __init__(self, answer: str) -> None:
+    def __init__(self, answer: str, *pieces: str) -> None:
         self.answer = answer
+        self.pieces = pieces
         self.asked: list[str] = []
 
     def history(self) -> list[dict[str, Any]]:
         return [{"role": "operator", "by": "bob", "at": 0.0, "text": "[bold]is it[/bold] alive?"}]
 
-    def say(self, text: str) -> dict[str, Any]:
+    def say(self, text: str, *, on_piece: OnPiece | None = None) -> dict[str, Any]:
         self.asked.append(text)
+        for index, piece in enumerate(self.pieces if on_piece else ()):
+            on_piece and on_piece(index, piece)
         return {"role": "queen", "by": "queen", "at": 60.0, "text": self.answer}
 
 
@@ -266,3 +270,68 @@ def test_terminal_chat_shows_history_first_without_control_characters() -> None:
     assert "round and round [/]" in text
     assert text.index("[bold]is it[/bold] alive?") < text.index("It is [red]stuck[/red].")
     assert not {"\x1b", "\x07"} & set(text)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "answer", "printed"),
+    [
+        ([], "It loops.", "It loops.\n"),
+        ([(0, "It "), (1, "loops")], "It loops.", "It loops.\n"),
+        (
+            [(0, "Let me see"), (0, "It "), (1, "loops.\x1b[2J")],
+            "It loops.\x1b[2J",
+            "Let me see\nIt loops.[2J\n",
+        ),
+        ([(0, "It loops")], "(by rule) It loops", "It loops\n(by rule) It loops\n"),
+    ],
+)
+def test_answer_is_printed_as_it_is_written(pieces: list[tuple[int, str]], answer: str, printed: str) -> None:
+    out = io.StringIO()
+    printer = AnswerPrinter(out)
+
+    for index, piece in pieces:
+        printer.write(index, piece)
+    printer.finish(answer)
+
+    assert out.getvalue() == printed
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_chat_streams_to_a_terminal_only(is_terminal: bool) -> None:
+    out = io.StringIO()
+    ticket = {
+        "agent_id": "looper",
+        "severity": "high",
+        "kind": "doom_loop",
+        "status": "intervening",
+        "first_seen": 1_769_248_800.0,
+        "cause": "round",
+    }
+    typed = iter(["why?"])
+
+    def read() -> str:
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    talk = Typed("It loops.", "It ", "loops")
+    converse(Console(file=out, width=100, force_terminal=is_terminal), ticket, talk, read=read)
+
+    assert out.getvalue().count("loops") == 1
+    assert ("  It loops." in out.getvalue()) is not is_terminal
+
+
+async def test_command_line_follows_the_answer_as_it_is_written(running: Running) -> None:
+    ticket_id = await ticket_on(running)
+    pieces: list[tuple[int, str]] = []
+
+    def ask() -> dict[str, Any]:
+        with Queenright(running.url) as service:
+            talk = TicketChat(service, ticket_id, "ada")
+            return talk.say("What is wrong?", on_piece=lambda index, text: pieces.append((index, text)))
+
+    answer = await asyncio.to_thread(ask)
+
+    assert pieces
+    assert answer["text"].startswith("".join(text for _, text in pieces))

@@ -16,7 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
-from queenright.server.monitoring import remediation
+from queenright.server.monitoring import remediation, scheduler
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Timeline, rebuild
 from queenright.server.service import Service
@@ -229,6 +229,129 @@ async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, cl
         assert states(service) == {"bee": "stuck"}
 
 
+class Outage:
+    """Whether telemetry can arrive."""
+
+    def __init__(self) -> None:
+        self.is_over = True
+        self.looks = 0
+
+    def __call__(self) -> bool:
+        self.looks += 1
+        return self.is_over
+
+    async def last(self, service: Service, clock: Clock, seconds: float) -> None:
+        """Let time pass in which nothing can arrive."""
+        service.pipeline.can_receive = self
+        assert service.pipeline.is_listening(clock.now)
+        self.is_over = False
+        clock.now += seconds
+        assert not service.pipeline.is_listening(clock.now)
+
+
+async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings, clock: Clock) -> None:
+    """B119: NATS was away for an hour, and senders were told to retry; also after a restart."""
+    outage = Outage()
+    async with ServiceRun(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 100)
+        await outage.last(service, clock, HOUR)
+        outage.is_over = True
+        assert service.pipeline.is_listening(clock.now)
+        look(service, clock, 60)
+        assert states(service) == {"bee": "healthy"}
+    async with ServiceRun(settings, clock) as service:
+        look(service, clock, 75)
+        assert states(service) == {"bee": "healthy"}
+        look(service, clock, 10)
+        assert states(service) == {"bee": "stuck"}
+
+
+async def test_restart_while_nothing_can_arrive_counts_no_silence(settings: Settings, clock: Clock) -> None:
+    """B119: the service is stopped before NATS is back."""
+    async with ServiceRun(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 100)
+        await Outage().last(service, clock, HOUR)
+    async with ServiceRun(settings, clock) as service:
+        look(service, clock, 135)
+        assert states(service) == {"bee": "healthy"}
+        look(service, clock, 10)
+        assert states(service) == {"bee": "stuck"}
+
+
+async def test_first_telemetry_after_an_outage_ends_it(settings: Settings, clock: Clock) -> None:
+    """B119: the worker that is heard first is not judged by the age of its open call either."""
+    outage = Outage()
+    async with ServiceRun(settings, clock) as service:
+        await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
+        look(service, clock, 100)
+        await outage.last(service, clock, HOUR)
+        outage.is_over = True
+        await service.ingest([beat(clock.now)])
+        assert states(service) == {"bee": "healthy"}
+
+
+async def test_database_that_is_away_is_an_outage(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B119: PostgreSQL away for ten minutes: what agents sent was refused; nobody is late for that."""
+    async with ServiceRun(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 200)
+        assert service.pipeline.is_listening(clock.now)
+        with monkeypatch.context() as away:
+            away.setattr(Store, "is_writable", False)
+            clock.now += 10 * MINUTE
+            assert not service.pipeline.is_listening(clock.now)
+        await service.ingest([beat(clock.now)])
+        await service.scheduler.sweep()
+        assert states(service) == {"bee": "healthy"}
+
+
+async def test_outage_extends_the_waits_of_actions(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B119: a worker that was nudged before it has its whole time to answer, and nothing is done at once."""
+    outage = Outage()
+    moved: list[tuple[str, float]] = []
+    async with ServiceRun(settings, clock) as service:
+        monkeypatch.setattr(service.interventions, "handle_clock_jump", lambda now: moved.append(("i", now)))
+        monkeypatch.setattr(
+            service.remediation.recovery, "handle_clock_jump", lambda by: moved.append(("r", by))
+        )
+        await outage.last(service, clock, HOUR)
+        outage.is_over = True
+        assert service.pipeline.is_listening(clock.now)
+
+    assert moved == [("i", clock.now), ("r", HOUR)]
+
+
+async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B119: the running loops judge nothing during an outage, and sweep again after it."""
+    outage = Outage()
+    monkeypatch.setattr(scheduler, "_MAX_SLEEP_SECONDS", 0.001)
+    async with ServiceRun(settings, clock) as service:
+        for name in ("deadlines", "sweep"):
+            service.tasks[name].cancel()
+        await service.ingest([begun(clock.now)])
+        await outage.last(service, clock, HOUR)
+        outage.looks = 0
+        async with asyncio.TaskGroup() as loops:
+            deadlines = loops.create_task(service.scheduler.run_deadlines())
+            sweeps = loops.create_task(service.scheduler.run_sweeps())
+            await until(lambda: outage.looks > 20, "looks of both loops")
+            assert states(service) == {"bee": "healthy"}
+            checks = service.metrics.evaluated
+            outage.is_over = True
+            await until(lambda: service.metrics.evaluated > checks, "a sweep")
+            deadlines.cancel()
+            sweeps.cancel()
+        assert states(service) == {"bee": "healthy"}
+
+
 async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Settings, clock: Clock) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
@@ -407,7 +530,7 @@ def test_notes_round_trip(tmp_path: Path) -> None:
     file.record_events([last], T + 7)
     file.write_alive(T + 8)
     assert ArrivalLog(file.path).read(T) == [Gap("away", T, T + 5)]
-    file.record_clock_jump(T + 9, T + HOUR)
+    file.record_gap(Gap("jump", T + 9, T + HOUR))
     file.close()
 
     again = ArrivalLog(file.path)

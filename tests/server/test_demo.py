@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from queenright import api
 from queenright.demo.agent import TakeNudges, Task, run_task
 from queenright.demo.fleet import DEMO_FRAMEWORK, Fleet, NudgeInbox
+from queenright.demo.hook_client import HOOK_AGENT, HookClient
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
@@ -27,7 +28,8 @@ from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.server.service import Service
-from queenright.server.up import Running, UpOptions, up
+from queenright.server.settings import load_settings
+from queenright.server.up import UP_DEFAULTS, Running, UpOptions, up
 from queenright.server.views.attention import attention
 from tests.server.conftest import demo_settings
 from tests.waiting import until
@@ -179,6 +181,54 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
     await until(lambda: all(worker.vitals.ended for worker in running.service.workers()), "all have ended")
 
     assert {worker.vitals.status for worker in running.service.workers()} == {WorkerStatus.CANCELLED}
+
+
+async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.service.permissions, "wait_seconds", 600.0)
+    hooks = HookClient(running.otlp_url, turn_seconds=0, pause_seconds=0)
+
+    def requests() -> list[api.AttentionItem]:
+        return [item for item in attention(running.service).items if item.kind == "permission"]
+
+    hooks.start()
+    await until(requests, "it asks for a permission")
+    [first] = requests()
+    assert (first.agent_id, first.options) == (HOOK_AGENT, ["allow", "deny"])
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        answer = {"decision": "allow", "by": "ada"}
+        assert (await http.post(f"/api/permissions/{first.item_id}/answer", json=answer)).is_success
+    await until(
+        lambda: [one.session_id for one in requests()] not in ([], [first.session_id]), "it asks again"
+    )
+    await asyncio.to_thread(hooks.stop)
+
+    await until(lambda: all(one.vitals.ended for one in running.service.workers()), "its sessions ended")
+    assert requests() == []
+
+
+async def test_demo_shows_everything_that_needs_a_person(tmp_path: Path) -> None:
+    """The first two minutes of `make up`."""
+    options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    seen: dict[str, api.AttentionItem] = {}
+    kinds = {"permission", "question", "approval", "incident", "ticket"}
+    settings = load_settings(
+        defaults=UP_DEFAULTS | {"storage": tmp_path / "storage"}, http={"port": 0}, otlp={"port": 0}
+    )
+    async with up(settings, options, say=lambda _: None, find=lambda _: None) as running:
+
+        def has_seen_all() -> bool:
+            seen.update({item.kind: item for item in attention(running.service).items})
+            return seen.keys() >= kinds
+
+        await until(has_seen_all, f"all of {sorted(kinds)}", seconds=120)
+        owners = {one.vitals.owner for one in running.service.workers()}
+        repositories = {one.vitals.repository for one in running.service.workers()}
+
+    assert seen["incident"].workers == 3
+    assert len(owners - {""}) >= 3
+    assert len(repositories - {""}) >= 3
 
 
 async def test_demo_agents_take_nudges(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.health.session_outcome import WorkerStatus
+from queenright.health.store import StoreError
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, serve_app, url_of
@@ -298,6 +299,41 @@ class Slow:
         if self.failure is not None:
             raise self.failure
         self.stored += events
+
+
+async def test_call_that_cannot_be_stored_in_a_cluster_is_kept(running: Running) -> None:
+    """B119: PostgreSQL is away. What cannot be kept either is refused; the agent continues in any case."""
+    kept: list[tuple[str, bytes]] = []
+
+    async def keep(path: str, body: bytes) -> None:
+        if kept:
+            raise OSError("NATS is away, too")
+        kept.append((path, body))
+
+    database = Slow()
+    database.let.set()
+    database.failure = StoreError("the server closed the connection")
+    hooks = HookReceiver(
+        database.ingest,
+        Assembler(),
+        running.service.instructions,
+        running.service.permissions,
+        running.service.intake,
+        clock=time.time,
+        registry=CollectorRegistry(),
+        keep=keep,
+    )
+    start, prompt, *_ = calls("healthy")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(hooks), base_url="http://q") as client:
+        answer = await client.post(HOOK, json=start)
+        assert (answer.status_code, answer.json()) == (200, {})
+        [(path, body)] = kept
+        assert (path, json.loads(body)) == (HOOK, start)
+        assert (await client.post(HOOK, json=prompt)).status_code == 503
+    database.failure = None
+    path, _, query = path.partition("?")
+    await hooks.store_call(path, query.encode(), body, time.time(), database.ingest)
+    assert {event.session_id for event in database.stored} == {start["session_id"]}
 
 
 async def test_slow_or_failing_service_does_not_block_the_agent(running: Running) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -58,8 +57,7 @@ from tests.tui.canned import (
 
 
 def moment(kind: str, agent: str = "bee", **fields: Any) -> Event:
-    at = datetime.fromtimestamp(fields.pop("time", NOW), UTC).isoformat()
-    known = {"type": kind, "time": at, "agent_id": agent, "data": {}}
+    known = {"type": kind, "time": NOW, "agent_id": agent, "data": {}}
     return Event.model_validate(dict.fromkeys(Event.model_fields, "") | known | fields)
 
 

@@ -21,7 +21,7 @@ from queenright.health.findings import (
 from queenright.health.monitor import WorkerHealth
 from queenright.health.ticket_lifecycle import TicketChange
 from queenright.health.ticket_severity import higher_severity, minimum_severity
-from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
+from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 
@@ -228,7 +228,6 @@ def new_ticket(
             **dict(facts),
             **texts,
             "ticket_id": ticket_id,
-            "created_at": iso(now),
             "severity": severity,
             "kind": finding.kind,
             "fingerprint": _fingerprint(facts, finding.kind),

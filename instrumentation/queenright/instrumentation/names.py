@@ -169,6 +169,12 @@ HEALTH_CHECK_DURATION: Final = MetricName(
 WORKERS_EVALUATED: Final = MetricName(
     "queenright_workers_evaluated", "gauge", (), "Workers that the last sweep evaluated."
 )
+LISTENING: Final = MetricName(
+    "queenright_listening",
+    "gauge",
+    (),
+    "1 if telemetry can arrive and be stored. While it is 0, no agent is judged by its silence.",
+)
 JUDGE_CHECKS: Final = MetricName(
     "queenright_judge_checks_total", "counter", ("outcome",), "Checks of the judge, by outcome."
 )

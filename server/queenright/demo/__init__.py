@@ -2,10 +2,11 @@
 A small demo fleet: agents that read, search and summarise real text files.
 
 Like any other agents, they use only ``queenright.instrumentation`` and send telemetry over OTLP. One more
-runs in the service, and asks its user.
+runs in the service and asks its user, and one calls the hooks of a coding agent and asks for a permission.
 """
 
 from queenright.demo.fleet import DEMO_AGENTS, DEMO_FRAMEWORK, Fleet
-from queenright.demo.model import DEMO_PRICE, SCRIPTED_MODEL
+from queenright.demo.hook_client import HOOK_AGENT, HookClient
+from queenright.demo.model import DEMO_PRICES
 
-__all__ = ["DEMO_AGENTS", "DEMO_FRAMEWORK", "DEMO_PRICE", "SCRIPTED_MODEL", "Fleet"]
+__all__ = ["DEMO_AGENTS", "DEMO_FRAMEWORK", "DEMO_PRICES", "HOOK_AGENT", "Fleet", "HookClient"]

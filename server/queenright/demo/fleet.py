@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 
+from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry
 
 from queenright.demo.agent import run_task
 from queenright.demo.model import LiteLLMModel, Model, ProviderError, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, Tool
-from queenright.instrumentation import Nudge, Worker, flush
+from queenright.instrumentation import Nudge, Worker, names
+from queenright.instrumentation.identity import new_id
+from queenright.instrumentation.otlp import OtlpSender, preload
+from queenright.instrumentation.telemetry import Telemetry
 
 DEMO_FRAMEWORK = "queenright-demo"
 
@@ -91,13 +95,15 @@ class Fleet:
         seed: int = 7,
     ) -> None:
         self._library = Library(root)
-        self._endpoint = endpoint
         self._registry = registry
         self._storage = storage
         self._control = control
         self._model = LiteLLMModel(model) if model else None
         self._seed = seed
         self._stop = threading.Event()
+        self._stops = {persona.agent: threading.Event() for persona in personas}
+        origins = {(persona.team, persona.repository) for persona in personas}
+        self._telemetry = {origin: _telemetry(endpoint, *origin) for origin in origins}
         self._threads = [
             threading.Thread(
                 target=self._run_persona, args=(persona,), name=f"demo-{persona.agent}", daemon=True
@@ -118,36 +124,67 @@ class Fleet:
     def stop(self, timeout: float = 3.0) -> None:
         """Stop all agents, waiting up to ``timeout`` seconds for each."""
         self._stop.set()
+        for stop in self._stops.values():
+            stop.set()
         for thread in self._threads:
             thread.join(timeout)
-        flush(timeout)
+        for telemetry in self._telemetry.values():
+            telemetry.flush(timeout)
 
     def _run_persona(self, persona: Persona) -> None:
         rng = random.Random(f"{self._seed}/{persona.agent}")
-        inbox = NudgeInbox(self._stop)
+        stop = self._stops[persona.agent]
+        inbox = NudgeInbox(stop)
         tools = self._library.tools()
         if persona.extra_tools:
             tools |= persona.extra_tools(self._library, inbox.wait)
         pause = persona.starts_after
         while not self._stop.wait(pause):
-            self._run_once(persona, rng, tools, inbox)
+            self._run_once(persona, rng, tools, inbox, stop)
+            stop.clear()
             pause = persona.pause_seconds
 
     def _run_once(
-        self, persona: Persona, rng: random.Random, tools: dict[str, Tool], inbox: NudgeInbox
+        self,
+        persona: Persona,
+        rng: random.Random,
+        tools: dict[str, Tool],
+        inbox: NudgeInbox,
+        stop: threading.Event,
     ) -> None:
-        model: Model = self._model or ScriptedModel(persona.script(self._library, rng))
+        model: Model = self._model or ScriptedModel(
+            persona.script(self._library, rng), persona.model, persona.provider
+        )
+
+        def on_terminate(_reason: str) -> None:
+            stop.set()
+
         try:
             with Worker(
                 persona.agent,
                 framework=DEMO_FRAMEWORK,
-                endpoint=self._endpoint,
+                telemetry=self._telemetry[persona.team, persona.repository],
                 registry=self._registry,
                 storage=self._storage,
                 on_nudge=inbox.put if self._control else None,
+                on_terminate=on_terminate if self._control else None,
                 control_endpoint=self._control,
             ) as worker:
-                run_task(worker, model, persona.task, tools, self._stop.wait, inbox.take)
+                run_task(worker, model, persona.task, tools, stop.wait, inbox.take)
         except (ProviderError, CancelledError):
             # The worker has reported how it ended.
             return
+
+
+def _telemetry(endpoint: str, team: str, repository: str) -> Telemetry:
+    """Return the telemetry of a process that works for a team, in a repository."""
+    preload()
+    resource = Resource.create(
+        {
+            names.SERVICE_NAME: DEMO_FRAMEWORK,
+            names.SERVICE_INSTANCE_ID: new_id(),
+            "service.namespace": team,
+            "vcs.repository.name": repository,
+        }
+    )
+    return Telemetry(connect=lambda: OtlpSender(endpoint, resource))

@@ -10,8 +10,12 @@ from decimal import Decimal
 from typing import Any, Final, Protocol
 
 SCRIPTED_MODEL: Final = "demo-model"
-DEMO_PRICE: Final = (Decimal("0.000003"), Decimal("0.000015"))
-"""Pretended price of the scripted model: US dollars per input token and per output token."""
+LARGE_MODEL: Final = "demo-model-large"
+DEMO_PRICES: Final = {
+    SCRIPTED_MODEL: (Decimal("0.000003"), Decimal("0.000015")),
+    LARGE_MODEL: (Decimal("0.00015"), Decimal("0.00075")),
+}
+"""Pretended prices of the scripted models: US dollars per input token and per output token."""
 
 
 @dataclass(frozen=True, slots=True)

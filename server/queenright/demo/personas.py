@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from queenright.demo.agent import Sleep, Task
-from queenright.demo.model import Call, ProviderError, Reply
+from queenright.demo.model import LARGE_MODEL, SCRIPTED_MODEL, Call, ProviderError, Reply
 from queenright.demo.tools import Library, Tool
 
 Script = Iterator[Reply | ProviderError]
@@ -24,6 +24,7 @@ class Persona:
     One agent of the fleet.
 
     ``starts_after`` is in seconds from the fleet's start, ``pause_seconds`` is the time between two runs.
+    ``team`` is who it works for, and ``repository`` what it works on.
     """
 
     agent: str
@@ -31,6 +32,10 @@ class Persona:
     script: Callable[[Library, Random], Script]
     starts_after: float = 0.0
     pause_seconds: float = 3.0
+    team: str = "docs"
+    repository: str = "handbook"
+    model: str = SCRIPTED_MODEL
+    provider: str = "demo"
     extra_tools: Callable[[Library, Sleep], dict[str, Tool]] | None = None
 
 
@@ -115,11 +120,32 @@ def _index_everything(library: Library, wait: Sleep) -> dict[str, Tool]:
 
 def _provider_dies(library: Library, rng: Random) -> Script:
     """Deliver a few files, then the provider refuses every request."""
-    for path in rng.sample(library.files, k=min(35, len(library.files))):
+    for path in rng.sample(library.files, k=min(8, len(library.files))):
         yield _call_tool("read_file", path=path)
         yield Reply(answer=f"{path}: delivered.")
     while True:
         yield ProviderError("529 overloaded_error: the provider refuses all requests")
+
+
+def _spends(library: Library, rng: Random) -> Script:
+    """Translate many files with a model that is too expensive for it."""
+    for path in rng.sample(library.files, k=min(60, len(library.files))):
+        yield _call_tool("deep_read", timeout=60.0, path=path)
+        yield Reply(answer=f"{path}: translated.")
+
+
+def _delivery(agent: str, task: Task, starts_after: float) -> Persona:
+    """Return an agent of the team whose provider refuses every request after a while: an incident."""
+    return Persona(
+        agent,
+        task,
+        _provider_dies,
+        starts_after,
+        600.0,
+        team="delivery",
+        repository="newsletter",
+        provider="demo-east",
+    )
 
 
 FLEET: tuple[Persona, ...] = (
@@ -129,6 +155,8 @@ FLEET: tuple[Persona, ...] = (
         _loops,
         1.0,
         240.0,
+        team="research",
+        repository="papers",
     ),
     Persona("librarian", Task("catalogue", "Catalogue the files.", turn_seconds=0.6), _healthy),
     Persona(
@@ -136,6 +164,8 @@ FLEET: tuple[Persona, ...] = (
         Task("archive", "Read everything closely.", turn_seconds=1.0, has_checkpoints=True),
         _slow,
         0.5,
+        team="research",
+        repository="papers",
         extra_tools=_deep_read,
     ),
     Persona(
@@ -151,7 +181,21 @@ FLEET: tuple[Persona, ...] = (
         _hangs,
         2.0,
         120.0,
+        team="research",
+        repository="papers",
         extra_tools=_index_everything,
     ),
-    Persona("courier", Task("deliver", "Deliver the files.", turn_seconds=1.2), _provider_dies, 2.5, 120.0),
+    Persona(
+        "translator",
+        Task("translate", "Translate the files.", turn_seconds=0.8),
+        _spends,
+        3.0,
+        240.0,
+        repository="website",
+        model=LARGE_MODEL,
+        extra_tools=_deep_read,
+    ),
+    _delivery("courier", Task("deliver", "Deliver the files.", turn_seconds=1.2), 2.5),
+    _delivery("dispatcher", Task("plan", "Plan the deliveries.", turn_seconds=1.2), 2.7),
+    _delivery("mailroom", Task("sort", "Sort the files.", turn_seconds=1.2), 2.9),
 )

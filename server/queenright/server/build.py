@@ -103,6 +103,7 @@ async def build(
     registry: CollectorRegistry | None = None,
     tracer: Tracer | None = None,
     may_deliver: Callable[[], bool] = lambda: True,
+    can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
 ) -> Service:
     """
@@ -114,6 +115,7 @@ async def build(
         registry: Where the metrics are registered.
         tracer: Makes the service's own spans.
         may_deliver: Whether this process may deliver notifications; see ``Outbox``.
+        can_receive: Whether agents can send telemetry; see ``EventPipeline.is_listening``.
         open_store: Opens the store at a URL, in a thread.
 
     Raises:
@@ -132,6 +134,7 @@ async def build(
             registry=registry or CollectorRegistry(),
             tracer=tracer or trace.get_tracer("queenright"),
             may_deliver=may_deliver,
+            can_receive=can_receive,
         )
     except BaseException:
         await store.close()
@@ -146,6 +149,7 @@ def _build(
     registry: CollectorRegistry,
     tracer: Tracer,
     may_deliver: Callable[[], bool],
+    can_receive: Callable[[], bool],
 ) -> Service:
     health_settings = settings.health_monitoring
     stopping = asyncio.Event()
@@ -258,6 +262,7 @@ def _build(
         worker_series=worker_series,
         feed=feed,
         arrivals=ArrivalLog(settings.storage / "arrivals"),
+        can_receive=can_receive,
         reads_step_logs=bool(settings.step_logs),
         stopping=stopping,
         clock=clock,

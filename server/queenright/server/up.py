@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from queenright.alerting.export import rule_links
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
-from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICE, SCRIPTED_MODEL, Fleet
+from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICES, HOOK_AGENT, Fleet, HookClient
 from queenright.health.event_log import read_history
 from queenright.health.store import Store
 from queenright.instrumentation.counts import format_count
@@ -73,9 +73,19 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
         "rules": {"bad_steps": {"error_budget": 0.5}},
     },
 }
-"""Defaults of the demo: minutes become seconds. A setting that was made takes precedence."""
+"""Clock of the demo: minutes become seconds. A setting that was made takes precedence."""
 
-_DEMO_PRICES: Final = {SCRIPTED_MODEL: Price(*DEMO_PRICE)}
+UP_DEFAULTS: Final[dict[str, Any]] = {
+    "health_monitoring": DEMO_DEFAULTS["health_monitoring"]
+    | {
+        "intervention": {"quiet_seconds": 20, "permission": {"wait_seconds": 1800}},
+        # Only the expensive demo agent reaches it.
+        "spending": {"run_usd": 2, "brake": "approval", "dry_run": False},
+    }
+}
+"""Defaults of `queenright up` with the demo: its clock, and what a person decides."""
+
+_DEMO_PRICES: Final = {model: Price(*price) for model, price in DEMO_PRICES.items()}
 
 
 def with_examples(folder: Path = Path()) -> dict[str, Any]:
@@ -276,9 +286,21 @@ class IntakeApps:
 
 
 async def make_intake_apps(
-    service: Service, *, prices: Prices | None = None, forwarder: Forwarder | None = None
+    service: Service,
+    *,
+    prices: Prices | None = None,
+    forwarder: Forwarder | None = None,
+    keep_hook: Callable[[str, bytes], Awaitable[None]] | None = None,
 ) -> IntakeApps:
-    """Return the receivers of OTLP and hooks, with the runs that were open before a restart."""
+    """
+    Return the receivers of OTLP and hooks, with the runs that were open before a restart.
+
+    Args:
+        service: The service.
+        prices: Prices of models, beside the known ones.
+        forwarder: Sends OTLP requests on.
+        keep_hook: Keeps a hook call that cannot be stored now; see ``HookReceiver``.
+    """
     assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
     events = await service.store.read(
         lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
@@ -300,6 +322,7 @@ async def make_intake_apps(
         service.intake,
         clock=service.clock,
         registry=service.registry,
+        keep=keep_hook,
     )
     return IntakeApps(receiver, hooks)
 
@@ -429,8 +452,11 @@ async def up(
                 say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
                 await end_former_demo_runs(running.service)
                 fleet.start()
+                hooks = HookClient(running.otlp_url, token=running.own_token)
+                hooks.start()
                 await _start_asking_agent(running.service)
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
+                stack.push_async_callback(asyncio.to_thread, hooks.stop)
             yield running
 
 
@@ -500,6 +526,7 @@ async def run_service(
     registry: CollectorRegistry | None = None,
     hold_outbox: bool = False,
     may_deliver: Callable[[], bool] = lambda: True,
+    can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
 ) -> AsyncIterator[Service]:
     """
@@ -516,6 +543,7 @@ async def run_service(
         registry=registry,
         tracer=provider.get_tracer("queenright"),
         may_deliver=may_deliver,
+        can_receive=can_receive,
         open_store=open_store,
     )
     if hold_outbox:
@@ -567,7 +595,11 @@ async def end_former_demo_runs(service: Service) -> None:
 
     They have not completed, so the failed runs before them still count.
     """
-    demo_runs = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
+    demo_runs = [
+        health.vitals
+        for health in service.workers()
+        if health.vitals.framework == DEMO_FRAMEWORK or health.vitals.agent_id == HOOK_AGENT
+    ]
     await service.ingest(
         [
             AgentEvent(

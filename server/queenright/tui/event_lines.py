@@ -73,4 +73,4 @@ def feed_line(event: Event) -> EventLine | None:
     kind, text = describe_event(event.type, event.agent_id, event.data)
     if event.type == "worker_escalation_ticket" and kind == "ticket":
         kind = str(event.data["ticket"]["severity"])
-    return EventLine(clock_time(event.at), kind, clip(text, _MAX_LENGTH))
+    return EventLine(clock_time(event.time), kind, clip(text, _MAX_LENGTH))

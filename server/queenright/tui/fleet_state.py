@@ -208,7 +208,7 @@ class FleetState:
 
     def _count_activity(self, event: Event) -> None:
         counts = self._activity.setdefault(event.agent_id, deque(maxlen=_MAX_BUCKETS))
-        number = int(event.at // BUCKET_SECONDS)
+        number = int(event.time // BUCKET_SECONDS)
         if counts and counts[-1][0] == number:
             counts[-1] = (number, counts[-1][1] + 1)
         elif not counts or counts[-1][0] < number:
@@ -219,7 +219,7 @@ class FleetState:
             if (worker.agent_id, worker.session_id) == (event.agent_id, event.session_id):
                 changes = {
                     "state": str(event.data["to"]),
-                    "state_since": event.at,
+                    "state_since": event.time,
                     "reason": str(event.data.get("reason") or ""),
                 }
                 self.workers[index] = worker.model_copy(update=changes)

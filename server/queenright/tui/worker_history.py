@@ -49,7 +49,7 @@ class WorkerHistory:
         if event.agent_id != self.agent_id:
             return False
         if event.type == "health_state_changed":
-            self.states.append((event.at, str(event.data["to"])))
+            self.states.append((event.time, str(event.data["to"])))
         elif event.type == "step_completed":
             last = self.bad_steps[-1] if self.bad_steps else 0
             self.bad_steps.append(_next_bad(last, str(event.data.get("verdict") or ""), event.data))

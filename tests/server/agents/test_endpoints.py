@@ -244,6 +244,24 @@ async def test_question_accepts_one_answer(home: House) -> None:
     assert (await home.over("guide", run))["outputs"] == {"greeting": f"{first}: all about bees"}
 
 
+async def test_chat_answers_the_named_question_or_nothing(home: House) -> None:
+    run, session = await home.begun()
+    waiting = home.service.agents.get("guide").runtime.waiting_nodes()
+    [question] = [node for node in waiting if node.session_id == session]
+    answer = {"message": "Ada", "question_id": question.question_id}
+    chat = "/api/agents/guide/chat"
+
+    other = await home.ask("POST", chat, json=answer | {"question_id": "another"}, status=409)
+    given = await home.ask("POST", chat, json=answer)
+    ended = await home.over("guide", run)
+    late = await home.ask("POST", chat, json=answer, status=409)
+
+    assert "not open any more" in other["title"]
+    assert (given["status"], given["session_id"]) == ("injected", session)
+    assert ended["outputs"] == {"greeting": "Ada: all about bees"}
+    assert "this answer was not sent" in late["title"]
+
+
 async def test_post_api_agents__id__inject_with_several_runs_requires_the_session(home: House) -> None:
     """B40: no caller gets the response of another."""
     [_, one], [_, two] = await home.begun(), await home.begun()

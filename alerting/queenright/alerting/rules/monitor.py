@@ -14,6 +14,8 @@ from queenright.instrumentation import names
 FILE: Final = "monitor.yml"
 _JUDGE_MINIMUM_CHECKS: Final = 4
 """With fewer checks, a single failure would be a large share."""
+_EXPORTERS_RETRY: Final = "3m"
+"""After an outage agents look silent until their exporters have retried; Alertmanager inhibits that."""
 _BY_SERVICE: Final = "by (job, instance)"
 """Per service instance, so that healthy instances do not hide a failing one."""
 
@@ -23,6 +25,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     rules = (
         _down(selectors),
         _blind(settings, selectors),
+        _not_listening(selectors),
         *_judge(settings, selectors),
         *_budget(selectors),
         *_deliveries(selectors),
@@ -61,9 +64,11 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
     window = max(5 * interval, MIN_WINDOW)
     return Alert(
         name="QueenrightMonitorBlind",
-        why="The gauge keeps its value when sweeps stop, so the number of sweeps is checked as well.",
-        expr=f"(sum {_BY_SERVICE} ({evaluated}) == 0 and {alive})\nor\n"
-        f"(sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})",
+        why="The gauge keeps its value when sweeps stop, so the number of sweeps is checked as well. They "
+        "pause while telemetry cannot arrive: then QueenrightNotListening fires.",
+        expr=f"(sum {_BY_SERVICE} ({evaluated}) == 0 and {alive}\nor\n"
+        f"sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})\n"
+        f"unless on (job, instance) {select(selectors, names.LISTENING)} == 0",
         for_=duration(2 * interval),
         keep_firing_for="1m",
         severity="critical",
@@ -74,6 +79,25 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         f"{duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
         reason="a monitor that is up but evaluates nothing looks like a healthy fleet",
+        dashboard="queenright-monitor",
+    )
+
+
+def _not_listening(selectors: Selectors) -> Alert:
+    stream_down = f"max by (job, instance) ({select(selectors, names.CLUSTER_STREAM_UP)}) == 0"
+    return Alert(
+        name="QueenrightNotListening",
+        why="Without NATS, QueenrightClusterStreamDown fires instead.",
+        expr=f"max {_BY_SERVICE} ({select(selectors, names.LISTENING)}) == 0\n"
+        f"unless on (job, instance) {stream_down}",
+        for_="1m",
+        keep_firing_for=_EXPORTERS_RETRY,
+        severity="critical",
+        summary="Queenright cannot store telemetry.",
+        description="{{ $labels.instance }} refuses telemetry because its database cannot be written. Until "
+        "it can, no agent is judged by its silence.",
+        threshold="one minute without a successful write",
+        reason="exporters keep only so much, and nobody is notified about agents while this lasts",
         dashboard="queenright-monitor",
     )
 
@@ -317,7 +341,7 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         name="QueenrightClusterStreamDown",
         expr=f"count by (job) ({select(selectors, names.CLUSTER_STREAM_UP)} == 0)",
         for_="1m",
-        keep_firing_for="1m",
+        keep_firing_for=_EXPORTERS_RETRY,
         severity="critical",
         summary="NATS does not take telemetry.",
         description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} cannot publish to NATS, and '

@@ -34,9 +34,26 @@ interface Asked {
   what: 'stop' | 'approve' | Decision
 }
 
+/** A reply that is being written. */
+interface Draft {
+  item: AttentionItem
+  text: string
+}
+
+/** An item, and of a waiting agent the question. */
+const keyOf = ({ item_id, kind, incarnation_id, question_id, since }: AttentionItem): string => (kind === 'question' ? `${item_id} ${incarnation_id} ${question_id || since}` : item_id)
+
 /** What needs a person, with its answers. `isOnly`: it is what the page is for, and says so when there is nothing. */
 export function NeedsYou({ list: { items, total }, isOnly = false }: { list: AttentionList; isOnly?: boolean }) {
   const [asked, setAsked] = useState<Asked | null>(null)
+  const [drafts, setDrafts] = useState<readonly Draft[]>([])
+  const write = (item: AttentionItem, text: string): void => {
+    setDrafts((before) => [...before.filter((draft) => keyOf(draft.item) !== keyOf(item)), ...(text ? [{ item, text }] : [])])
+  }
+  const open = new Set(items.map(keyOf))
+  // A reply that was being written stays, with what happened, when its question is not open any more.
+  const left = drafts.filter((draft) => !open.has(keyOf(draft.item)))
+  const textOf = (item: AttentionItem): string => drafts.find((draft) => keyOf(draft.item) === keyOf(item))?.text ?? ''
   const list = useRef<HTMLUListElement>(null)
   const hasFocus = useRef(false)
   const shown = items.map((item) => item.item_id).join()
@@ -46,7 +63,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
   }, [shown])
   return (
     <>
-      {(isOnly || total > 0) && (
+      {(isOnly || total > 0 || left.length > 0) && (
         <Panel title={total ? `Needs you (${count(total)})` : 'Needs you'}>
           <ul
             className="attention"
@@ -59,11 +76,11 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
               if (relatedTarget || (target.isConnected && !target.matches(':disabled'))) hasFocus.current = false
             }}
           >
-            {items.map((item) => (
-              <Item key={item.item_id} item={item} ask={(what) => setAsked({ item, what })} />
+            {[...items, ...left.map((draft) => draft.item)].map((item) => (
+              <Item key={keyOf(item)} item={item} isOpen={open.has(keyOf(item))} draft={textOf(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
             ))}
             {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
-            {!total && (
+            {!total && !left.length && (
               <li className="calm">
                 <svg width="22" height="22" viewBox="0 0 22 22" fill="none" stroke="currentColor" strokeWidth="2" aria-hidden="true">
                   <circle cx="11" cy="11" r="9.5" />
@@ -88,7 +105,15 @@ function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onCl
   return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} isOpen={isOpen} onClose={onClose} />
 }
 
-function Item({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) => void }) {
+interface ItemProps {
+  item: AttentionItem
+  isOpen: boolean
+  draft: string
+  write: (text: string) => void
+  ask: (what: Asked['what']) => void
+}
+
+function Item({ item, isOpen, draft, write, ask }: ItemProps) {
   const mayAct = useQuery(callerQuery).data?.may_act
   const [lead, rest] = distinct([
     // The queen's words about a ticket begin with its cause.
@@ -114,7 +139,7 @@ function Item({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) =
           )}
           <span className="kind">
             {item.severity ? `${item.severity} ` : ''}
-            {KINDS[item.kind]}
+            {isOpen ? KINDS[item.kind] : 'asked you'}
             {item.tool ? `: ${item.tool}` : ''}
           </span>
           <span className="muted" style={{ fontWeight: 400 }}>
@@ -145,7 +170,7 @@ function Item({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) =
         )}
         {item.deadline && <Deadline at={item.deadline} kind={item.kind} />}
       </div>
-      {mayAct === undefined ? <span /> : mayAct ? <Answers item={item} ask={ask} /> : <ReadOnly />}
+      {mayAct === undefined ? <span /> : !mayAct ? <ReadOnly /> : item.kind === 'question' ? <Reply item={item} isOpen={isOpen} text={draft} write={write} /> : <Answers item={item} ask={ask} />}
     </li>
   )
 }
@@ -177,7 +202,6 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
-  if (item.kind === 'question') return <Reply key={`${item.incarnation_id} ${item.since}`} item={item} />
   const busy = permission.isPending || deny.isPending || acknowledge.isPending
   return (
     <div className="acts">
@@ -237,14 +261,13 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
   )
 }
 
-function Reply({ item }: { item: AttentionItem }) {
-  const [text, setText] = useState('')
+function Reply({ item, isOpen, text, write }: Omit<ItemProps, 'ask' | 'draft'> & { text: string }) {
   const input = useRef<HTMLInputElement>(null)
   const reply = useAct(async (content: string) => {
-    setText('')
+    write('')
     input.current?.focus()
     await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, question_id: item.question_id || null, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {
-      setText((newer) => newer || content)
+      write(input.current?.value || content)
       throw error
     })
     return `Sent your reply to ${item.agent_id}.`
@@ -255,13 +278,22 @@ function Reply({ item }: { item: AttentionItem }) {
       className="reply"
       onSubmit={(event) => {
         event.preventDefault()
-        if (text.trim() && !reply.isPending) reply.mutate(text.trim())
+        if (isOpen && text.trim() && !reply.isPending) reply.mutate(text.trim())
       }}
     >
-      <input ref={input} className="input" aria-label={`Reply to ${item.agent_id}`} placeholder="Reply" value={text} onChange={(event) => setText(event.target.value)} />
-      <Button small type="submit" look="primary" isDisabled={reply.isPending || !text.trim()}>
-        Reply
-      </Button>
+      <input ref={input} className="input" aria-label={`Reply to ${item.agent_id}`} placeholder="Reply" value={text} readOnly={!isOpen} onChange={(event) => write(event.target.value)} />
+      {isOpen ? (
+        <Button small type="submit" look="primary" isDisabled={reply.isPending || !text.trim()}>
+          Reply
+        </Button>
+      ) : (
+        <>
+          <Button small onPress={() => write('')}>
+            Discard
+          </Button>
+          <p role="status">The question is not open any more: it was answered elsewhere, or the run ended. Your reply was not sent.</p>
+        </>
+      )}
     </form>
   )
 }

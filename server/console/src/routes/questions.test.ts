@@ -1,9 +1,8 @@
 import { expect, test } from 'vitest'
 import type { MessageRow } from '../api/schema'
-import { askingCalls, openQuestion, questionIn } from './questions'
+import { askingCalls, questionIn } from './questions'
 
 const ask = (text: string) => ({ id: 'c1', name: 'ask_user', arguments: text })
-const message = (role: MessageRow['role'], tool_calls = [] as ReturnType<typeof ask>[]): MessageRow => ({ conversation: 'desk', seq: 1, at: 0, kind: 'user', role, text: '', tool_calls, tool_call_id: '' })
 
 test('a call of ask_user is a question', () => {
   expect(questionIn(ask('{"question": " Which one? "}'))).toBe('Which one?')
@@ -12,9 +11,7 @@ test('a call of ask_user is a question', () => {
   expect(questionIn(ask('{"question": "Wh'))).toBeUndefined()
 })
 
-test('a question is open until somebody writes', () => {
-  const asking = message('assistant', [ask('{"question": "Which one?"}')])
-  expect(openQuestion([message('user'), asking, message('tool')])).toBe('Which one?')
-  expect(openQuestion([asking, message('tool'), message('user')])).toBeUndefined()
-  expect(askingCalls([asking, message('tool')])).toEqual(new Set(['c1']))
+test('the results of questions say nothing', () => {
+  const asking: MessageRow = { conversation: 'desk', seq: 1, at: 0, kind: 'user', role: 'assistant', text: '', tool_calls: [ask('{"question": "Which one?"}')], tool_call_id: '' }
+  expect(askingCalls([asking])).toEqual(new Set(['c1']))
 })

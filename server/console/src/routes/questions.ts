@@ -11,12 +11,6 @@ export function questionIn({ name, arguments: text }: { name: string; arguments:
   }
 }
 
-/** The question that waits for an answer: nobody wrote after it. */
-export function openQuestion(messages: readonly MessageRow[]): string | undefined {
-  const last = messages.findLast((message) => message.role !== 'tool')
-  return last?.role === 'assistant' ? last.tool_calls.map(questionIn).find(Boolean) : undefined
-}
-
 /** Ids of the calls of `ask_user`: their results say nothing. */
 export const askingCalls = (messages: readonly MessageRow[]): ReadonlySet<string> =>
   new Set(messages.flatMap((message) => message.tool_calls.filter((call) => questionIn(call)).map((call) => call.id)))

@@ -4,7 +4,7 @@ import { queryOptions, useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useEffect, useRef, useState } from 'react'
 import { data, DELETE, GET, POST } from '../api/client'
-import { callerQuery } from '../api/queries'
+import { attentionOfQuery, callerQuery } from '../api/queries'
 import type { AgentSlot, DiscoveredAgent, EntryPoint, MessageRow } from '../api/schema'
 import { counted, dateTime, words } from '../format'
 import { say, useAct } from '../ui/act'
@@ -12,7 +12,7 @@ import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf }
 import { Ask } from '../ui/dialog'
 import { Graph } from './graph'
 import { fieldsOf, inputOf } from './input-form'
-import { askingCalls, openQuestion, questionIn } from './questions'
+import { askingCalls, questionIn } from './questions'
 import { QueenChat, sendOnEnter } from './queen'
 
 /** Talk with the agents that are loaded in the service, and with the queen beside any ticket. */
@@ -162,9 +162,16 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
     enabled: session !== '',
   })
   const typing = useTyping(agentId, session)
+  const attention = useQuery({ ...attentionOfQuery(agentId, session), enabled: session !== '' })
+  const question = attention.data?.items.find((item) => item.kind === 'question' && item.can_answer)
+  const asked = question?.question_id ?? ''
+  /** The question that was open when the text was begun. */
+  const [about, setAbout] = useState('')
+  const isLate = text !== '' && about !== '' && about !== asked
   const send = useAct(async (message: string) => {
     setText('')
-    const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body: { message, graph_id: graph, ...(session ? { session_id: session } : {}) } })).catch((error: unknown) => {
+    const body = { message, graph_id: graph, ...(session ? { session_id: session } : {}), ...(asked ? { question_id: asked } : {}) }
+    const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body })).catch((error: unknown) => {
       setText((newer) => newer || message)
       throw error
     })
@@ -174,7 +181,6 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   const rows = messages.data?.messages ?? []
   const count = rows.length
   const asking = askingCalls(rows)
-  const question = openQuestion(rows)
   useEffect(() => {
     end.current?.scrollIntoView({ block: 'nearest' })
   }, [count, typing])
@@ -197,11 +203,31 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
           <form
             onSubmit={(event) => {
               event.preventDefault()
-              if (text.trim() && !send.isPending) send.mutate(text.trim())
+              if (text.trim() && !send.isPending && !isLate) send.mutate(text.trim())
             }}
           >
-            <textarea className="input" rows={2} aria-label={`${question ? 'Answer' : 'Message'} to ${agentId}`} title={question} placeholder={question ? 'Your answer' : 'Message'} value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
-            <Button type="submit" look="primary" isDisabled={!text.trim() || send.isPending}>
+            {isLate && (
+              <div className="row spread late">
+                <span role="status">The question that you were answering is not open any more. Your text was not sent.</span>
+                <Button small onPress={() => setAbout(asked)}>
+                  {question ? 'Use it for the new question' : 'Use it as a message'}
+                </Button>
+              </div>
+            )}
+            <textarea
+              className="input"
+              rows={2}
+              aria-label={`${question ? 'Answer' : 'Message'} to ${agentId}`}
+              title={question?.title}
+              placeholder={question ? 'Your answer' : 'Message'}
+              value={text}
+              onChange={(event) => {
+                if (!text) setAbout(asked)
+                setText(event.target.value)
+              }}
+              onKeyDown={sendOnEnter}
+            />
+            <Button type="submit" look="primary" isDisabled={!text.trim() || send.isPending || isLate}>
               {question ? 'Answer' : 'Send'}
             </Button>
           </form>

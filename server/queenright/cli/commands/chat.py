@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
@@ -16,6 +17,7 @@ from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import local_time, strip_control
 from queenright.cli.service import with_service
 from queenright.cli.short_ids import find_ticket
+from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 _HISTORY: Final = 20
+_CONNECT_SECONDS: Final = 3.0
+"""How long a question waits for the stream of answers."""
+
+OnPiece = Callable[[int, str], object]
+"""Called with index and text of each piece of an answer; index 0 begins it again."""
 
 
 @with_service
@@ -51,8 +58,6 @@ def chat(
     is a question. The queen acts on messages that start with an order: `nudge it: TEXT`, `stop it: REASON`,
     `acknowledge`; for an admin also `restart it` and `change FILE: TEXT`.
     """
-    if not ticket.strip():
-        raise typer.BadParameter("the ticket's id is empty")
     if say is not None and not say.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --say out")
     if act and say is None:
@@ -60,8 +65,13 @@ def chat(
     row = json_values(find_ticket(service, ticket))
     talk = TicketChat(service, row["ticket_id"], by)
     if say is not None:
-        answer = talk.say(say, act=act)
-        typer.echo(json.dumps(answer, indent=2) if as_json else strip_control(answer["text"]))
+        printer = AnswerPrinter(sys.stdout)
+        is_streamed = sys.stdout.isatty() and not as_json
+        answer = talk.say(say, act=act, on_piece=printer.write if is_streamed else None)
+        if as_json:
+            typer.echo(json.dumps(answer, indent=2))
+        else:
+            printer.finish(answer["text"])
         return
     if as_json:
         for message in talk.history():
@@ -81,8 +91,8 @@ class ChatBackend(Protocol):
         """Return the newest messages, oldest first."""
         ...
 
-    def say(self, text: str) -> dict[str, Any]:
-        """Send a message and return the answer."""
+    def say(self, text: str, *, on_piece: OnPiece | None = None) -> dict[str, Any]:
+        """Send a message and return the answer; ``on_piece`` is called with what is written of it."""
         ...
 
 
@@ -100,14 +110,76 @@ class TicketChat:
         self._tickets = service.tickets
         self._ticket_id = ticket_id
         self._by = by
+        self._events = service.events
 
     def history(self) -> list[dict[str, Any]]:
         """Return the newest messages, oldest first."""
         return [json_values(message) for message in self._tickets.messages(self._ticket_id, limit=_HISTORY)]
 
-    def say(self, text: str, *, act: bool = False) -> dict[str, Any]:
+    def say(self, text: str, *, act: bool = False, on_piece: OnPiece | None = None) -> dict[str, Any]:
         """Send a message and return the answer; ``act``: the message is an order in free form."""
-        return json_values(self._tickets.chat(self._ticket_id, text, by=self._by, act=act))
+        with self._following(on_piece) if on_piece else contextlib.nullcontext():
+            return json_values(self._tickets.chat(self._ticket_id, text, by=self._by, act=act))
+
+    @contextlib.contextmanager
+    def _following(self, on_piece: OnPiece) -> Iterator[None]:
+        """Pass on the answer as it is written. The response has it as well, so a failure is no error."""
+        is_connected, is_complete, lock = threading.Event(), threading.Event(), threading.Lock()
+        stream = self._events.stream(types=("queen_answer_delta",), on_notice=lambda _: is_connected.set())
+
+        def follow() -> None:
+            with contextlib.suppress(QueenrightError):
+                for event in stream:
+                    with lock:
+                        if event.data["ticket_id"] == self._ticket_id and not is_complete.is_set():
+                            on_piece(int(event.data["index"]), str(event.data["text"]))
+            is_connected.set()
+
+        threading.Thread(target=follow, daemon=True).start()
+        is_connected.wait(_CONNECT_SECONDS)
+        try:
+            yield
+        finally:
+            with lock:
+                is_complete.set()
+            stream.close()
+
+
+class AnswerPrinter:
+    """
+    Prints an answer as it is written.
+
+    Args:
+        file: Where it is printed.
+        begin: Called before the first piece.
+    """
+
+    def __init__(self, file: IO[str], begin: Callable[[], object] = lambda: None) -> None:
+        self._file = file
+        self._begin = begin
+        self._text: str | None = None
+
+    def write(self, index: int, piece: str) -> None:
+        """Print the next piece; with index 0 the answer begins again."""
+        if self._text is None:
+            self._begin()
+        elif index == 0:
+            self._file.write("\n")
+        self._text = piece if index == 0 else (self._text or "") + piece
+        self._file.write(strip_control(piece))
+        self._file.flush()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece was printed."""
+        return self._text is not None
+
+    def finish(self, text: str) -> None:
+        """Print what is missing of the complete answer, and end the line."""
+        if self._text is not None and not text.startswith(self._text):
+            self._file.write("\n")
+            self._text = None
+        self._file.write(strip_control(text.removeprefix(self._text or "")) + "\n")
 
 
 def converse(
@@ -172,15 +244,26 @@ def show_messages(console: Console, messages: Iterable[Mapping[str, Any]]) -> No
 def _ask(console: Console, talk: ChatBackend, question: str) -> None:
     from queenright.client.errors import RequestRejectedError
 
+    status = console.status("the queen is thinking")
+
+    def begin() -> None:
+        status.stop()
+        console.print("[bold yellow]queen[/bold yellow]")
+
+    printer = AnswerPrinter(console.file, begin)
     try:
-        with console.status("the queen is thinking"):
-            answer = talk.say(question)
+        with status:
+            answer = talk.say(question, on_piece=printer.write if console.is_terminal else None)
     except RequestRejectedError as refused:
         from rich.markup import escape
 
         console.print(f"[red]{escape(strip_control(str(refused)))}[/red]\n")
         return
-    show_messages(console, [answer])
+    if printer.has_begun:
+        printer.finish(answer["text"])
+        console.print()
+    else:
+        show_messages(console, [answer])
 
 
 def _prompt() -> str:

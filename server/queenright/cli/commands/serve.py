@@ -38,11 +38,11 @@ def up(
     """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
     from queenright.cli.jobs.service import check_up, run_up
     from queenright.server.settings import load_settings
-    from queenright.server.up import DEMO_DEFAULTS, UpOptions, with_examples
+    from queenright.server.up import UP_DEFAULTS, UpOptions, with_examples
 
     settings = load_settings(
         config,
-        defaults=(DEMO_DEFAULTS if demo else {}) | with_examples(),
+        defaults=(UP_DEFAULTS if demo else {}) | with_examples(),
         **settings_overrides(storage, port, otlp_port, otlp_forward),
     )
     if check:

@@ -87,6 +87,19 @@ class ClusterFront:
         except MessageTooLargeError as error:
             raise RejectedRequestError(413, RESOURCE_EXHAUSTED, str(error)) from None
 
+    async def keep_hook(self, path: str, body: bytes) -> None:
+        """
+        Publish a hook call that cannot be stored now; the owner stores it later.
+
+        Args:
+            path: Its path, with the query.
+            body: Its body.
+
+        Raises:
+            StreamUnavailableError, MessageTooLargeError: It was not published.
+        """
+        await self._stream.publish(path, body, is_unique=False)
+
     async def api(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the API and the console: here if this member is the owner, else there."""
         if self.apps is not None:
@@ -119,7 +132,7 @@ class ClusterFront:
         if body and scope["method"] == "POST" and scope["path"] in CLIENT_BY_PATH:
             query = scope.get("query_string", b"").decode("latin-1")
             try:
-                await self._stream.publish(f"{scope['path']}?{query}", body, is_unique=False)
+                await self.keep_hook(f"{scope['path']}?{query}", body)
             except (StreamUnavailableError, MessageTooLargeError) as error:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
         await JSONResponse({})(scope, receive, send)

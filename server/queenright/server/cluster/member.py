@@ -190,6 +190,7 @@ class ClusterMember:
                         self.ports.settings,
                         self.ports.otlp_url,
                         may_deliver=lambda: self._lease.is_valid,
+                        can_receive=lambda: self._stream.is_available,
                         open_store=partial(self._open_store, asyncio.get_running_loop()),
                     )
                 )
@@ -227,7 +228,7 @@ class ClusterMember:
             await asyncio.sleep(RENEWAL_SECONDS)
 
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
-        intake = await make_intake_apps(service)
+        intake = await make_intake_apps(service, keep_hook=self.front.keep_hook)
         service.registry.register(self._metrics)
         app = create_app(
             service, bound=self.ports.api.getsockname()[0], access=self.ports.access, cluster_state=self

@@ -94,6 +94,8 @@ class ServiceMetrics:
             self.telemetry_dropped.labels(signal)
         self.evaluated = 0
         """The number of workers that the last sweep evaluated."""
+        self.is_listening = True
+        """Whether telemetry can arrive and be stored."""
         registry.register(
             _FleetCollector(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name))
         )
@@ -191,7 +193,9 @@ class _FleetCollector(Collector):
         """Return empty families, so that registering does not read the workers."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
         families = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
-        return [gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED)]
+        return [
+            gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED, names.LISTENING)
+        ]
 
     def collect(self) -> Iterator[Metric]:
         """Yield agents by state and finding, each agent's state and its start, and the evaluated workers."""
@@ -257,6 +261,9 @@ class _FleetCollector(Collector):
         evaluated = gauge_family(names.WORKERS_EVALUATED)
         evaluated.add_metric([], self._metrics.evaluated)
         yield evaluated
+        listening = gauge_family(names.LISTENING)
+        listening.add_metric([], self._metrics.is_listening)
+        yield listening
 
 
 def render_families(families: Iterable[Metric], content_type: str) -> bytes:

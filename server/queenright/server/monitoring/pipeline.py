@@ -37,7 +37,7 @@ from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.monitoring.log_replay import ReplayedLog
 from queenright.server.monitoring.remediation import Remediation
-from queenright.server.ops.arrivals import ArrivalLog
+from queenright.server.ops.arrivals import ArrivalLog, Gap
 from queenright.server.stream.feed import Feed
 
 _log = logging.getLogger(__name__)
@@ -86,6 +86,8 @@ class EventPipeline:
     worker_series: WorkerSeries
     feed: Feed
     arrivals: ArrivalLog
+    can_receive: Callable[[], bool]
+    """Whether agents can send telemetry, as far as the service does not know it itself."""
     reads_step_logs: bool
     stopping: asyncio.Event
     """Set when the service stops: no further intervention starts."""
@@ -94,6 +96,9 @@ class EventPipeline:
     """Findings and states that are not published yet."""
     _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _listened_at: float | None = field(default=None, init=False)
+    """When telemetry could last arrive, while it cannot; else None."""
+    _checked_at: float | None = field(default=None, init=False)
     _live: set[WorkerKey] = field(default_factory=set, init=False)
     """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
     _is_reading_step_log: bool = field(default=False, init=False)
@@ -167,6 +172,7 @@ class EventPipeline:
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
             )
         now = self.clock()
+        self.is_listening(now)
         self.arrivals.record_events(events, now)
         if not self.monitor.settings.enabled:
             return
@@ -275,10 +281,32 @@ class EventPipeline:
 
     def close(self) -> None:
         """Record when the service stopped."""
-        self.arrivals.write_alive(self.clock(), at_once=True)
+        now = self.clock()
+        if self.is_listening(now):
+            self.arrivals.write_alive(now, at_once=True)
         self.arrivals.close()
 
     # -- time -----------------------------------------------------------------------------------
+
+    def is_listening(self, now: float) -> bool:
+        """
+        Return whether telemetry can arrive and be stored.
+
+        While it cannot, a silence means nothing. Once it can again, the time in between is excluded from
+        every age, as after a restart.
+        """
+        if self.store.is_writable and self.can_receive():
+            since, self._listened_at = self._listened_at, None
+            if since is not None and since < now:
+                _log.info("telemetry can arrive again after %.0f s, which count as no silence", now - since)
+                self.monitor.exclude_outage(since, now)
+                self.remediation.handle_clock_jump(now, now - since)
+                self.arrivals.record_gap(Gap("away", since, now))
+            self._checked_at = now
+        elif self._listened_at is None:
+            self._listened_at = now if self._checked_at is None else self._checked_at
+        self.metrics.is_listening = self._listened_at is None
+        return self.metrics.is_listening
 
     async def advance(self, now: float, limit: int) -> None:
         """Evaluate at most ``limit`` workers whose deadline has passed, and publish the results."""

@@ -14,6 +14,7 @@ from queenright.runtime.events import Clock
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.monitoring.pipeline import EventPipeline
 from queenright.server.monitoring.remediation import Remediation
+from queenright.server.ops.arrivals import Gap
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class Scheduler:
             if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
                 self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
+            if not self.pipeline.is_listening(now):
+                continue
             try:
                 await self.pipeline.advance(now, _DUE_BATCH)
                 await self.tickets.settle(now)
@@ -67,18 +70,21 @@ class Scheduler:
         """Correct every age for a jump of the clock by ``by`` seconds."""
         self.monitor.handle_clock_jump(now)
         self.remediation.handle_clock_jump(now, by)
-        self.pipeline.arrivals.record_clock_jump(now - by, now)
+        self.pipeline.arrivals.record_gap(Gap("jump", now - by, now))
 
     def _pause(self) -> float:
         parts = (self.monitor, self.tickets, self.remediation)
         deadlines = [deadline for part in parts if (deadline := part.next_deadline()) is not None]
-        if not deadlines:
+        if not deadlines or not self.pipeline.is_listening(self.clock()):
             return _MAX_SLEEP_SECONDS
         return min(max(min(deadlines) - self.clock(), _MIN_SLEEP_SECONDS), _MAX_SLEEP_SECONDS)
 
     async def run_sweeps(self) -> None:
         """Evaluate every worker periodically, in case a deadline was missed, until cancelled."""
         while True:
+            if not self.pipeline.is_listening(self.clock()):
+                await asyncio.sleep(_MAX_SLEEP_SECONDS)
+                continue
             began = time.perf_counter()
             try:
                 evaluated = await self.sweep()

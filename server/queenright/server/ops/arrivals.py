@@ -40,7 +40,7 @@ class ArrivalMark:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From ``start`` to ``end`` the service was down, or its clock jumped."""
+    """From ``start`` to ``end`` the service was down or nothing could arrive, or its clock jumped."""
 
     kind: Literal["away", "jump"]
     start: float
@@ -117,11 +117,11 @@ class ArrivalLog:
         self._write(_HEAD.format(now).encode(), 0)
         self.alive_until = now
 
-    def record_clock_jump(self, before: float, now: float) -> None:
-        """Write that the clock jumped or the host slept."""
-        self.write_alive(before, at_once=True)
-        self._append([Gap("jump", before, now)])
-        self.write_alive(now)
+    def record_gap(self, gap: Gap) -> None:
+        """Write that nothing could arrive, or that the clock jumped."""
+        self.write_alive(gap.start, at_once=True)
+        self._append([gap])
+        self.write_alive(gap.end)
 
     def close(self) -> None:
         """Close the file."""

@@ -129,7 +129,7 @@ class Timeline:
     Upper bounds of each row's arrival: never later than the known time of a later row.
 
     Args:
-        moments: Rows, and times at which they were in the log; ascending between two ``gaps``.
+        moments: Rows, and the times at which they arrived; ascending between two ``gaps``.
         gaps: Rows, and the gaps that follow them.
         end: The latest possible time.
     """
@@ -137,6 +137,8 @@ class Timeline:
     def __init__(
         self, moments: Iterable[tuple[int, float]], gaps: Iterable[tuple[int, Gap]], end: float
     ) -> None:
+        moments = list(moments)
+        self._known = {seq for seq, _ in moments}
         self._gaps = deque(sorted(gaps, key=lambda entry: entry[0]))
         times = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
         self._moments = deque(_lower_to_later(times, [(seq, gap.start) for seq, gap in self._gaps], end))
@@ -156,20 +158,17 @@ class Timeline:
 
     def at(self, seq: int, time: float) -> float:
         """Return the time at which to replay an event whose sender's time is ``time``."""
-        if self._advance_to(seq):
-            self.now = max(self.now, self.earliest)
-            return self.now
+        self._advance_to(seq - 1)
         latest = self._moments[0][1] if self._moments else self._end
+        if seq in self._known:
+            self.earliest = time = latest
         self.now = max(self.now, self.earliest, min(time, latest))
         return self.now
 
-    def _advance_to(self, seq: int) -> bool:
-        """Drop the known times up to row ``seq``; return whether one is of that row."""
-        exact = False
+    def _advance_to(self, seq: int) -> None:
+        """Drop the known times up to row ``seq``."""
         while self._moments and self._moments[0][0] <= seq:
-            last, self.earliest = self._moments.popleft()
-            exact = exact or last == seq
-        return exact
+            _, self.earliest = self._moments.popleft()
 
 
 def _lower_to_later(

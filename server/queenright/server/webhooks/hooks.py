@@ -25,6 +25,7 @@ from queenright.health.interventions.instructions import (
 )
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.target import Target
+from queenright.health.store import StoreError
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import Clock
@@ -82,6 +83,7 @@ class HookReceiver:
         intake: The statistics of senders.
         clock: Seconds since the epoch.
         registry: The registry for ``queenright_hook_calls_total``.
+        keep: Keeps a call that cannot be stored now, by its path with query and its body; see ``store_call``.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class HookReceiver:
         *,
         clock: Clock,
         registry: CollectorRegistry,
+        keep: Callable[[str, bytes], Awaitable[None]] | None = None,
     ) -> None:
         self._ingest = ingest
         self._assembler = assembler
@@ -101,6 +104,7 @@ class HookReceiver:
         self._permissions = permissions
         self._intake = intake
         self._clock = clock
+        self._keep = keep
         self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
         metric = names.HOOK_CALLS
@@ -281,7 +285,14 @@ class HookReceiver:
             source.unused[Unused.NO_AGENT_WORK] = 1
             self._intake.add(sources, now)
             return {}
-        await self._store(observation, now, self._ingest)
+        try:
+            await self._store(observation, now, self._ingest)
+        except StoreError as error:
+            if self._keep is None:
+                raise
+            _log.warning("a hook call waits in the stream: %s", error)
+            await self._keep(f"{PREFIX}{client.name}?{query.decode('latin-1')}", body)
+            return {}
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
         # The client may also ask at the terminal, and continues once it has an answer there.

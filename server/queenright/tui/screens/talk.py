@@ -211,7 +211,7 @@ class TalkScreen(AppScreen):
             case "switch_graph" | "add_graph" | "remove_graph":
                 self.run_in_background(self._refresh_graphs)
             case "unload":
-                self.conversation.add_note(f"{self.agent_id} was unloaded by {event.data['by']}", event.at)
+                self.conversation.add_note(f"{self.agent_id} was unloaded by {event.data['by']}", event.time)
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the conversation."""

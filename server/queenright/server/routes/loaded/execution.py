@@ -17,6 +17,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
+from queenright.runtime.nodes.event_loop import QuestionAnsweredError
 from queenright.runtime.storage.session_store import SessionNotFoundError
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.dependencies import ServiceDep
@@ -87,6 +88,10 @@ class Chat(Body):
     session_id: Annotated[OptionalName, Field(description="Only in this session, if several nodes wait.")] = (
         None
     )
+    question_id: Annotated[
+        OptionalName,
+        Field(description="Only as the answer to this question, of `GET /api/attention`."),
+    ] = None
 
 
 class Inject(Body):
@@ -239,16 +244,28 @@ async def chat_with_agent(log: OperatorLogDep, slot: SlotDep, body: Chat) -> api
     """
     Send a message to an agent: to a node that waits for its user, else to a new run.
 
-    If several nodes wait, one of the active graph receives it; `session_id` chooses another.
+    If several nodes wait, one of the active graph receives it; `session_id` chooses another. 409 also if the
+    question of `question_id` is not open.
     """
     graph = graph_of(slot, body.graph_id)
     for node in slot.runtime.waiting_nodes():
         if body.graph_id not in (None, node.graph_id) or body.session_id not in (None, node.session_id):
             continue
-        injected = await _inject(slot, node.node_id, body.message, node.graph_id, node.session_id)
+        if body.question_id not in (None, node.question_id):
+            continue
+        injected = await _inject(
+            slot,
+            node.node_id,
+            body.message,
+            node.graph_id,
+            node.session_id,
+            question_id=body.question_id,
+        )
         if injected is not None:  # it still runs
             await log.write_result("chat", slot.id, injected, injected.node_id)
             return injected
+    if body.question_id is not None:
+        raise QuestionAnsweredError(None)
     entry_point = entry_point_of(graph, None)
     started = await _start(
         slot, graph, entry_point, _message_input(graph, entry_point, body.message), body.session_id
