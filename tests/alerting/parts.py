@@ -29,7 +29,6 @@ def ticket(**changes: Any) -> EscalationTicket:
         "worker_trace_id": "",
         "worker_span_id": "",
         "ticket_id": "ticket-1",
-        "created_at": "2027-01-15T08:00:00.000+00:00",
         "severity": Severity.HIGH,
         "cause": "the same call again and again",
         "judge_reasoning": "It repeats search(hive).",

@@ -19,7 +19,6 @@ from queenright.health.tickets import (
     TicketStatusError,
     WorkerFacts,
     fingerprint,
-    iso,
     mismatches,
     parse_draft,
 )
@@ -63,7 +62,6 @@ def ticket(status: TicketStatus = TicketStatus.OPEN, **fields: Any) -> Escalatio
             **dict(facts()),
             **GOOD,
             "ticket_id": "t1",
-            "created_at": iso(100.0),
             "severity": Severity.HIGH,
             "kind": LOOP,
             "fingerprint": fingerprint("bee", "s1", "researcher", LOOP),
@@ -247,6 +245,15 @@ def test_a_ticket_is_the_same_after_being_stored() -> None:
     one = ticket(notified_severity=Severity.HIGH, triage_decision="intervene", related_kinds=(STORM,))
 
     assert EscalationTicket.model_validate_json(one.model_dump_json()) == one
+
+
+def test_stored_ticket_with_a_text_as_created_at_is_read() -> None:
+    one = ticket()
+    stored = one.model_dump(mode="json") | {"created_at": "1970-01-01T00:01:40.000+00:00"}
+
+    read = EscalationTicket.model_validate_json(json.dumps(stored))
+
+    assert read.created_at == one.first_seen
 
 
 # -- the life of a ticket -------------------------------------------------------------------------

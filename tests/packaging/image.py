@@ -33,14 +33,18 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @dataclass(frozen=True, slots=True)
 class Buildah:
-    """buildah with images, containers and settings in a folder of its own."""
+    """
+    buildah with settings and temporary files in a folder of its own.
+
+    Images are kept with the checkout's tools: packages are downloaded again only if their pins changed.
+    """
 
     program: Path
     folder: Path
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """Return the command line of a command of buildah."""
-        stores = ("--root", self.folder / "images", "--runroot", self.folder / "containers")
+        stores = ("--root", BUILDER / "images", "--runroot", BUILDER / "containers")
         # Else it mounts the folder of the images on itself, and whoever removes the folder fails at that.
         options = ("--storage-driver", "overlay", "--storage-opt", "overlay.skip_mount_home=true")
         return [str(word) for word in (self.program, *stores, *options, name, *arguments)]
@@ -67,7 +71,7 @@ class Buildah:
     def build(self, context: Path, tag: str, *options: str | Path) -> None:
         """Build an image."""
         # The other format has no health check.
-        self.run("build", "--format", "docker", "--tag", tag, *options, context)
+        self.run("build", "--layers", "--format", "docker", "--tag", tag, *options, context)
 
     def image(self, tag: str) -> dict[str, Any]:
         """Return the configuration of an image."""
@@ -115,7 +119,8 @@ def buildah_with_base(folder: Path) -> Iterator[Buildah]:
         yield buildah
     finally:
         buildah.run("rm", "--all")
-        buildah.run("rmi", "--all", "--force")
+        # What was replaced, with its layers.
+        buildah.run("rmi", "--prune")
 
 
 def pip_secrets(folder: Path) -> Sequence[str]:

@@ -18,25 +18,35 @@ import pytest
 import yaml
 
 from tests.packaging.image import BASE, IMAGE, Buildah, buildah_with_base, pip_secrets
+from tests.packaging.stack import NO_GRACE, seconds
 from tests.packaging.test_compose import COMPOSE, mounts, prepared
 from tests.packaging.test_documents import ROOT
 from tests.waiting import until
 
+COMPOSE_SERVICE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]["queenright"]
 USER = 10001
 DATA = "/var/lib/queenright"
-STOP_GRACE_S = 10
-"""How long an engine waits after SIGTERM."""
-
 MEGABYTES = 450
 """What the image may add to its base."""
 
 ACCOUNTS = r"etc/(passwd|group|shadow|gshadow|subuid|subgid)-?"
+# It repeats one call, and then stays until there is a ticket about it.
 AGENT = """\
+import subprocess, time
 from queenright.instrumentation import Worker
 
+def tickets():
+    return subprocess.check_output(["queenright", "tickets", "list", "--json"], text=True)
+
 with Worker("container_agent") as worker:
-    with worker.step("researcher") as step:
-        step.verdict("ACCEPT")
+    for _ in range(25):
+        with worker.step("researcher") as step:
+            with step.tool("search", {"q": "hive"}) as call:
+                call.result("nothing")
+            step.verdict("RETRY")
+    while "container_agent" not in (found := tickets()):
+        time.sleep(0.5)
+print(found)
 """
 # What is installed, without what queenright asks for.
 LEFTOVERS = """\
@@ -55,7 +65,7 @@ def required(name, extras):
             required(name_of(requirement.name), tuple(sorted(requirement.extras)))
 
 seen = set()
-required("queenright", ("llm", "mcp", "postgres", "server", "tui"))
+required("queenright", ("cluster", "llm", "mcp", "postgres", "server", "tui"))
 here = {name_of(d.name) for d in metadata.distributions() if "/opt/queenright/" in str(d.locate_file(""))}
 print(*sorted(here - {name for name, _ in seen}))
 """
@@ -96,7 +106,7 @@ class Service:
         """Send SIGTERM to the service, as an engine does, and return its exit code."""
         [pid] = [pid for pid in descendants(self.process.pid) if is_program(pid, "serve")]
         os.kill(pid, signal.SIGTERM)
-        return self.process.wait(STOP_GRACE_S)
+        return self.process.wait(seconds(COMPOSE_SERVICE["stop_grace_period"]))
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -136,7 +146,10 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     """Return buildah with the image."""
     folder = tmp_path_factory.mktemp("image")
     with buildah_with_base(folder) as buildah:
-        buildah.build(ROOT, IMAGE, f"--build-arg=BASE={BASE}", *pip_secrets(folder))
+        options = (f"--build-arg=BASE={BASE}", *pip_secrets(folder))
+        # The stage has a name too, so that its layers are kept.
+        buildah.build(ROOT, f"{IMAGE}-build", "--target=build", *options)
+        buildah.build(ROOT, IMAGE, *options)
         yield buildah
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -165,7 +178,8 @@ def started(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Iterator[
     compose: dict[str, Any] = yaml.safe_load(text)["services"]["queenright"]
     assert f"queenright-data:{DATA}" in compose["volumes"]
     volumes = [f"--volume={source}:{target}:ro" for source, target in mounts(compose)]
-    variables = [f"--env={name}={value}" for name, value in compose["environment"].items()]
+    environment = compose["environment"] | NO_GRACE
+    variables = [f"--env={name}={value}" for name, value in environment.items()]
     options = (*volumes, f"--volume={data}:{DATA}")
     with buildah.container(IMAGE) as (name, root), log.open("wb") as output:
         command = buildah.alone("run", *options, *variables, name, "--", *compose["command"])
@@ -184,7 +198,7 @@ def started(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Iterator[
 
 async def healthy(service: Service) -> None:
     """Wait until the health check of docker-compose.yml succeeds."""
-    check = yaml.safe_load(COMPOSE.read_text())["services"]["queenright"]["healthcheck"]["test"][1:]
+    check = COMPOSE_SERVICE["healthcheck"]["test"][1:]
 
     def answers() -> bool:
         assert service.process.poll() is None, service.log.read_text()
@@ -256,7 +270,7 @@ def test_image_is_small(buildah: Buildah) -> None:
     assert size < MEGABYTES * 1_000_000
 
 
-async def test_service_takes_telemetry_and_drains(
+async def test_service_opens_a_ticket_drains_and_still_has_it_after_a_restart(
     buildah: Buildah, secrets: Path, data: Path, tmp_path: Path
 ) -> None:
     url = "http://127.0.0.1:8420"
@@ -272,10 +286,6 @@ async def test_service_takes_telemetry_and_drains(
             OTEL_EXPORTER_OTLP_HEADERS=f"Authorization=Bearer%20{service.token}",
             **token,
         )
-        await until(
-            lambda: "container_agent" in service.output("queenright", "list", "--all", "--json", **token),
-            "the service lists the agent",
-        )
         code = service.stop()
         elsewhere = written_by(service.root, USER)
 
@@ -290,7 +300,9 @@ async def test_service_takes_telemetry_and_drains(
     with started(buildah, secrets, data, tmp_path / "second-log") as again:
         await healthy(again)
         listed = again.output("queenright", "list", "--all", "--json", **token)
+        tickets = again.output("queenright", "tickets", "list", "--all", "--json", **token)
         again.stop()
     assert "container_agent" in listed
+    assert "container_agent" in tickets
     with buildah.container(IMAGE) as (name, _):
         buildah.run("run", *again.options, name, "--", "queenright", "audit", "verify", "--storage", DATA)

@@ -117,12 +117,12 @@ async def test_status_lists_pending_approvals_and_feed_lists_answers(running: Ru
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
-async def test_termination_approved_over_http_is_signed(running: Running, http: httpx.AsyncClient) -> None:
+async def test_termination_approved_by_short_id_is_signed(running: Running, http: httpx.AsyncClient) -> None:
     approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
     path = f"/api/approvals/{approval.approval_id}"
-    response = await http.post(f"{path}/approve", json={"by": "ada", "reason": "seen it"}, timeout=60)
+    response = await http.post(f"{path[:-4]}/approve", json={"by": "ada", "reason": "seen it"}, timeout=60)
     again = await http.post(f"{path}/approve", json={"by": "bob"})
 
     await stopping

@@ -9,11 +9,13 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
 from typer.testing import CliRunner
 
 from queenright.cli.app import app
 from queenright.cli.extras import missing_extra
-from queenright.cli.short_ids import UnresolvedIdError, resolve_id, resolve_session, resolve_task
+from queenright.cli.short_ids import UnresolvedIdError, resolve_session, resolve_task
+from queenright.server.routes.short_ids import complete_id
 
 WHOLE = "018f6f7e-0000-7000-8000-0000000000c1"
 
@@ -42,24 +44,32 @@ def service(*rows: Row) -> Any:
     return Service(list(rows))
 
 
+@pytest.mark.parametrize("text", ["../../etc", "a/b", "..", "a b", "4a?"])
+def test_text_that_cannot_be_an_id_is_refused(text: str) -> None:
+    result = CliRunner().invoke(app, ["chat", text])
+
+    assert result.exit_code == 2
+    assert f"{text!r} is not an id" in " ".join(result.output.split())
+
+
+def test_blank_id_is_refused() -> None:
+    result = CliRunner().invoke(app, ["approvals", "deny", " "])
+
+    assert (result.exit_code, "the id is empty" in result.output) == (2, True)
+
+
 def test_beginning_of_an_id_names_the_only_match() -> None:
-    assert resolve_id("018f", "silences", lambda: [WHOLE, "4a0a2d0c"]) == WHOLE
-
-
-def test_whole_id_is_not_looked_up() -> None:
-    def ids() -> list[str]:
-        raise AssertionError("no request is needed")
-
-    assert resolve_id(WHOLE, "silences", ids) == WHOLE
-
-
-def test_unmatched_id_is_passed_to_the_service() -> None:
-    assert resolve_id("b3c5", "silences", lambda: [WHOLE]) == "b3c5"
+    assert complete_id("018f", "silences", {WHOLE: "a", "4a0a2d0c": "b"}) == WHOLE
+    assert complete_id(WHOLE, "silences", {WHOLE: "a", f"{WHOLE}0": "b"}) == WHOLE
+    assert complete_id("b3c5", "silences", {WHOLE: "a"}) == "b3c5"
 
 
 def test_ambiguous_beginning_lists_the_matches() -> None:
-    with pytest.raises(UnresolvedIdError, match=r"2 silences begin with '4a': 4a01, 4a02; give more"):
-        resolve_id("4a", "silences", lambda: ["4a01", "4a02", "b3"])
+    with pytest.raises(HTTPException) as caught:
+        complete_id("4a", "approvals", {"4a01": "ada", "4a02": "bob", "b3": "eve"})
+
+    assert caught.value.status_code == 409
+    assert caught.value.detail == "2 approvals begin with '4a': 4a01 (ada), 4a02 (bob); give more of the id"
 
 
 @pytest.mark.parametrize("given", ["…n-7f3a", "7f3a", "session-7f3a"])

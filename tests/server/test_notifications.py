@@ -163,16 +163,16 @@ async def test_rendering_does_not_query_the_store(running: Running, monkeypatch:
     [
         (
             EventType.NOTIFICATION_DELIVERED,
-            'Alertmanager accepted the alert on researcher (severity="warning")',
+            "Alertmanager accepted the alert on researcher (medium)",
         ),
         (
             EventType.NOTIFICATION_FAILED,
-            'Alertmanager did not accept the alert on researcher (severity="warning"): 503',
+            "Alertmanager did not accept the alert on researcher (medium): 503",
         ),
     ],
 )
 def test_feed_names_the_alert(kind: EventType, text: str) -> None:
-    data = {"status": "firing", "severity": "warning", "error": "503"}
+    data = {"status": "firing", "ticket_severity": "medium", "error": "503"}
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data=data)
 
     assert event_line(event).text == text
@@ -184,9 +184,9 @@ def test_feed_names_the_receiver_that_alertmanager_notified() -> None:
     assert event_line(event).text == "Alertmanager notified slack of 2 alerts"
 
 
-@pytest.mark.parametrize(("severity", "label"), [("warning", ' (severity="warning")'), (None, "")])
-def test_accepted_end_of_an_alert_names_its_severity(severity: str | None, label: str) -> None:
-    data = {"status": "resolved"} | ({"severity": severity} if severity else {})
+@pytest.mark.parametrize(("severity", "label"), [("medium", " (medium)"), (None, "")])
+def test_accepted_end_of_an_alert_names_its_tickets_severity(severity: str | None, label: str) -> None:
+    data = {"status": "resolved"} | ({"ticket_severity": severity} if severity else {})
     event = AgentEvent(type=EventType.NOTIFICATION_DELIVERED, time=1.0, agent_id="bee", data=data)
 
     assert event_line(event).text == f"Alertmanager accepted the end of the alert on bee{label}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from queenright.server.build import build
 from queenright.server.metrics.tracing import tracer_provider
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from tests.isolation import CLOSED_URL
 from tests.server.conftest import looping
 
 STEP_TRACE, STEP_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -100,6 +102,19 @@ def test_the_service_never_sends_its_spans_to_itself(
 
     assert bool(provider._active_span_processor._span_processors) is sends
     provider.shutdown()
+
+
+def test_stop_does_not_wait_for_a_trace_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", CLOSED_URL)
+    monkeypatch.setattr("queenright.server.metrics.tracing._LAST_EXPORT_SECONDS", 0.01)
+    provider = tracer_provider("http://127.0.0.1:4318")
+    provider.get_tracer("test").start_span("last").end()
+
+    began = time.monotonic()
+    provider.shutdown()
+
+    # The exporter would try for ten seconds.
+    assert time.monotonic() - began < 5
 
 
 async def test_interventions_and_recoveries_are_in_the_tickets_trace_and_linked_to_the_step(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -181,15 +180,14 @@ GRAPHS: Final = [
 
 
 def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: object) -> Row:
-    """An event that was told some seconds ago."""
-    at = datetime.fromtimestamp(NOW - ago, UTC).isoformat(timespec="milliseconds")
+    """Return an event of ``ago`` seconds ago."""
     graph = str(data.pop("graph", ""))
     node = str(data.pop("node", "researcher"))
     return row(
         Event,
         id="" if kind.endswith("_delta") else f"{kind}-{agent}-{ago}",
         type=kind,
-        time=at,
+        time=NOW - ago,
         agent_id=agent,
         session_id=f"{agent}-1",
         graph_id=graph,

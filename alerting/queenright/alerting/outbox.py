@@ -324,6 +324,7 @@ def _event(
             "peer": line.peer.name,
             "status": status,
             "severity": about.labels.get("severity", ""),
+            "ticket_severity": about.labels.get("ticket_severity", ""),
             "attempts": attempts,
             **more,
         },

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, computed_field
 from pydantic_core import ErrorDetails
 
 from queenright.health.findings import FindingKind, Severity
@@ -132,8 +132,6 @@ class EscalationTicket(WorkerFacts):
     """A problem of one worker: opened once, counted many times, closed once. Times are in epoch seconds."""
 
     ticket_id: str
-    created_at: str
-    """ISO 8601, UTC; the requirement document's name for ``first_seen``."""
     severity: Severity
     """Never falls while the ticket is live."""
     cause: str
@@ -221,6 +219,12 @@ class EscalationTicket(WorkerFacts):
     The id of a storm, or a cause: ``provider:anthropic``. A cause may become known after the opening.
     """
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def created_at(self) -> float:
+        """``first_seen``, by the requirement document's name."""
+        return self.first_seen
+
     @property
     def shares_cause(self) -> bool:
         """Whether the cause that it shares with other tickets is known."""
@@ -277,11 +281,6 @@ def fingerprint(agent_id: str, session_id: str, node_id: str, kind: FindingKind)
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
-def iso(at: float) -> str:
-    """Return a time, in seconds since the epoch, as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-
-
 def parse_draft(draft: Any) -> TicketDraft:
     """
     Check a ticket of a model: a JSON object, or its text, bare or in one Markdown code fence.
@@ -336,7 +335,9 @@ _KINDS: Final = {
     type(None): "null",
 }
 
-_SET_BY_SERVICE: Final = frozenset(EscalationTicket.model_fields) - frozenset(TicketDraft.model_fields)
+_SET_BY_SERVICE: Final = frozenset(
+    {*EscalationTicket.model_fields, *EscalationTicket.model_computed_fields}
+) - frozenset(TicketDraft.model_fields)
 
 
 def _load(text: str) -> Any:

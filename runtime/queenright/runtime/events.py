@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -153,11 +152,11 @@ class AgentEvent:
     id: str = field(default_factory=new_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the wire format; ``time`` is ISO 8601 in UTC."""
+        """Return the wire format."""
         return {
             "id": self.id,
             "type": self.type.value,
-            "time": datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds"),
+            "time": self.time,
             "agent_id": self.agent_id,
             "session_id": self.session_id,
             "incarnation_id": self.incarnation_id,

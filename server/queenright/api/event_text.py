@@ -206,9 +206,9 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
 def _alert(agent: str, data: Data) -> str:
     """Return what was sent: an alert, or its end, also when a severer alert replaces it."""
     end = "the end of " if data["status"] == "resolved" else ""
-    # As a label: the alert of a high ticket is critical, which reads as if the ticket were.
-    label = f' (severity="{data["severity"]}")' if data.get("severity") else ""
-    return f"{end}the alert on {agent}{label}"
+    # Not the alert's label: that of a high ticket is critical, which reads as if the ticket were.
+    severity = f" ({data['ticket_severity']})" if data.get("ticket_severity") else ""
+    return f"{end}the alert on {agent}{severity}"
 
 
 def _by(actor: object, word: str = " by") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from pydantic import Field
@@ -15,7 +14,7 @@ class Event(ApiModel):
 
     id: str
     type: str = Field(description="In lower case, such as `worker_escalation_ticket`.")
-    time: str = Field(description="ISO 8601, UTC.")
+    time: float = Field(description="Seconds since the epoch.")
     agent_id: str
     session_id: str
     incarnation_id: str
@@ -26,8 +25,3 @@ class Event(ApiModel):
     trace_id: str
     span_id: str
     data: dict[str, Any] = Field(description="Its keys by type are in `docs/events.md`.")
-
-    @property
-    def at(self) -> float:
-        """``time`` in seconds since the epoch."""
-        return datetime.fromisoformat(self.time).timestamp()

@@ -96,7 +96,7 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "task_id": "report-7",
     "text": "It repeats one search. I would nudge it.",
     "threshold": 5,
-    "time": "2026-01-24T09:58:00.000+00:00",
+    "time": NOW - 120,
     "timezone": "UTC",
     "title": "researcher repeats one search",
     "tokens": 41_200,

@@ -51,7 +51,7 @@ class Ticket(ApiModel):
     worker_trace_id: str
     worker_span_id: str
 
-    created_at: str = Field(description="`first_seen` as ISO 8601, UTC.")
+    created_at: float = Field(description="The same as `first_seen`.")
     severity: Severity = Field(description="Does not fall while the ticket is open.")
     cause: str
     judge_reasoning: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from queenright.api.loaded import Injected, Started
@@ -98,7 +97,7 @@ def wait_for_reply(
             if not _belongs_to(event, started):
                 continue
             if event.type in _START_TYPES and not since:
-                since = datetime.fromisoformat(event.time).timestamp()
+                since = event.time
             # The start of a run may be the first event of the log and not be streamed. An injected message
             # is always followed by its own start event.
             if event.type in _END_TYPES and (since or isinstance(started, Started)):
@@ -118,8 +117,7 @@ def _assistant_texts(
     service: Queenright, agent_id: str, graph_id: str, session_id: str, since: float
 ) -> Iterator[str]:
     for row in service.agents.messages(agent_id, session_id, graph_id=graph_id, limit=_MESSAGES):
-        # Times of events are rounded to milliseconds.
-        if row.role == "assistant" and row.text.strip() and row.at >= since - 0.001:
+        if row.role == "assistant" and row.text.strip() and row.at >= since:
             yield row.text
 
 

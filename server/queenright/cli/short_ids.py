@@ -1,9 +1,16 @@
-"""Abbreviated ids on the command line: the beginning of an id, or the end of a session's id."""
+"""
+Ids on the command line.
+
+The service completes the beginning of an id. The end of a session's id, as lists show it, is completed here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
+
+import typer
 
 from queenright.cli.service import require_text
 from queenright.instrumentation.errors import QueenrightError
@@ -12,37 +19,20 @@ if TYPE_CHECKING:
     from queenright.api.tickets import Ticket
     from queenright.client.synchronous import Queenright
 
-NEWEST: Final = 1000
-"""How many of the newest rows an abbreviated id is looked up in."""
-
 _SHOWN: Final = 5
-_WHOLE: Final = 26
-"""Characters of the shortest ids that the service makes."""
+_ID: Final = re.compile(r"[\w-]+")
 
 
 class UnresolvedIdError(QueenrightError):
     """Raised for an abbreviated id that matches several rows."""
 
 
-def resolve_id(prefix: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
-    """
-    Return the only id that begins with ``prefix``; without a match, ``prefix`` itself.
-
-    Args:
-        prefix: The id, or its beginning.
-        what: What the id identifies, in the plural, for error messages.
-        ids: Returns the ids that the service knows; called only for an abbreviated id.
-
-    Raises:
-        UnresolvedIdError: Several ids begin with ``prefix``.
-    """
-    prefix = require_text(prefix.strip(), "id")
-    if len(prefix) >= _WHOLE:
-        return prefix
-    matches = [id_ for id_ in ids() if id_.startswith(prefix)]
-    if prefix in matches or not matches:
-        return prefix  # the service says whether there is such an id
-    return _require_single(matches, prefix, what, "begin")
+def require_id(text: str) -> str:
+    """Return an id, or its beginning; reject a text that cannot be one, such as a path."""
+    text = require_text(text.strip(), "id")
+    if not _ID.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not an id; ids have letters, digits, - and _")
+    return text
 
 
 def resolve_session(service: Queenright, agent_id: str, ending: str | None) -> str | None:
@@ -70,13 +60,13 @@ def resolve_task(service: Queenright, ending: str) -> str:
 def _by_end(ids: Iterable[str], ending: str) -> str:
     end = ending.removeprefix("…")
     matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
-    return ending if ending in matches or not matches else _require_single(matches, ending, "sessions", "end")
+    return ending if ending in matches or not matches else _require_single(matches, ending)
 
 
-def _require_single(matches: list[str], part: str, what: str, how: str) -> str:
+def _require_single(matches: list[str], ending: str) -> str:
     if len(matches) > 1:
         raise UnresolvedIdError(
-            f"{len(matches)} {what} {how} with {part!r}: {_some(matches)}; give more of the id"
+            f"{len(matches)} sessions end with {ending!r}: {_some(matches)}; give more of the id"
         )
     return matches[0]
 
@@ -91,10 +81,9 @@ def find_ticket(service: Queenright, prefix: str) -> Ticket:
     Return the ticket with this id, or the only one whose id begins with it.
 
     Raises:
-        BadParameter: ``prefix`` is empty.
         RequestRejectedError: No ticket matches, or several do; the message names the first matches.
     """
-    return service.tickets.get(require_text(prefix.strip(), "ticket's id"))
+    return service.tickets.get(prefix)
 
 
 def find_ticket_id(service: Queenright, prefix: str) -> str:

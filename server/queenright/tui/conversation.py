@@ -82,7 +82,7 @@ class Conversation:
             return
         match event.type:
             case "client_output_delta":
-                if event.at > self._loaded_until:
+                if event.time > self._loaded_until:
                     self._append_text(event)
             case "client_input_requested":
                 self._add_question(event)
@@ -90,17 +90,17 @@ class Conversation:
                 error = strip_control(
                     event.data.get("error") or event.data.get("error_type") or "no reason given"
                 )
-                self.add_note(f"the run failed: {error}", event.at)
+                self.add_note(f"the run failed: {error}", event.time)
             case "execution_completed":
-                self.add_note("the run completed", event.at)
+                self.add_note("the run completed", event.time)
             case "execution_paused":
-                self.add_note("the run was paused", event.at)
+                self.add_note("the run was paused", event.time)
 
     def _add_question(self, event: Event) -> None:
         question = strip_control(event.data.get("question") or "").strip()
         last = [entry for entry in self.entries if entry.by][-1:]
         if question and not (last and not last[0].is_own and question in strip_control(last[0].text)):
-            self._add(ChatEntry(by=event.node_id, text=question, at=event.at, is_own=False))
+            self._add(ChatEntry(by=event.node_id, text=question, at=event.time, is_own=False))
         self._is_streaming = False
 
     def _append_text(self, event: Event) -> None:
@@ -110,7 +110,7 @@ class Conversation:
         if self._is_streaming and self.entries[-1].by == event.node_id:
             self.entries[-1] = replace(self.entries[-1], text=self.entries[-1].text + text)
             return
-        self._add(ChatEntry(by=event.node_id, text=text, at=event.at, is_own=False))
+        self._add(ChatEntry(by=event.node_id, text=text, at=event.time, is_own=False))
         self._is_streaming = True
 
     def _add(self, entry: ChatEntry) -> None:

@@ -22,8 +22,7 @@ class EventLine:
     text: str
 
 
-FEED_TYPES: Final = (
-    "health_state_changed",
+TICKET_TYPES: Final = (
     "worker_escalation_ticket",
     "queen_intervention_requested",
     "ticket_triaged",
@@ -32,6 +31,12 @@ FEED_TYPES: Final = (
     "ticket_reescalated",
     "ticket_resolved",
     "incident_closed",
+)
+"""Event types that change a ticket."""
+
+FEED_TYPES: Final = (
+    "health_state_changed",
+    *TICKET_TYPES,
     "operator_asked",
     "queen_answered",
     "nudge_sent",
@@ -73,4 +78,4 @@ def feed_line(event: Event) -> EventLine | None:
     kind, text = describe_event(event.type, event.agent_id, event.data)
     if event.type == "worker_escalation_ticket" and kind == "ticket":
         kind = str(event.data["ticket"]["severity"])
-    return EventLine(clock_time(event.at), kind, clip(text, _MAX_LENGTH))
+    return EventLine(clock_time(event.time), kind, clip(text, _MAX_LENGTH))

@@ -12,7 +12,7 @@ from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.loaded_agent import AgentSlot
 from queenright.api.tickets import Ticket
-from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
+from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, feed_line
 from queenright.tui.models import is_open, worker_key
 from queenright.tui.worker_filter import WorkerFilter
 
@@ -28,18 +28,7 @@ _MAX_KNOWN: Final = 5_000
 _SEVERITIES: Final = ("low", "medium", "high", "critical")
 _BREAKER_STATES: Final = ("open", "half_open", "closed")
 
-_TICKET_EVENTS: Final = frozenset(
-    {
-        "worker_escalation_ticket",
-        "queen_intervention_requested",
-        "ticket_triaged",
-        "ticket_acknowledged",
-        "ticket_unacknowledged",
-        "ticket_reescalated",
-        "ticket_resolved",
-        "incident_closed",
-    }
-)
+_TICKET_EVENTS: Final = frozenset(TICKET_TYPES)
 _EVENTS_BY_LIST: Final = {
     "attention": _TICKET_EVENTS
     | {
@@ -208,7 +197,7 @@ class FleetState:
 
     def _count_activity(self, event: Event) -> None:
         counts = self._activity.setdefault(event.agent_id, deque(maxlen=_MAX_BUCKETS))
-        number = int(event.at // BUCKET_SECONDS)
+        number = int(event.time // BUCKET_SECONDS)
         if counts and counts[-1][0] == number:
             counts[-1] = (number, counts[-1][1] + 1)
         elif not counts or counts[-1][0] < number:
@@ -219,7 +208,7 @@ class FleetState:
             if (worker.agent_id, worker.session_id) == (event.agent_id, event.session_id):
                 changes = {
                     "state": str(event.data["to"]),
-                    "state_since": event.at,
+                    "state_since": event.time,
                     "reason": str(event.data.get("reason") or ""),
                 }
                 self.workers[index] = worker.model_copy(update=changes)

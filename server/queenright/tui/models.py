@@ -82,7 +82,7 @@ class StreamedAnswer:
         if index and (question_id, index) != (self.question_id, self.next):
             return StreamedAnswer()
         text = (self.text if index else "") + str(event.data["text"])
-        return StreamedAnswer(question_id=question_id, text=text, at=event.at, next=index + 1)
+        return StreamedAnswer(question_id=question_id, text=text, at=event.time, next=index + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

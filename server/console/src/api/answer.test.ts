@@ -3,7 +3,7 @@ import { addPiece } from './answer'
 import type { WatchedEvent } from './watch'
 
 const piece = (index: number, text: string, question_id = 'q1'): WatchedEvent => ({
-  id: '', type: 'queen_answer_delta', time: '', agent_id: '', session_id: 'chat_t1', data: { ticket_id: 't1', question_id, index, text },
+  id: '', type: 'queen_answer_delta', time: 0, agent_id: '', session_id: 'chat_t1', data: { ticket_id: 't1', question_id, index, text },
 })
 
 test('pieces become a text', () => {

@@ -3,7 +3,7 @@ import { BAR_SECONDS, countEvent, fleetBars, fleetPerMinute, sessionBars, setCov
 
 const tokensOf = (agent: string, session: string, now: number) => sessionBars('tokens', agent, session, now)
 const event = (type: string, at: number, data: Record<string, unknown>, session = 's') =>
-  countEvent({ type, time: new Date(at * 1000).toISOString(), agent_id: 'a', session_id: session, data })
+  countEvent({ type, time: at, agent_id: 'a', session_id: session, data })
 const call = (at: number, tokens: number, session = 's') => event('llm_call_completed', at, { input_tokens: tokens, output_tokens: 0 }, session)
 
 test('tokens are counted in bars up to now, per session', () => {

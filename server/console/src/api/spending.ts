@@ -51,8 +51,7 @@ function barsOf(known: Series | undefined, now: number): readonly number[] {
 }
 
 /** Count what an event says about progress, tokens and cost. */
-export function countEvent({ type, agent_id, session_id, data, time }: Omit<WatchedEvent, 'id'>): void {
-  const at = Date.parse(time) / 1000
+export function countEvent({ type, agent_id, session_id, data, time: at }: Omit<WatchedEvent, 'id'>): void {
   const session = `${agent_id}\n${session_id}`
   if (type === 'checkpoint_saved' || (type === 'step_completed' && data.verdict === 'ACCEPT')) add('progress', session, at, 1)
   if (type !== 'llm_call_completed') return
@@ -95,7 +94,7 @@ export function watchSpending(): void {
     .then(({ events, next }) => {
       // A busy fleet has more events than are read: the oldest of these is where the bars begin.
       setCoveredFrom(next ? Math.min(...events.map((event) => event.time)) : since)
-      for (const event of events) if (!streamed.has(event.id)) countEvent({ ...event, time: new Date(event.time * 1000).toISOString() })
+      for (const event of events) if (!streamed.has(event.id)) countEvent(event)
     })
     // Without the past, the bars begin with what is streamed.
     .catch(() => undefined)

@@ -114,7 +114,7 @@ export function subscribe(listener: () => void): () => void {
 export interface WatchedEvent {
   id: string
   type: string
-  time: string
+  time: number
   agent_id: string
   session_id: string
   data: Record<string, unknown>

@@ -11,7 +11,7 @@ from queenright.cli.options import CURRENT_USER, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import outcome_name, truncate, worker_cells
 from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import NEWEST, resolve_id
+from queenright.cli.short_ids import require_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]
-ApprovalId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright approvals` shows it.")]
+ApprovalId = Annotated[
+    str, typer.Argument(callback=require_id, help="Id, or its beginning, as `queenright approvals` shows it.")
+]
 
 _OUTCOMES = {"done": "terminated.", "dry_run": "dry run, logged; nothing was done."}
 
@@ -51,7 +53,7 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Approve a request and terminate the worker. Exit code 1 if it still runs or the request has expired."""
-    result = service.approvals.approve(_resolve(service, approval), by=by, reason=reason)
+    result = service.approvals.approve(approval, by=by, reason=reason)
     outcome = _OUTCOMES.get(result.outcome or "") or f"{outcome_name(result.outcome)}: {result.detail}"
     print_result(result, f"{result.agent_id}: {outcome}", as_json=as_json)
     raise typer.Exit(0 if result.outcome == "done" else 1)
@@ -67,16 +69,8 @@ def deny(
     as_json: Json = False,
 ) -> None:
     """Deny a request: the worker keeps running, and the queen does not ask again for a while."""
-    result = service.approvals.deny(_resolve(service, approval), by=by, reason=reason)
+    result = service.approvals.deny(approval, by=by, reason=reason)
     print_result(result, f"{result.agent_id}: denied, it keeps running.", as_json=as_json)
-
-
-def _resolve(service: Queenright, prefix: str) -> str:
-    return resolve_id(
-        prefix,
-        "approvals",
-        lambda: (approval.approval_id for approval in service.approvals.list(limit=NEWEST)),
-    )
 
 
 def _state(approval: Approval) -> str:

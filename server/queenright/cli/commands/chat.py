@@ -58,8 +58,6 @@ def chat(
     is a question. The queen acts on messages that start with an order: `nudge it: TEXT`, `stop it: REASON`,
     `acknowledge`; for an admin also `restart it` and `change FILE: TEXT`.
     """
-    if not ticket.strip():
-        raise typer.BadParameter("the ticket's id is empty")
     if say is not None and not say.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --say out")
     if act and say is None:

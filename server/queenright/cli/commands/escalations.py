@@ -12,7 +12,7 @@ from queenright.cli.options import CURRENT_USER, By, Json, Limit
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import truncate, worker_cells
 from queenright.cli.service import listing_group, warn_about_limits, with_service
-from queenright.cli.short_ids import NEWEST, resolve_id
+from queenright.cli.short_ids import require_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ escalations = listing_group(
 def decide(
     service: Queenright,
     escalation: Annotated[
-        str, typer.Argument(help="Id, or its beginning, as `queenright escalations` shows it.")
+        str,
+        typer.Argument(
+            callback=require_id, help="Id, or its beginning, as `queenright escalations` shows it."
+        ),
     ],
     decision: Annotated[EscalationDecision, typer.Argument(help="Decision about the worker.")],
     reason: Annotated[str, typer.Option(help="Reason for the audit trail.")] = "",
@@ -71,14 +74,9 @@ def decide(
     """Decide on an escalation."""
     if minutes is not None and decision is not EscalationDecision.MORE_TIME:
         raise typer.BadParameter(f"--minutes is for more_time, not for {decision.value}")
-    escalation_id = resolve_id(
-        escalation,
-        "escalations",
-        lambda: (escalation.escalation_id for escalation in service.escalations.list(limit=NEWEST)),
-    )
     seconds = minutes * 60 if minutes is not None else None
     result = service.escalations.decide(
-        escalation_id, decision.value, reason=reason, more_time_seconds=seconds, by=by
+        escalation, decision.value, reason=reason, more_time_seconds=seconds, by=by
     )
     print_result(result, f"{result.agent_id}: {decision.value.replace('_', ' ')}.", as_json=as_json)
 

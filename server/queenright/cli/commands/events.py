@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,7 +74,7 @@ def _warn(notice: Notice) -> None:
 
 def _line(event: Event) -> str:
     """Return an event as a line: time, worker, type, and as much data as fits."""
-    at = time.strftime("%H:%M:%S", time.localtime(datetime.fromisoformat(event.time).timestamp()))
+    at = time.strftime("%H:%M:%S", time.localtime(event.time))
     data = ", ".join(f"{key}={_format(value)}" for key, value in event.data.items() if key not in _OMITTED)
     head = f"{at}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
     return single_line(f"{head} {fit(data, _WIDTH - len(head))}")

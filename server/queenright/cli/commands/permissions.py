@@ -11,13 +11,16 @@ from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit, R
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import single_line, worker_cells
 from queenright.cli.service import listing_group, require_text, with_service
-from queenright.cli.short_ids import NEWEST, resolve_id
+from queenright.cli.short_ids import require_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
-RequestId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright permissions` shows it.")]
+RequestId = Annotated[
+    str,
+    typer.Argument(callback=require_id, help="Id, or its beginning, as `queenright permissions` shows it."),
+]
 
 
 @with_service
@@ -68,12 +71,7 @@ def deny(
 
 
 def _answer(service: Queenright, decision: str, request: str, reason: str, by: str, *, as_json: bool) -> None:
-    request_id = resolve_id(
-        request,
-        "requests",
-        lambda: (request.request_id for request in service.permissions.list(limit=NEWEST)),
-    )
-    permission = service.permissions.answer(request_id, decision, by=by, reason=reason)
+    permission = service.permissions.answer(request, decision, by=by, reason=reason)
     text = f"Answered {single_line(permission.agent_id)}: {single_line(permission.message)}"
     if permission.outcome == "dry_run":
         text = "Dry run: logged, nothing was answered."

@@ -14,7 +14,7 @@ from queenright.cli.options import CURRENT_USER, By, Json
 from queenright.cli.output.printing import json_values, print_result
 from queenright.cli.output.text import single_line
 from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import find_ticket_id, resolve_id
+from queenright.cli.short_ids import find_ticket_id, require_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
@@ -85,8 +85,6 @@ def add(
 
     Reminders stop too. To say that you are working on a ticket, acknowledge it instead.
     """
-    if not ticket.strip():
-        raise typer.BadParameter("the ticket's id is empty")
     if comment is not None and not comment.strip():
         raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")
     silence = service.silences.add(
@@ -103,12 +101,13 @@ def add(
 @with_service
 def expire(
     service: Queenright,
-    silence: Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright silences` shows it.")],
+    silence: Annotated[
+        str,
+        typer.Argument(callback=require_id, help="Id, or its beginning, as `queenright silences` shows it."),
+    ],
 ) -> None:
     """End a silence now. Exit code 1 if no Alertmanager has it."""
-    service.silences.remove(
-        resolve_id(silence, "silences", lambda: (silence.silence_id for silence in service.silences.list()))
-    )
+    service.silences.remove(silence)
     typer.echo("Expired.")
 
 

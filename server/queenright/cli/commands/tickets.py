@@ -14,7 +14,7 @@ from queenright.cli.options import CURRENT_USER, By, Json, Reason
 from queenright.cli.output.printing import json_values, print_list, print_result
 from queenright.cli.output.text import local_time, single_line, worker_cells
 from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import NEWEST, find_ticket, find_ticket_id
+from queenright.cli.short_ids import find_ticket, find_ticket_id, require_id
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_spend
 
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 TicketId = Annotated[
     str,
     typer.Argument(
-        autocompletion=complete_tickets, help="Id, or its beginning, as `queenright tickets` shows it."
+        callback=require_id,
+        autocompletion=complete_tickets,
+        help="Id, or its beginning, as `queenright tickets` shows it.",
     ),
 ]
 
+_NEWEST = 1000
 _WORST_FIRST = ["critical", "high", "medium", "low"]
 _CLOSED = ("resolved", "worker_gone", "dismissed")
 
@@ -41,7 +44,7 @@ def list_tickets(
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
 ) -> None:
     """List tickets of the newest 1,000, worst first."""
-    rows = list(service.tickets.list(limit=NEWEST))
+    rows = list(service.tickets.list(limit=_NEWEST))
     if not all_:
         rows = [t for t in rows if t.status not in _CLOSED]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))

@@ -20,8 +20,9 @@ from pydantic import SecretStr
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
+from queenright.cli.output.text import local_time
 from queenright.cli.terminal.signals import STOP_SIGNALS
-from queenright.health.tickets import EscalationTicket, iso
+from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
@@ -399,7 +400,7 @@ def _long_unseen(result: CheckResult, ticket: EscalationTicket) -> MissingWorker
 def _json_line(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
     row = ticket.model_dump(mode="json")
     if unseen is not None:
-        row["unseen"] = {"since": iso(unseen.since), "why": unseen.why}
+        row["unseen"] = {"since": unseen.since, "why": unseen.why}
     # Escape what a terminal must not receive.
     text = json.dumps(row, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
@@ -415,7 +416,7 @@ def _text(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
     if unseen is None:
         return text
     return (
-        f"{text}\n  no metrics of its worker since {iso(unseen.since)}: {unseen.why}; "
+        f"{text}\n  no metrics of its worker since {local_time(unseen.since)}: {unseen.why}; "
         f"if it was removed, pass --gone {ticket.session_id}"
     )
 

@@ -8,6 +8,7 @@ Judge and queen create their own.
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from typing import Final
 from urllib.parse import urlsplit
@@ -34,6 +35,9 @@ _RECOVERIES: Final = frozenset(
 TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
     _INTERVENTIONS, _RECOVERIES
 )
+_LAST_EXPORT_SECONDS: Final = 2.0
+"""How long a stop waits for the export of the last spans."""
+
 _MAX_RECOVERIES: Final = 1000
 """Open recoveries to remember; the newest are kept."""
 
@@ -51,7 +55,16 @@ def tracer_provider(own_url: str) -> TracerProvider:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        class Processor(BatchSpanProcessor):
+            def shutdown(self) -> None:
+                # It has no limit of its own, and the exporter retries for ten seconds.
+                limit = threading.Timer(_LAST_EXPORT_SECONDS, self.span_exporter.shutdown)
+                limit.daemon = True
+                limit.start()
+                super().shutdown()  # type: ignore[no-untyped-call]
+                limit.cancel()
+
+        provider.add_span_processor(Processor(OTLPSpanExporter()))
     return provider
 
 

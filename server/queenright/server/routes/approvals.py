@@ -13,11 +13,12 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import By, Open, Seen, Text
 from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.short_ids import complete_id
 from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/approvals", tags=["interventions"])
 
-ApprovalId = Annotated[str, Path(description="The request's id.")]
+ApprovalId = Annotated[str, Path(description="The request's id, or any unique beginning of it.")]
 
 
 class ApprovalDecision(Seen):
@@ -49,7 +50,7 @@ async def approve_termination(
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
     decision = body or ApprovalDecision()
-    _require_seen(service, decision, approval_id)
+    approval_id = _complete_and_check(service, decision, approval_id)
     by = audit_name(request, decision.by)
     return api.Approval.of(await service.approvals.approve(approval_id, by=by, reason=decision.reason))
 
@@ -60,12 +61,16 @@ async def deny_termination(
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
     decision = body or ApprovalDecision()
-    _require_seen(service, decision, approval_id)
+    approval_id = _complete_and_check(service, decision, approval_id)
     by = person_name(request, decision.by)
     return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=decision.reason))
 
 
-def _require_seen(service: Service, seen: Seen, approval_id: str) -> None:
-    for approval in service.approvals.pending():
-        if approval.approval_id == approval_id:
-            require_seen(service, seen, approval.target)
+def _complete_and_check(service: Service, seen: Seen, prefix: str) -> str:
+    """Return the whole id of a request, if the caller has seen its worker as it is."""
+    pending = {approval.approval_id: approval for approval in service.approvals.pending()}
+    agents = {id_: approval.agent_id for id_, approval in pending.items()}
+    approval_id = complete_id(prefix, "approvals", agents)
+    if approval_id in pending:
+        require_seen(service, seen, pending[approval_id].target)
+    return approval_id

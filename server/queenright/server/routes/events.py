@@ -64,7 +64,7 @@ _EXAMPLE: Final = (
     "\n"
     "event: execution_started\n"
     "id: 0198c5a2f3b97d02\n"
-    'data: {"id":"0198c5a2f3b97d02","type":"execution_started","time":"2026-03-01T09:30:00.000+00:00",'
+    'data: {"id":"0198c5a2f3b97d02","type":"execution_started","time":1772357400.0,'
     '"agent_id":"researcher","session_id":"s1","incarnation_id":"i1","graph_id":"","stream_id":"",'
     '"node_id":"","execution_id":"","trace_id":"","span_id":"","data":{}}\n'
     "\n"

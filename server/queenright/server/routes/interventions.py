@@ -16,6 +16,7 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Seen, Text
 from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
@@ -142,13 +143,15 @@ async def list_escalations(
 async def decide_escalation(
     request: Request,
     service: ServiceDep,
-    escalation_id: Annotated[str, Path(description="The escalation's id.")],
+    escalation_id: Annotated[str, Path(description="The escalation's id, or any unique beginning of it.")],
     body: EscalationDecision,
 ) -> api.Escalation:
     """Decide an escalation: more time, a hand-off, or termination."""
-    pending = service.interventions.ledger.pending.get(escalation_id)
-    if pending is not None:
-        require_seen(service, body, pending.target)
+    pending = service.interventions.ledger.pending
+    agents = {id_: escalation.target.agent_id for id_, escalation in pending.items()}
+    escalation_id = complete_id(escalation_id, "escalations", agents)
+    if escalation_id in pending:
+        require_seen(service, body, pending[escalation_id].target)
     return api.Escalation.of(
         await service.health.decide_escalation(
             escalation_id,

@@ -15,6 +15,7 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentQuery, By, Seen, Text
 from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
@@ -52,10 +53,12 @@ async def list_permissions(
 async def answer_permission(
     request: Request,
     service: ServiceDep,
-    request_id: Annotated[str, Path(description="The request's id.")],
+    request_id: Annotated[str, Path(description="The request's id, or any unique beginning of it.")],
     body: PermissionAnswer,
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
+    agents = {known.request_id: known.agent_id for known in service.permissions.open_requests()}
+    request_id = complete_id(request_id, "requests", agents)
     require_seen(service, body, service.permissions.find(request_id)[0].target)
     permission = await service.permissions.answer(
         request_id, body.decision, by=audit_name(request, body.by), reason=body.reason

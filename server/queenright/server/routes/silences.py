@@ -15,6 +15,7 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import By, Reason, Seen
 from queenright.server.routes.preconditions import require_seen_ticket
+from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
 
@@ -61,10 +62,12 @@ async def add_silence(request: Request, service: ServiceDep, body: CreateSilence
     "/{silence_id}", **operation(status=204, errors=(404, 409, 502), description="The silence has ended.")
 )
 async def expire_silence(
-    service: ServiceDep, silence_id: Annotated[str, Path(description="The silence's id.")]
+    service: ServiceDep,
+    silence_id: Annotated[str, Path(description="The silence's id, or any unique beginning of it.")],
 ) -> None:
     """End a silence now."""
-    await service.silences.expire(silence_id)
+    comments = {silence.id: silence.comment[:80] for silence, _, _ in service.silences.silences()}
+    await service.silences.expire(complete_id(silence_id, "silences", comments))
 
 
 def _row(silence: Silence, peers: list[str], tickets: list[str]) -> api.Silence:

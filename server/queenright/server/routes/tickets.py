@@ -20,6 +20,7 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, Seen
 from queenright.server.routes.preconditions import require_seen_ticket
+from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
 from queenright.server.views.api_models import ticket_row
 from queenright.server.views.possible_actions import ticket_actions
@@ -28,7 +29,6 @@ from queenright.server.views.ticket_timeline import timeline
 router = APIRouter(prefix="/api", tags=["tickets"])
 
 TicketId = Annotated[str, Path(description="The ticket's id.")]
-_CANDIDATES = 5
 """Tickets that are named if an abbreviated id is ambiguous."""
 _LATEST = 253_402_300_799.0
 
@@ -79,21 +79,19 @@ async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTick
     Raises:
         HTTPException: 404 if there is none, 409 with candidates if there are several.
     """
-    ticket = await service.tickets.find(prefix)
-    if ticket is not None:
-        return ticket
-    matches = await service.tickets.find_by_prefix(prefix, _CANDIDATES + 1)
-    if not matches:
+    matches = {
+        ticket.ticket_id: ticket
+        for ticket in await service.tickets.find_by_prefix(prefix, MAX_CANDIDATES + 1)
+    }
+    agents = {ticket_id: ticket.agent_id for ticket_id, ticket in matches.items()}
+    ticket = matches.get(complete_id(prefix, "tickets", agents))
+    if ticket is None:
         raise HTTPException(
             404,
             f"there is no ticket {prefix[:80]!r}, and no ticket's id begins with it; "
             "`queenright tickets --all` lists them",
         )
-    if len(matches) > 1:
-        named = ", ".join(f"{match.ticket_id} ({match.agent_id})" for match in matches[:_CANDIDATES])
-        count = f"more than {_CANDIDATES}" if len(matches) > _CANDIDATES else len(matches)
-        raise HTTPException(409, f"{count} tickets begin with {prefix!r}: {named}; give more of the id")
-    return matches[0]
+    return ticket
 
 
 async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:

@@ -1,0 +1,141 @@
+"""docker-compose.yml and compose/cluster.yaml: their services start as written, and an alert arrives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packaging.stack import NO_GRACE, Stack, read_services, stack
+from tests.packaging.test_compose import COMPOSE, prepared
+from tests.waiting import until
+
+CLUSTER = COMPOSE.parent / "compose" / "cluster.yaml"
+WITHOUT_PROGRAM = {"grafana", "otel-collector", "probe", "tempo", "tempo-volume"}
+# Stands for Slack and for the dead man's switch.
+RECEIVER = """\
+import http.server
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        print(self.path, body.decode(), flush=True)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
+"""
+AGENT = """\
+import sys
+from queenright.instrumentation import Worker
+
+with Worker(sys.argv[1]) as worker:
+    for _ in range(25):
+        with worker.step("researcher") as step:
+            with step.tool("search", {"q": "hive"}) as call:
+                call.result("nothing")
+            step.verdict("RETRY")
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """Return what `make compose` prepares for somebody with Slack and a dead man's switch."""
+    folder = tmp_path / "secrets"
+    prepared(folder)
+    (folder / "slack_api_url").write_text("http://receiver.example:8080/slack")
+    (folder / "deadman_url").write_text("http://receiver.example:8080/deadman")
+    prepared(folder)
+    return folder
+
+
+def with_receiver(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the services with the receiver, and no start grace."""
+    for service in services.values():
+        if service["image"].startswith("queenright:"):
+            service["environment"] |= NO_GRACE
+    receiver = {
+        "image": "python:0",
+        "command": ["-c", RECEIVER],
+        "networks": {"default": {"aliases": ["receiver.example"]}},
+        "secrets": {},
+    }
+    return services | {"receiver": receiver}
+
+
+@pytest.fixture
+def single(tmp_path: Path, secrets: Path) -> Iterator[Stack]:
+    with stack(tmp_path, with_receiver(read_services(secrets, COMPOSE))) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, secrets: Path) -> Iterator[Stack]:
+    with stack(tmp_path, with_receiver(read_services(secrets, COMPOSE, CLUSTER))) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def looping(stack: Stack, secrets: Path, name: str) -> Iterator[None]:
+    """Run an agent beside the receiver that repeats a call."""
+    receiver = stack.services["receiver"]
+    # To the service: there is no collector here that would add the token.
+    token = (secrets / "queenright_token").read_text()
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://queenright:4318",
+        "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}",
+        "QUEENRIGHT_URL": "http://queenright:8420",
+        "QUEENRIGHT_TOKEN": token,
+    }
+    settings = [f"{key}={value}" for key, value in variables.items()]
+    command = receiver.entering("env", *settings, "python", "-c", AGENT, name)
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        try:
+            yield
+        finally:
+            process.communicate()
+
+
+def received(stack: Stack, path: str) -> list[Any]:
+    """Return the bodies that were posted to a path of the receiver."""
+    lines = [line.partition(" ") for line in stack.services["receiver"].log.read_text().splitlines()]
+    return [json.loads(body) for where, _, body in lines if where == path]
+
+
+def in_slack(stack: Stack, agent: str) -> list[Any]:
+    """Return the messages to Slack about an agent."""
+    return [body for body in received(stack, "/slack") if agent in json.dumps(body)]
+
+
+async def test_services_start_in_order_and_a_ticket_reaches_slack(single: Stack, secrets: Path) -> None:
+    await single.up()
+    with looping(single, secrets, "looping_agent"):
+        await until(
+            lambda: in_slack(single, "looping_agent"), "Slack has a message about the agent", seconds=120
+        )
+    await until(lambda: received(single, "/deadman"), "Prometheus' watchdog pings the dead man's switch")
+    codes = {name: service.stop() for name, service in single.services.items() if name != "receiver"}
+
+    assert set(read_services(secrets, COMPOSE)) - set(single.services) == WITHOUT_PROGRAM
+    assert len(in_slack(single, "looping_agent")) == 1
+    assert codes == dict.fromkeys(codes, 0)
+    assert "Traceback" not in single.services["queenright"].log.read_text()
+
+
+async def test_second_process_takes_over_and_notifies(cluster: Stack, secrets: Path) -> None:
+    await cluster.up()
+    with looping(cluster, secrets, "first_agent"):
+        await until(lambda: in_slack(cluster, "first_agent"), "Slack has a message", seconds=120)
+    cluster.services["queenright"].kill()
+    with looping(cluster, secrets, "second_agent"):
+        await until(lambda: in_slack(cluster, "second_agent"), "Slack has a message", seconds=120)
+
+    assert set(read_services(secrets, COMPOSE, CLUSTER)) - set(cluster.services) == WITHOUT_PROGRAM
+    assert [len(in_slack(cluster, name)) for name in ("first_agent", "second_agent")] == [1, 1]
