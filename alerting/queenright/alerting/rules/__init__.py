@@ -7,7 +7,7 @@ The committed ``alerting/prometheus/rules/*.yml`` are these rules with the defau
 from __future__ import annotations
 
 from queenright.alerting.rules.catalog import rule_files, rule_groups
-from queenright.alerting.rules.rule import Alert, Group, Links, Record, Selectors
+from queenright.alerting.rules.rule import Alert, Group, Links, RecordingRule, Selectors
 from queenright.alerting.rules.text import render
 
-__all__ = ["Alert", "Group", "Links", "Record", "Selectors", "render", "rule_files", "rule_groups"]
+__all__ = ["Alert", "Group", "Links", "RecordingRule", "Selectors", "render", "rule_files", "rule_groups"]

@@ -17,7 +17,7 @@ from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, c
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 
 _MAX_BODY: Final = 1024 * 1024
 _MAX_VALUES: Final = 20_000
@@ -39,7 +39,9 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         return None
     text = body.string_value
     if len(text) > _MAX_BODY:
-        raise UnusableRecordError(Fault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters")
+        raise UnusableRecordError(
+            RecordFault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters"
+        )
     try:
         resource, scope, span = _from_json(text) if text.startswith("{") else _from_protobuf(text)
     except (
@@ -47,7 +49,7 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
     ):
         raise UnusableRecordError(
-            Fault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
+            RecordFault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
         ) from None
     span.end_time_unix_nano = 0
     return read_span(span, Process.from_resource(resource), scope, now)
