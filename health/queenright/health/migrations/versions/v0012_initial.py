@@ -6,7 +6,7 @@ A new database gets the newest schema at once (``queenright.health.schema``); mi
 
 from __future__ import annotations
 
-revision = "0010"
+revision = "0012"
 down_revision = None
 branch_labels = None
 depends_on = None
