@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.client.sse import SseMessage, SseParser
+from queenright.client.asynchronous.stream import SseMessage, SseParser
 
 STREAM = (
     b"\xef\xbb\xbfretry: 1500\nid: before\n\n"

@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, func, inspect, select, text
+from sqlalchemy import Connection, create_engine, func, select, text
 
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
 from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS, PROCESSES, SCHEMA_REVISION
-from queenright.health.ticket_table import find_ticket, insert_ticket
+from queenright.health.tables import EVENTS, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.alerting.parts import ticket as made_ticket
-from tests.databases import change, connected, is_postgres, locked
+from tests.databases import change, is_postgres, locked
 
 
 def step(number: int = 0, **fields: Any) -> AgentEvent:
@@ -449,34 +447,6 @@ def test_new_database_has_the_revision_of_the_newest_migration(database_url: str
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
-
-
-async def test_database_of_the_oldest_schema_is_updated(database_url: str) -> None:
-    ticket = made_ticket()
-    store = Store.open(database_url)
-    await store.transact(lambda conn: insert_ticket(conn, ticket))
-    await store.close()
-    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as conn:
-        for name in ("node_id", "graph_id"):
-            conn.execute(text(f"UPDATE tickets SET body = replace(body, '\"{name}\"', '\"worker_{name}\"')"))
-        conn.execute(text("UPDATE alembic_version SET version_num = '0010'"))
-        if is_postgres(database_url):
-            for name in ("members", "stored_messages", "stream_position"):
-                conn.execute(text(f"DROP TABLE {name}"))
-            conn.execute(text("ALTER TABLE store_writer DROP COLUMN member_id, DROP COLUMN renewed_at"))
-    engine.dispose()
-
-    store = Store.open(database_url)
-
-    assert await store.read(lambda conn: find_ticket(conn, ticket.ticket_id)) == ticket
-    if is_postgres(database_url):
-        with connected(database_url) as conn:
-            created = inspect(conn)
-            for table in PROCESSES.sorted_tables:
-                columns = {column["name"] for column in created.get_columns(table.name)}
-                assert columns == set(table.columns.keys())
-    await store.close()
 
 
 def test_new_and_current_databases_open_without_alembic(database_url: str) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from queenright.instrumentation.redaction import MASK, hide
-from queenright.judge.masked_stream import MaskedStream
 from queenright.judge.quoting import sanitise
+from queenright.judge.redacting_model import MaskedStream
 from tests.instrumentation.test_redaction import SECRETS
 from tests.instrumentation.test_redaction_shapes import SHAPES
 

@@ -17,7 +17,7 @@ from queenright.judge.models import load_model
 from queenright.judge.monitoring_tools import emit_tool, notify_tool, summary_tool
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
-from queenright.runtime.llm.litellm_request import to_openai_tools
+from queenright.runtime.llm.litellm_provider import to_openai_tools
 from tests.judge.conftest import FakeTime, JudgedFleet
 from tests.runtime.openai_server import Answer, OpenAIServer, Request, Stream, openai_server
 

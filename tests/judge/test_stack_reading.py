@@ -11,8 +11,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy
-from queenright.judge.stack.reading import ended_health, health_of
-from queenright.judge.stack.trace_events import events_of
+from queenright.judge.stack.reading import ended_health, events_of, health_of
 from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
 from queenright.judge.stack.workers import Sighting
 from queenright.runtime.events import EventType

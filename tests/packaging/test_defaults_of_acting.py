@@ -41,4 +41,4 @@ def test_every_kind_of_action_is_in_the_table() -> None:
     named = {action.split(",")[0].split()[0] for action, *_ in ROWS}
 
     assert set(get_args(ActionName)) == {kind.value for kind in ActionKind} <= named
-    assert len(ROWS) == 10
+    assert len(ROWS) == 11

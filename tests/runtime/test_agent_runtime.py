@@ -1,5 +1,6 @@
 import asyncio
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -584,9 +585,8 @@ async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
     bus, visits, count = EventBus(), 0, 2 * MAX_KEPT_RESULTS
     runtime = runtime_on(bus, tmp_path, fake_time)
     runtime.add_graph(graph(trigger_type="event", event_types=(TICKET,), max_concurrent=1), model=Hanging())
-    done, executions = Execution.done.fget, ExecutionStream.executions.fget
-    assert done is not None
-    assert executions is not None
+    done: Callable[[Execution], bool] = vars(Execution)["done"].fget
+    executions: Callable[[ExecutionStream], list[Execution]] = vars(ExecutionStream)["executions"].fget
 
     def count_done(execution: Execution) -> bool:
         nonlocal visits

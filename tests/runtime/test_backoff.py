@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.runtime.backoff import backoff
+from queenright.runtime.nodes.model_request import backoff
 
 SEEDS = st.integers(0, 2**32)
 

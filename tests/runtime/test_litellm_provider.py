@@ -21,9 +21,13 @@ from hypothesis import strategies as st
 
 from queenright.runtime.deadline import within
 from queenright.runtime.llm.litellm_errors import retry_after
-from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailableError, load_provider
+from queenright.runtime.llm.litellm_provider import (
+    LiteLlmProvider,
+    ProviderUnavailableError,
+    load_provider,
+    needs_cache_markers,
+)
 from queenright.runtime.llm.litellm_reply import ReplyAccumulator
-from queenright.runtime.llm.litellm_request import needs_cache_markers
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,

@@ -8,7 +8,7 @@ from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vital_signs import VitalSigns
-from queenright.server.notifications.earlier_sessions import (
+from queenright.server.notifications.ticket_notifications import (
     RECENT_SECONDS,
     SHORT_SECONDS,
     EarlierSessions,

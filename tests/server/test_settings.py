@@ -207,16 +207,6 @@ def test_fixed_alerting_key_is_refused_with_a_remedy(kind: str, given: object) -
     assert "leave it out" in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ["stuck_agent", "circuit_breaker_open"])
-def test_repeated_alerting_channel_is_refused(kind: str) -> None:
-    """002 §7: it is a slip of the pen, and hides what was meant."""
-    block = {"alerting": {kind: {"channels": ["slack", "slack", "pagerduty"], "severity": "warning"}}}
-    Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
-
-    with pytest.raises(InvalidSettingsError, match=rf"{kind}\.channels: .*slack is named 2 times; name each"):
-        load_settings()
-
-
 @pytest.mark.parametrize(
     ("channels", "severity"),
     [(["slack"], "critical"), (["slack", "pagerduty"], "warning"), (["pagerduty"], "critical"), ([], "info")],

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import SpendingSettings
@@ -72,33 +71,40 @@ async def brake_actions(running: Running) -> list[dict[str, Any]]:
     return [action for action in interventions if action["by"] == "spending limit"]
 
 
-@pytest.mark.parametrize(
-    ("brake", "kind", "reason"),
-    [
-        ("nudge", "nudge", "bee"),
-        ("stop", "terminate", "$1.20 of $1.00 spent by this run"),
-        ("approval", "terminate", "an operator would be asked whether to stop it: $1.20 of $1.00 spent"),
-    ],
-)
-async def test_brake_is_a_dry_run_by_default(tmp_path: Path, brake: str, kind: str, reason: str) -> None:
-    async with serving(limits(tmp_path, brake=brake)) as running:
-        await spends(running, 0.9)
-        before = await brake_actions(running)
-        await spends(running, 0.3)
+async def test_limit_without_a_brake_opens_a_ticket_only(tmp_path: Path) -> None:
+    async with serving(limits(tmp_path)) as running:
+        await spends(running, 1.2)
         await until(lambda: running.service.tickets.open_tickets(), "a ticket")
-        await until(lambda: running.service.pipeline.brake._braked, "the brake")
         await spends(running, 0.3)
-        [action] = await brake_actions(running)
+        actions = await brake_actions(running)
         [ticket] = running.service.tickets.open_tickets()
 
-    assert before == []
-    assert (action["kind"], action["outcome"]) == (kind, "dry_run")
-    assert reason in action["reason"] or kind == "nudge"
+    assert actions == []
     assert (ticket.kind, ticket.severity) == (FindingKind.SPENDING, Severity.HIGH)
 
 
+async def test_brake_stops_a_worker_above_its_limit_once(tmp_path: Path) -> None:
+    settings = limits(tmp_path, brake="stop")
+    health = settings.health_monitoring
+    dry = health.intervention.model_copy(update={"dry_run": True})
+    settings = settings.model_copy(
+        update={"health_monitoring": health.model_copy(update={"intervention": dry})}
+    )
+    async with serving(settings) as running:
+        await spends(running, 0.9)
+        before = await brake_actions(running)
+        await spends(running, 0.3)
+        await until(lambda: running.service.pipeline.brake._braked, "the brake")
+        await spends(running, 0.3)
+        [action] = await brake_actions(running)
+
+    assert before == []
+    assert (action["kind"], action["outcome"]) == ("terminate", "dry_run")
+    assert "$1.20 of $1.00 spent by this run" in action["reason"]
+
+
 async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path) -> None:
-    async with serving(limits(tmp_path, brake="approval", dry_run=False)) as running:
+    async with serving(limits(tmp_path, brake="approval")) as running:
         await spends(running, 1.2)
         await until(lambda: running.service.approvals.pending(), "an approval is pending")
         await spends(running, 0.2)
@@ -111,7 +117,7 @@ async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path
 
 
 async def test_reachable_worker_gets_one_nudge_about_its_limit(tmp_path: Path) -> None:
-    async with serving(limits(tmp_path, dry_run=False)) as running:
+    async with serving(limits(tmp_path, brake="nudge")) as running:
         brake = running.service.pipeline.brake
         await spends(running, 1.2)
         unreached = await brake_actions(running)

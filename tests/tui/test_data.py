@@ -16,7 +16,7 @@ from queenright.api.loaded import MessageRow, NodeRow
 from queenright.api.steps import Step, Steps
 from queenright.api.tickets import Ticket
 from queenright.tui import styles
-from queenright.tui.app_state import add_notice_for
+from queenright.tui.app_state import RunOwnership, add_notice_for
 from queenright.tui.attention import ANSWERS, answers_to
 from queenright.tui.commands import (
     COMMANDS,
@@ -30,13 +30,12 @@ from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
+from queenright.tui.gateway import build_transcript
 from queenright.tui.models import ChatEntry, StreamedAnswer, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
-from queenright.tui.run_ownership import RunOwnership
+from queenright.tui.screens.worker_stream import WorkerHistory, count_bad_steps
 from queenright.tui.session_timeline import SessionTimeline, describe_open, describe_shadow
-from queenright.tui.transcript import build_transcript
 from queenright.tui.worker_filter import WorkerFilter
-from queenright.tui.worker_history import WorkerHistory, count_bad_steps
 from tests.tui.canned import (
     ATTENTION,
     BREAKERS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queenright.api.loaded import Edge, NodeDetail
-from queenright.tui.graph_view import graph_lines, memory_lines
+from queenright.tui.screens.talk import graph_lines, memory_lines
 from tests.tui.canned import row
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from queenright.cli.jobs.service import tune_garbage_collector
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.interventions.target import Target
 from queenright.runtime.events import AgentEvent, EventType
@@ -21,7 +22,6 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.server.build import build
-from queenright.server.ops.process_tuning import tune_garbage_collector
 from queenright.server.service import Service
 from queenright.server.settings import load_settings
 from tools.benchmarks.row import Row

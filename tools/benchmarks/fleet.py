@@ -40,7 +40,7 @@ def run() -> list[Row]:
 
 def _list(service: Service) -> Row:
     began, before, service_before = time.perf_counter(), children_time(), process_time(service.pid)
-    command = [PROGRAM, "list", "--url", service.url]
+    command = [str(PROGRAM), "list", "--url", service.url]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     took, spent = time.perf_counter() - began, children_time() - before
     served = process_time(service.pid) - service_before

@@ -196,10 +196,10 @@ async def _no_op(_: list[AgentEvent]) -> None:
 @contextlib.asynccontextmanager
 async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
     """Yield what the service does with events: the durable log, then vital signs and findings."""
+    from queenright.cli.jobs.service import tune_garbage_collector
     from queenright.health.monitor import HealthMonitor
     from queenright.health.settings import HealthSettings
     from queenright.health.store import Store
-    from queenright.server.ops.process_tuning import tune_garbage_collector
 
     tune_garbage_collector()
     store = Store.open(f"sqlite:///{folder / 'bench.db'}")

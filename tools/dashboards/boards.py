@@ -7,8 +7,7 @@ from typing import Final
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from queenright.grafana.export import CONSOLE, dashboard_text
-from queenright.grafana.thresholds import Thresholds
+from queenright.grafana.export import CONSOLE, Thresholds, dashboard_text
 from queenright.health.settings import HealthSettings
 from tools.dashboards import agent, breakers, cost, fleet, interventions, judge, monitor
 from tools.dashboards.frame import dashboard

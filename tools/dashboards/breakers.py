@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.grafana.thresholds import Thresholds
+from queenright.grafana.export import Thresholds
 from queenright.instrumentation import names
 from tools.dashboards import panels
 from tools.dashboards.links import breaker_page, panel_link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.grafana.thresholds import BLUE, Thresholds
+from queenright.grafana.export import BLUE, Thresholds
 from queenright.instrumentation import names
 from queenright.instrumentation.names import WaitingReason
 from tools.dashboards import limits, panels, recorded

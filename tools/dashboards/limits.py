@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.grafana.thresholds import ORANGE, RED, Lines, burn_lines
+from queenright.grafana.export import ORANGE, RED, Lines, burn_lines
 from queenright.health.objectives import (
     BUDGET_LOW_SHARE,
     DEGRADED_SHARE,

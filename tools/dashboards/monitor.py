@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.grafana.thresholds import BLUE, ORANGE, RED, Thresholds
+from queenright.grafana.export import BLUE, ORANGE, RED, Thresholds
 from queenright.instrumentation import names
 from tools.dashboards import limits, panels, recorded
 from tools.dashboards.firing import firing_alerts

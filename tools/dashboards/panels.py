@@ -22,7 +22,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.thresholds import Lines
+from queenright.grafana.export import Lines
 from tools.dashboards.promql import SHOWN
 from tools.dashboards.states import GREEN
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.grafana.thresholds import BLUE, ORANGE, RED, YELLOW
+from queenright.grafana.export import BLUE, ORANGE, RED, YELLOW
 from queenright.health.findings import HealthState, Severity
 from queenright.instrumentation import names
 from tools.dashboards.promql import select

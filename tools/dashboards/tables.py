@@ -10,7 +10,7 @@ from grafana_foundation_sdk.builders import common, table
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.thresholds import Lines
+from queenright.grafana.export import Lines
 from tools.dashboards.panels import (
     Query,
     colour_scheme,

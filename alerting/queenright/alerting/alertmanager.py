@@ -161,14 +161,6 @@ class AlertmanagerClient:
             raise _unexpected_response(peer, "a status")
         return answer
 
-    async def is_ready(self, peer: PeerAddress) -> bool:
-        """Return whether a peer reports that it is ready."""
-        try:
-            await self._request("GET", peer, "/-/ready")
-        except AlertmanagerError:
-            return False
-        return True
-
     async def aclose(self) -> None:
         """Close the connections. A later request opens new ones."""
         clients, self._clients = list(self._clients.values()), {}

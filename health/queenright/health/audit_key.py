@@ -40,15 +40,13 @@ class AuditKeyError(QueenrightError):
 class AuditKey:
     """A private key for signing."""
 
-    __slots__ = ("_private", "key_id", "made", "public")
+    __slots__ = ("_private", "key_id", "public")
 
-    def __init__(self, private: Ed25519PrivateKey, *, is_new: bool = False) -> None:
+    def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private
         self.public = _raw(private.public_key())
         """The public key, 32 bytes."""
         self.key_id = key_id_of(self.public)
-        self.made = is_new
-        """Whether it was created just now."""
 
     @classmethod
     def load_or_create(cls, folder: Path) -> AuditKey:
@@ -60,8 +58,9 @@ class AuditKey:
         """
         path = folder / PRIVATE_NAME
         try:
-            is_new = not path.exists() and _create(folder)
-            key = cls(_private(path), is_new=is_new)
+            if not path.exists():
+                _create(folder)
+            key = cls(_private(path))
             _publish(folder / PUBLIC_NAME, key.public)
         except OSError as error:
             raise AuditKeyError(
@@ -179,8 +178,8 @@ def signed_content(event: AgentEvent) -> bytes:
     )
 
 
-def _create(folder: Path) -> bool:
-    """Create a key file atomically; return False if another process was first."""
+def _create(folder: Path) -> None:
+    """Create a key file atomically, unless another process was first."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -188,13 +187,12 @@ def _create(folder: Path) -> bool:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with _write_durably(folder / PRIVATE_NAME, content, 0o600) as temporary:
-        try:
-            # Not a rename: it would replace a key that another process created in the meantime.
-            os.link(temporary, folder / PRIVATE_NAME)
-        except FileExistsError:
-            return False
-    return True
+    with (
+        _write_durably(folder / PRIVATE_NAME, content, 0o600) as temporary,
+        contextlib.suppress(FileExistsError),
+    ):
+        # Not a rename: it would replace a key that another process created in the meantime.
+        os.link(temporary, folder / PRIVATE_NAME)
 
 
 def _publish(path: Path, public: bytes) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from sqlalchemy import Column, Connection, Dialect, MetaData, String, Table, text
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy import Column, Connection, MetaData, String, Table, text
+from sqlalchemy.dialects import registry
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from queenright.health.tables import EVENT_LOG_HEAD, METADATA, PROCESSES, SCHEMA_REVISION
 
@@ -22,7 +23,7 @@ _APPEND_ONLY: Final = (
 
 def create_schema(conn: Connection) -> None:
     """Create the newest schema in an empty database; the caller commits."""
-    for statement in _table_statements(type(conn.dialect)):
+    for statement in _table_statements(conn.dialect.name):
         conn.exec_driver_sql(statement)
     conn.execute(VERSION.insert().values(version_num=SCHEMA_REVISION))
     conn.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
@@ -36,14 +37,13 @@ def create_schema(conn: Connection) -> None:
 
 
 @functools.cache
-def _table_statements(dialect: type[Dialect]) -> tuple[str, ...]:
+def _table_statements(dialect_name: str) -> tuple[str, ...]:
     """Return the statements that create the tables and their indexes: compiling them is most of the time."""
-    statements = [
-        statement
-        for table in (*METADATA.sorted_tables, VERSION)
-        for statement in (CreateTable(table), *(CreateIndex(index) for index in table.indexes))
-    ]
-    return tuple(str(statement.compile(dialect=dialect())) for statement in statements)
+    dialect = registry.load(dialect_name)()
+    statements: list[ExecutableDDLElement] = []
+    for table in (*METADATA.sorted_tables, VERSION):
+        statements += CreateTable(table), *(CreateIndex(index) for index in table.indexes)
+    return tuple(str(statement.compile(dialect=dialect)) for statement in statements)
 
 
 def _create_sqlite_triggers(conn: Connection) -> None:

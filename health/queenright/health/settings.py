@@ -287,12 +287,13 @@ class ReEscalationSettings(_Block):
 class TicketSettings(_Block):
     """How tickets end, and which share an incident."""
 
+    abandoned_run_seconds: ClassVar = 3_600.0
+    """The same as ``dead_worker_seconds`` for a stalled run without heartbeats and open work."""
+
     hold_seconds: Annotated[float, Field(ge=0)] = 120
     """Seconds that a recovery must last before its ticket resolves; 0: it resolves at once."""
     dead_worker_seconds: Seconds = 86_400
     """Seconds after which a dead worker ends with outcome ``unknown`` and its tickets close."""
-    abandoned_run_seconds: Seconds = 3_600
-    """The same, in seconds, for a stalled run without heartbeats and open work."""
     re_escalation: ReEscalationSettings = ReEscalationSettings()
 
 
@@ -433,10 +434,8 @@ class SpendingSettings(_Block):
     """Limit per agent and UTC day; None: no limit."""
     day_usd: Dollars | None = None
     """Limit of all agents per UTC day; None: no limit."""
-    brake: Literal["nudge", "approval", "stop"] = "nudge"
-    """At a limit: tell the worker, ask an operator whether to stop it, or stop it."""
-    dry_run: bool = True
-    """``true``: the brake is only recorded."""
+    brake: Literal["none", "nudge", "approval", "stop"] = "none"
+    """At a limit, besides the ticket: tell the worker, ask an operator whether to stop it, or stop it."""
 
     @property
     def is_on(self) -> bool:
@@ -464,15 +463,6 @@ AlertSeverity = Literal["critical", "warning", "info"]
 _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 
-def _refuse_repeated(channels: tuple[ChannelName, ...]) -> tuple[ChannelName, ...]:
-    if repeated := next((channel for channel in channels if channels.count(channel) > 1), None):
-        raise ValueError(f"{repeated} is named {channels.count(repeated)} times; name each channel once")
-    return channels
-
-
-_Channels = Annotated[tuple[ChannelName, ...], AfterValidator(_refuse_repeated)]
-
-
 class TicketChannel(_Block):
     """
     Where tickets of a kind are sent, as IMPL-REQ-003 §7 writes it.
@@ -481,7 +471,7 @@ class TicketChannel(_Block):
     of the document are accepted; others are refused, because they would change nothing.
     """
 
-    channels: _Channels = _ALL_CHANNELS
+    channels: tuple[ChannelName, ...] = _ALL_CHANNELS
     severity: AlertSeverity = "critical"
 
     @field_validator("channels", "severity")
@@ -509,7 +499,7 @@ class BreakerChannel(_Block):
 
     severity: AlertSeverity = "warning"
     """``critical`` goes to Slack and PagerDuty, ``warning`` and ``info`` to Slack."""
-    channels: Annotated[_Channels, Field(exclude=True)] = ("slack",)
+    channels: Annotated[tuple[ChannelName, ...], Field(exclude=True)] = ("slack",)
     # Accepted as IMPL-REQ-003 §7 writes it. They follow from the severity, so they are not a setting.
 
     @model_validator(mode="before")

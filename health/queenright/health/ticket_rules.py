@@ -1,7 +1,7 @@
 """
 How a worker's findings affect its tickets: pure rules behind the ticket service.
 
-``ticket_severity`` has the severity. A model can add to what the rules decide, not remove from it.
+A model can add to what the rules decide, not remove from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from queenright.health.findings import (
 )
 from queenright.health.monitor import WorkerHealth
 from queenright.health.ticket_lifecycle import TicketChange
-from queenright.health.ticket_severity import higher_severity, minimum_severity
 from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint
 from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
@@ -292,3 +291,13 @@ def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth)
 
 def _fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
     return fingerprint(facts.agent_id, facts.session_id, facts.node_id, kind)
+
+
+def minimum_severity(findings: Sequence[Finding]) -> Severity:
+    """Return the worst severity of ``findings``: the minimum for a ticket about them."""
+    return max((finding.severity for finding in findings), key=lambda severity: severity.rank)
+
+
+def higher_severity(first: Severity, second: Severity) -> Severity:
+    """Return the worse of two severities."""
+    return first if first.rank >= second.rank else second

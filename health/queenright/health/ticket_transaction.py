@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection
+import orjson
+from sqlalchemy import Connection, bindparam, select
 
 from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.findings import Finding
+from queenright.health.former_names import all_names
 from queenright.health.monitor import WorkerHealth
-from queenright.health.run_cost import spending_since
+from queenright.health.tables import EVENTS
 from queenright.health.ticket_lifecycle import TicketChange
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
+from queenright.health.vital_facts import count_or_zero, parse_dollars
 from queenright.runtime.events import AgentEvent, EventType
 
 OnChange = Callable[[Connection, EscalationTicket], None]
@@ -178,3 +181,52 @@ class TicketTransaction:
             return ticket
         key = ticket.agent_id, ticket.session_id
         return ticket.model_copy(update=spending_since(self.conn, *key, ticket.trouble_since))
+
+
+_CALLS: Final = 2_000
+"""The maximum number of an agent's model calls that are read, the newest first."""
+_LAST: Final = (
+    select(EVENTS.c.session_id, EVENTS.c.time, EVENTS.c.data)
+    .where(EVENTS.c.agent_id == bindparam("agent"), EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value)
+    .order_by(EVENTS.c.seq.desc())
+    .limit(_CALLS)
+    .subquery()
+)
+_SINCE: Final = select(_LAST.c.data).where(
+    _LAST.c.session_id == bindparam("session"), _LAST.c.time >= bindparam("since")
+)
+
+
+def spending_since(conn: Connection, agent_id: str, session_id: str, since: float) -> dict[str, Any]:
+    """
+    Return the cost of a run's model calls since a time, as fields of a ticket.
+
+    ``spent_usd`` is None if no price is known; ``spent_unpriced_tokens`` are those of calls without a price.
+    """
+    return total_spending(
+        orjson.loads(data)
+        for agent, session in all_names(conn, agent_id, session_id)
+        for data in conn.execute(_SINCE, {"agent": agent, "session": session, "since": since}).scalars()
+    )
+
+
+def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cost of calls by their events' data; an amendment adds a price, not a call."""
+    spent: float | None = None
+    tokens = unpriced = 0
+    for data in calls:
+        cost = parse_dollars(data.get("cost_usd"))
+        if cost is not None:
+            spent = (spent or 0.0) + cost
+        if data.get("amends"):
+            unpriced -= count_or_zero(data.get("priced_tokens"))
+            continue
+        used = count_or_zero(data.get("input_tokens")) + count_or_zero(data.get("output_tokens"))
+        tokens += used
+        if cost is None:
+            unpriced += used
+    return {
+        "spent_usd": spent,
+        "spent_tokens": tokens,
+        "spent_unpriced_tokens": min(max(unpriced, 0), tokens),
+    }

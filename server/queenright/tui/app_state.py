@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,38 @@ from queenright.api.events import Event
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.gateway import ServiceGateway
 from queenright.tui.notices import NoticeList
-from queenright.tui.run_ownership import RunOwnership
+
+_CACHE_SIZE: Final = 2_000
+
+
+class RunOwnership:
+    """
+    Tells which runs belong to an agent. Asks the service once per run.
+
+    Args:
+        has_run: Returns whether a loaded agent has the run with an id.
+    """
+
+    def __init__(self, has_run: Callable[[str, str], Awaitable[bool]]) -> None:
+        self._has_run = has_run
+        self._ownership: dict[tuple[str, str], bool] = {}
+
+    async def is_run_of(self, event: Event, agent_id: str) -> bool:
+        """
+        Return whether an event is from a run of this agent, in any of its graphs.
+
+        Raises:
+            QueenrightError: The service does not answer.
+        """
+        if not event.execution_id:
+            return False
+        key = (agent_id, event.execution_id)
+        if key not in self._ownership:
+            self._ownership[key] = await self._has_run(*key)
+            while len(self._ownership) > _CACHE_SIZE:
+                del self._ownership[next(iter(self._ownership))]
+        return self._ownership[key]
+
 
 _STATUS_SECONDS: Final = 10.0
 """Seconds that a status message is shown."""

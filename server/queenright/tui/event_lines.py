@@ -22,8 +22,7 @@ class EventLine:
     text: str
 
 
-FEED_TYPES: Final = (
-    "health_state_changed",
+TICKET_TYPES: Final = (
     "worker_escalation_ticket",
     "queen_intervention_requested",
     "ticket_triaged",
@@ -32,6 +31,12 @@ FEED_TYPES: Final = (
     "ticket_reescalated",
     "ticket_resolved",
     "incident_closed",
+)
+"""Event types that change a ticket."""
+
+FEED_TYPES: Final = (
+    "health_state_changed",
+    *TICKET_TYPES,
     "operator_asked",
     "queen_answered",
     "nudge_sent",

@@ -12,7 +12,7 @@ from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.loaded_agent import AgentSlot
 from queenright.api.tickets import Ticket
-from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
+from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, feed_line
 from queenright.tui.models import is_open, worker_key
 from queenright.tui.worker_filter import WorkerFilter
 
@@ -28,18 +28,7 @@ _MAX_KNOWN: Final = 5_000
 _SEVERITIES: Final = ("low", "medium", "high", "critical")
 _BREAKER_STATES: Final = ("open", "half_open", "closed")
 
-_TICKET_EVENTS: Final = frozenset(
-    {
-        "worker_escalation_ticket",
-        "queen_intervention_requested",
-        "ticket_triaged",
-        "ticket_acknowledged",
-        "ticket_unacknowledged",
-        "ticket_reescalated",
-        "ticket_resolved",
-        "incident_closed",
-    }
-)
+_TICKET_EVENTS: Final = frozenset(TICKET_TYPES)
 _EVENTS_BY_LIST: Final = {
     "attention": _TICKET_EVENTS
     | {

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.server.access.access import Access, Denial
+from queenright.server.access.access import Access, Denial, RateLimit, retry_after
 from queenright.server.access.addresses import network_of
 from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.caller import Caller, audit_name, person_name
-from queenright.server.access.rate_limits import RateLimit, retry_after
 from queenright.server.access.roles import Role
 from queenright.server.console.templates import render_error
 from queenright.server.settings import load_settings

@@ -12,9 +12,9 @@ import yaml
 
 from queenright.alerting.rules import Group
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.names import ALERT_PREFIX
 
 _GROUP_PREFIX: Final = "queenright-"
-_ALERT_PREFIX: Final = "Queenright"
 _DURATION: Final = re.compile(r"(\d+)(ms|y|w|d|h|m|s)")
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
@@ -41,7 +41,7 @@ class LoadedRule:
     @property
     def is_ours(self) -> bool:
         """Whether it is a Queenright rule, by its group or alert name."""
-        return self.group.startswith(_GROUP_PREFIX) or (self.is_alert and self.name.startswith(_ALERT_PREFIX))
+        return self.group.startswith(_GROUP_PREFIX) or (self.is_alert and self.name.startswith(ALERT_PREFIX))
 
 
 def parse_duration(duration: str) -> float:

@@ -99,7 +99,6 @@ class Actions:
         attempt: int,
         ladder: Ladder | None,
         since: float | None = None,
-        dry: bool = False,
     ) -> Intervention:
         """
         Put a message into the worker's context. The outcome states whether it was delivered.
@@ -108,13 +107,12 @@ class Actions:
 
         Args:
             attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
-            dry: Only record it, regardless of the settings.
 
         Raises:
             StoreError: Recording failed; nothing was done.
         """
         intervention = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
-        if dry or self._settings.is_dry(ActionKind.NUDGE):
+        if self._settings.is_dry(ActionKind.NUDGE):
             return await self._end(intervention, InterventionOutcome.DRY_RUN, ladder)
         ladder = _mark_undelivered(ladder, "")
         await self._begin(intervention, ladder)
@@ -222,7 +220,6 @@ class Actions:
         events: Sequence[AgentEvent] = (),
         resumed: Intervention | None = None,
         intervention_id: str = "",
-        dry: bool = False,
     ) -> Intervention:
         """
         Stop a worker: save its state, free what it holds, and sign the record.
@@ -233,7 +230,6 @@ class Actions:
             events: The events of that withdrawal.
             resumed: The same termination, begun before a restart.
             intervention_id: Its id, if it has one already.
-            dry: Only record it, regardless of the settings.
 
         Raises:
             StoreError: Recording failed: nothing was done, or its end is still to be recorded.
@@ -241,7 +237,7 @@ class Actions:
         intervention = resumed or self._new(
             grant, by=by, reason=reason, since=since, intervention_id=intervention_id
         )
-        if dry or self._settings.is_dry(ActionKind.TERMINATE):
+        if self._settings.is_dry(ActionKind.TERMINATE):
             return await self._end(intervention, InterventionOutcome.DRY_RUN, ladders.otherwise)
         if resumed is None:
             await self._begin(intervention, ladders.during)

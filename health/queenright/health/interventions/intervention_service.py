@@ -403,7 +403,6 @@ class InterventionService:
         incarnation_id: str | None = None,
         by: str,
         person: bool = True,
-        dry: bool = False,
     ) -> Intervention:
         """
         Put a message into a worker's context; without one, the standard reminder.
@@ -413,7 +412,6 @@ class InterventionService:
             incarnation_id: Its incarnation, if that was checked before: a later one is not nudged.
             person: False for an automatic nudge: the ladder's intervals and limits apply, and it counts as
                 one of its nudges.
-            dry: Only record it.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -444,7 +442,6 @@ class InterventionService:
                     update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
                 ),
                 since=current.trouble_since if current is not None else None,
-                dry=dry,
             )
 
     async def escalate(
@@ -500,7 +497,6 @@ class InterventionService:
         person: bool = True,
         intervention_id: str = "",
         unless: Unless | None = None,
-        dry: bool = False,
     ) -> Intervention:
         """
         Terminate a worker; it is not recovered automatically. If it does not stop, its ladder stays.
@@ -512,7 +508,6 @@ class InterventionService:
             person: False for an automatic termination: the ladder's intervals and limits apply.
             intervention_id: Its id, if it has one already.
             unless: Returns an objection, or None, when the action is about to begin.
-            dry: Only record it.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -530,7 +525,7 @@ class InterventionService:
                 unless=unless if person else self._held_back(ActionKind.TERMINATE),
             )
             return await self._terminate(
-                grant, worker.key, by=by, reason=reason, intervention_id=intervention_id, dry=dry
+                grant, worker.key, by=by, reason=reason, intervention_id=intervention_id
             )
 
     async def answer_permission(
@@ -601,7 +596,6 @@ class InterventionService:
         by: str,
         reason: str,
         intervention_id: str = "",
-        dry: bool = False,
     ) -> Intervention:
         now = self._clock()
         self._ladder_scheduler.budget.spend(now)
@@ -619,7 +613,6 @@ class InterventionService:
             withdrawn=withdrawn,
             events=events,
             intervention_id=intervention_id,
-            dry=dry,
         )
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
@@ -65,7 +65,8 @@ class SpendingBrake:
 
     def brake_if_limit_reached(self, agent_id: str, session_id: str) -> None:
         """Brake a worker that has just spent money or got a ticket, if it has reached a limit."""
-        if not self._settings.spending.is_on:
+        spending = self._settings.spending
+        if spending.brake == "none" or not spending.is_on:
             return
         key, now = (agent_id, session_id), self._clock()
         worker = self._monitor.get(*key)
@@ -75,7 +76,7 @@ class SpendingBrake:
         new = reached.keys() - self._braked.get(key, set())
         if not new:
             return
-        if self._settings.spending.brake == "approval" and self._find_open_ticket(*key) is None:
+        if spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # called again once its ticket is written
         self._not_before[key] = now + _RETRY_SECONDS
         limits = "; ".join(reached[spent] for spent in sorted(new))
@@ -98,19 +99,16 @@ class SpendingBrake:
 
     async def _apply_brake(self, agent_id: str, session_id: str, reached: str) -> bool:
         """Apply the brake; return whether it was carried out. A request for approval does not count."""
-        spending, service = self._settings.spending, self._interventions
-        options: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
-        if spending.brake == "nudge":
-            intervention = await service.nudge(agent_id, _NUDGE.format(reached=reached), **options)
-        elif spending.brake == "stop" or spending.dry_run:
-            prefix = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
-            intervention = await service.terminate(agent_id, f"{prefix}{reached}", **options)
-        else:
-            worker, ticket = (
-                self._monitor.get(agent_id, session_id),
-                self._find_open_ticket(agent_id, session_id),
-            )
+        brake, service = self._settings.spending.brake, self._interventions
+        if brake == "approval":
+            worker = self._monitor.get(agent_id, session_id)
+            ticket = self._find_open_ticket(agent_id, session_id)
             if worker is not None and ticket is not None:
                 await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reached, by=BY)
             return False
+        if brake == "nudge":
+            text = _NUDGE.format(reached=reached)
+            intervention = await service.nudge(agent_id, text, session_id=session_id, by=BY)
+        else:
+            intervention = await service.terminate(agent_id, reached, session_id=session_id, by=BY)
         return intervention.outcome in _DONE

@@ -1,94 +1,45 @@
 """
-Naming conventions of spans and attributes, one module per vendor.
+Naming conventions of spans and attributes: the tables of all vendors, merged.
 
-All conventions apply to every span, because two instrumentations often write to the same span. Their
-tables are merged here. A module may define
-
-* ``ATTRIBUTES``: our field -> attribute names to read it from, in order of preference;
-* ``OPERATIONS``: ``gen_ai.operation.name`` -> kind;
-* ``MARKERS``: value of the ``marker`` attribute, in lower case -> kind;
-* ``NO_WORK``: values of the ``marker`` attribute, in lower case, that are not an agent's work;
-* ``CONTENT_EVENTS``: event of a tool call's span -> its fields, each with the event attributes to read it
-  from, in order of preference;
-* ``SPAN_NAMES``: prefix of a span's name -> kind, used if nothing else gives the kind; the rest of the name
-  is the subject;
-* ``BARE_SPAN_NAMES``: whole name of a span -> kind;
-* ``SCOPES``: prefixes of instrumentation scopes whose spans are all an agent's work.
+All conventions apply to every span, because two instrumentations often write to the same span.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from types import ModuleType
-from typing import Final
+from typing import Final, TypeVar
 
-from queenright.instrumentation.conventions import (
-    genai,
-    google_adk,
-    langsmith,
-    logfire,
-    mcp,
-    observability,
-    openinference,
-    openllmetry,
-    partial_spans,
-    pydantic_ai,
-    vercel_ai_sdk,
-)
-from queenright.instrumentation.conventions.kind import Kind
+from queenright.instrumentation.conventions.vendors import CONVENTIONS, Kind
 
 __all__ = ["Kind"]
 
-CONVENTIONS: Final[tuple[ModuleType, ...]] = (
-    genai,
-    pydantic_ai,
-    google_adk,
-    vercel_ai_sdk,
-    openllmetry,
-    openinference,
-    logfire,
-    langsmith,
-    mcp,
-    observability,
-    partial_spans,
-)
-"""In order of precedence."""
+T = TypeVar("T")
 
 
 def _attributes() -> dict[str, tuple[str, ...]]:
     joined: dict[str, tuple[str, ...]] = {}
     for convention in CONVENTIONS:
-        for field, spellings in convention.ATTRIBUTES.items():
+        for field, spellings in convention.attributes.items():
             joined[field] = joined.get(field, ()) + spellings
     return joined
 
 
-def _merge_tables(table: str) -> dict[str, Kind]:
-    return {key: kind for convention in CONVENTIONS for key, kind in getattr(convention, table, {}).items()}
+def _merge_tables(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    return {key: value for table in tables for key, value in table.items()}
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
 """Our field -> attribute names to read it from, in order of preference."""
-OPERATIONS: Final[Mapping[str, Kind]] = _merge_tables("OPERATIONS")
+OPERATIONS: Final[Mapping[str, Kind]] = _merge_tables(c.operations for c in CONVENTIONS)
 """``gen_ai.operation.name`` -> kind. Other operations (embeddings, create_agent, …) are not agent work."""
-MARKERS: Final[Mapping[str, Kind]] = _merge_tables("MARKERS")
-SPAN_NAMES: Final[tuple[tuple[str, Kind], ...]] = tuple(
-    row for convention in CONVENTIONS for row in getattr(convention, "SPAN_NAMES", ())
-)
-SCOPES: Final[tuple[str, ...]] = tuple(
-    scope for convention in CONVENTIONS for scope in getattr(convention, "SCOPES", ())
-)
-_BARE_SPAN_NAMES: Final = _merge_tables("BARE_SPAN_NAMES")
-CONTENT_EVENTS: Final[Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]] = {
-    name: fields
-    for convention in CONVENTIONS
-    for name, fields in getattr(convention, "CONTENT_EVENTS", {}).items()
-}
-NO_WORK: Final[frozenset[str]] = frozenset(
-    value for convention in CONVENTIONS for value in getattr(convention, "NO_WORK", ())
-)
+MARKERS: Final[Mapping[str, Kind]] = _merge_tables(c.markers for c in CONVENTIONS)
+SPAN_NAMES: Final = tuple(row for convention in CONVENTIONS for row in convention.span_names)
+SCOPES: Final = tuple(scope for convention in CONVENTIONS for scope in convention.scopes)
+_BARE_SPAN_NAMES: Final = _merge_tables(c.bare_span_names for c in CONVENTIONS)
+CONTENT_EVENTS: Final = _merge_tables(c.content_events for c in CONVENTIONS)
+NO_WORK: Final = frozenset(value for convention in CONVENTIONS for value in convention.no_work)
 _FIELD: Final = re.compile(r"\{([^{}!:]+)(?:![rs])?\}")
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")

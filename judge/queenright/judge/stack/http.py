@@ -77,6 +77,11 @@ class StackClient:
         self._timeout = timeout
         self._client: httpx.AsyncClient | None = None
 
+    @property
+    def name(self) -> str:
+        """Its address without credentials."""
+        return self.address.name
+
     async def get(self, path: str, params: Mapping[str, str]) -> Any:
         """
         Send a GET request and return the JSON of the response.
@@ -106,7 +111,7 @@ class StackClient:
     async def _request(self, method: str, path: str, **how: Mapping[str, str]) -> Any:
         import httpx
 
-        name = self.address.name
+        name = self.name
         try:
             async with asyncio.timeout(self._timeout):
                 status, body = await self._exchange(method, f"{name}{path}", **how)

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
-from queenright.judge.stack.http import (
-    TIMEOUT_SECONDS,
-    InvalidQueryError,
-    StackAddress,
-    StackClient,
-    StackUnavailableError,
-)
+from queenright.judge.stack.http import InvalidQueryError, StackClient, StackUnavailableError
 
 _LABEL_LIMIT: Final = 2_000
 """Longer label values are cut; a target with such a name cannot be queried."""
@@ -32,17 +26,8 @@ class Series:
         return self.points[-1][1]
 
 
-class Prometheus:
+class Prometheus(StackClient):
     """A Prometheus, or a server with its API (Mimir, Thanos, VictoriaMetrics)."""
-
-    def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
-        self._client = StackClient(address, timeout=timeout)
-        self._timeout = timeout
-
-    @property
-    def name(self) -> str:
-        """Its address without credentials."""
-        return self._client.address.name
 
     async def query(self, promql: str, at: float | None = None) -> list[Series]:
         """
@@ -74,13 +59,9 @@ class Prometheus:
         }
         return self._read(await self._post("/api/v1/query_range", form))
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
     async def _post(self, path: str, form: Mapping[str, str]) -> Any:
         try:
-            return await self._client.post(path, form)
+            return await self.post(path, form)
         except InvalidQueryError as error:
             if not error.reason.startswith("404"):
                 raise

@@ -6,28 +6,14 @@ import json
 from typing import Final
 
 from queenright.instrumentation import names
-from queenright.judge.stack.http import (
-    TIMEOUT_SECONDS,
-    InvalidQueryError,
-    StackAddress,
-    StackClient,
-    StackUnavailableError,
-)
+from queenright.judge.stack.http import InvalidQueryError, StackClient, StackUnavailableError
 from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
 
 _SEARCH_LIMIT: Final = 20
 
 
-class Tempo:
+class Tempo(StackClient):
     """A Tempo server."""
-
-    def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
-        self._client = StackClient(address, timeout=timeout)
-
-    @property
-    def name(self) -> str:
-        """Its address without credentials."""
-        return self._client.address.name
 
     async def trace(self, trace_id: str) -> list[TraceSpan]:
         """
@@ -37,7 +23,7 @@ class Tempo:
             StackError: There is no valid answer.
         """
         try:
-            answer = await self._client.get(f"/api/traces/{trace_id}", {})
+            answer = await self.get(f"/api/traces/{trace_id}", {})
         except InvalidQueryError as error:
             if error.reason.startswith("404"):
                 return []
@@ -57,7 +43,7 @@ class Tempo:
         # TraceQL quotes strings like Go, which equals JSON for the characters of agent names.
         query = f"{{ span.{names.GEN_AI_AGENT_NAME} = {json.dumps(agent, ensure_ascii=False)} }}"
         params = {"q": query, "start": str(int(start)), "end": str(int(end) + 1), "limit": str(_SEARCH_LIMIT)}
-        answer = await self._client.get("/api/search", params)
+        answer = await self.get("/api/search", params)
         try:
             traces = [
                 (int(row.get("startTimeUnixNano") or 0), str(row["traceID"]))
@@ -70,7 +56,3 @@ class Tempo:
         # Search results omit leading zeros of ids.
         newest = max(traces)[1]
         return newest.lower().zfill(32) if len(newest) <= 32 else hexadecimal(newest)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()

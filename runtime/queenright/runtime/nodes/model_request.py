@@ -11,7 +11,6 @@ from typing import Any
 
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.backoff import backoff
 from queenright.runtime.breakers import CallBreaker, CallRefusedError
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.graphs.graph import NodeSpec
@@ -153,3 +152,22 @@ def _error_text(error: BaseException) -> str:
         return str(error)
     except BaseException as fault:  # __str__ is the provider's own code
         return f"(its message is not available: {type(fault).__name__})"
+
+
+def backoff(
+    attempt: int, *, base: float = 1.0, cap: float = 60.0, retry_after: float | None = None, random: Random
+) -> float:
+    """
+    Return the number of seconds to wait before the next attempt.
+
+    Half of it is fixed and half is random, so that clients that failed together do not retry together.
+
+    Args:
+        attempt: Number of earlier failures: 0 after the first one.
+        base: Maximum wait after the first failure, in seconds; doubles with each further one.
+        cap: Limit of that doubling, in seconds.
+        retry_after: Minimum wait that the server requested, in seconds; may exceed ``cap``.
+        random: Source of the random half.
+    """
+    longest = min(cap, base * 2.0 ** min(max(attempt, 0), 64))
+    return max(longest * (0.5 + random.random() / 2), retry_after or 0.0)

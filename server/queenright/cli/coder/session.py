@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from functools import partial
+from collections.abc import Iterable
+from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
-from queenright.cli.coder.graphs import CODER, coder_graph, guardian_graph
 from queenright.cli.coder.workspace import Workspace
-from queenright.cli.terminal.shell import ShellOptions, configure_logging
+from queenright.cli.terminal.shell import ShellOptions, agent_loader, configure_logging
 from queenright.cli.terminal.shell_session import ShellSession, is_interactive
-from queenright.health.breakers import BreakerRegistry, report_change
-from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
-from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.bus import EventBus
+from queenright.runtime.events import EventType
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider
-from queenright.server.agents.node_guards import health_guard
-from queenright.server.settings import load_settings
 
 
 def run_code(options: ShellOptions) -> int:
@@ -31,20 +29,15 @@ def run_code(options: ShellOptions) -> int:
         QueenrightError: The settings are invalid, or there is no such model.
     """
     configure_logging()
-    health = load_settings(options.config).health_monitoring
+    load = agent_loader(options.config, telemetry=options.telemetry)
     assert options.model is not None  # checked by the command
     model = load_provider(options.model)
     if isinstance(model, LiteLlmProvider):
         model.check()
-    telemetry = shared_telemetry() if options.telemetry else None
-    guards, breakers = health_guard(health), BreakerRegistry(health.circuit_breaker, on_change=report_change)
-    load = partial(AgentRunner.load, telemetry=telemetry, guards=guards, breakers=breakers)
     runtime = AgentRuntime(
         bus=EventBus(),
         storage=options.storage or Path.home() / ".queenright" / "agents" / CODER,
-        telemetry=telemetry,
-        guards=guards,
-        breakers=breakers,
+        **load.keywords,
     )
     lifecycle = Lifecycle([options.folder], load=load)
     add_graphs(runtime, lifecycle, Workspace(options.folder), model)
@@ -70,3 +63,54 @@ async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, options: ShellO
     finally:
         await runtime.stop()
         await lifecycle.close()
+
+
+CODER: Final = "coder"
+GUARDIAN: Final = "guardian"
+
+# Files are long, and a file must still be in the context when it is edited.
+_CONTEXT_TOKENS: Final = 60_000
+
+
+def coder_graph(tools: Iterable[str]) -> GraphSpec:
+    """Return the graph of the coder, which talks with the user in one session, run after run."""
+    node = NodeSpec(
+        id="code",
+        description="Builds agents with the user.",
+        system_prompt=_prompt("code.md"),
+        tools=tuple(tools),
+        input_keys=("message",),
+        client_facing=True,
+        max_turns=1000,
+        max_context_tokens=_CONTEXT_TOKENS,
+        model_timeout_seconds=300,
+    )
+    return GraphSpec(id=CODER, nodes=(node,), entry_points=(EntryPointSpec(id="talk", node_id=node.id),))
+
+
+def guardian_graph(tools: Iterable[str]) -> GraphSpec:
+    """Return the guardian's graph, which starts when a run of another graph fails."""
+    node = NodeSpec(
+        id="guard",
+        description="Handles failed agents.",
+        system_prompt=_prompt("guard.md"),
+        tools=tuple(tools),
+        input_keys=("event",),
+        output_keys=("decision",),
+        client_facing=True,
+        max_context_tokens=_CONTEXT_TOKENS,
+        model_timeout_seconds=300,
+    )
+    failed = EntryPointSpec(
+        id="failed",
+        node_id=node.id,
+        trigger_type="event",
+        event_types=frozenset({EventType.EXECUTION_FAILED}),
+        isolation_level="shared",
+        conversation_mode="fresh",
+    )
+    return GraphSpec(id=GUARDIAN, nodes=(node,), entry_points=(failed,))
+
+
+def _prompt(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")

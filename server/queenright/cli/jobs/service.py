@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -16,7 +17,6 @@ from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
 from queenright.cli.output.up_screen import UpScreen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.middleware.connections import raise_descriptor_limit
-from queenright.server.ops.process_tuning import shorten_switch_interval, tune_garbage_collector
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.reload import reload
 from queenright.server.service import Service
@@ -152,3 +152,25 @@ def _log_to_screen(screen: UpScreen) -> None:
                 screen.print_line(f"{limited.levelname.lower()}: {limited.getMessage()}")
 
     logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
+
+
+def tune_garbage_collector() -> None:
+    """
+    Run the garbage collector less often, and never over objects that live as long as the process.
+
+    Telemetry creates and drops many small objects, none of them in cycles. By default the collector scans the
+    data of every worker again and again, which costs a tenth of the event rate.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def shorten_switch_interval() -> None:
+    """
+    Let threads take turns after half a millisecond instead of five.
+
+    A read of the store runs in a thread and waits for its turn several times. Next to a busy loop this cuts a
+    read's time to two thirds and its 99th percentile to a third, at no cost in throughput.
+    """
+    sys.setswitchinterval(0.0005)

@@ -16,18 +16,15 @@ from queenright.cli.output.streams import guard_streams, take_stdout, write_erro
 from queenright.cli.terminal.conversation import InputPrompt, RunProgress
 from queenright.cli.terminal.run_options import RunOptions, read_input
 from queenright.cli.terminal.run_summary import RunSummary
+from queenright.cli.terminal.shell import agent_loader
 from queenright.cli.terminal.signals import PauseOnSignal
-from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
-from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.inputs import InvalidInputError
-from queenright.server.agents.node_guards import health_guard
-from queenright.server.settings import load_settings
 
 
 def run_agent(options: RunOptions) -> int:
@@ -49,13 +46,7 @@ def run_agent(options: RunOptions) -> int:
     guard_streams()
     results = take_stdout() if options.as_json else sys.stdout
     _log_to_stderr()
-    health = load_settings(options.config).health_monitoring
-    load = partial(
-        AgentRunner.load,
-        telemetry=shared_telemetry() if options.telemetry else None,
-        guards=health_guard(health),
-        breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
-    )
+    load = agent_loader(options.config, telemetry=options.telemetry)
     lifecycle = Lifecycle([options.path.resolve().parent], load=load)
     runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)
     entries = runner.info().entry_points

@@ -42,13 +42,7 @@ def run_shell(options: ShellOptions) -> int:
         QueenrightError: The settings are invalid, or the agent cannot be loaded or started.
     """
     configure_logging()
-    health = load_settings(options.config).health_monitoring
-    load = partial(
-        AgentRunner.load,
-        telemetry=shared_telemetry() if options.telemetry else None,
-        guards=health_guard(health),
-        breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
-    )
+    load = agent_loader(options.config, telemetry=options.telemetry)
     loaded: dict[str, AgentRunner] = {}
     # The user may load agents from anywhere, the agent only from folders next to its own.
     agent_lifecycle = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
@@ -56,6 +50,22 @@ def run_shell(options: ShellOptions) -> int:
         options.folder, model=options.model, storage=options.storage, offered_tools=agent_lifecycle.tools
     )
     return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, loaded=loaded), options))
+
+
+def agent_loader(config: Path | None, *, telemetry: bool) -> partial[AgentRunner]:
+    """
+    Return ``AgentRunner.load`` with the guards and circuit breakers of the settings.
+
+    Raises:
+        QueenrightError: The settings are invalid.
+    """
+    health = load_settings(config).health_monitoring
+    return partial(
+        AgentRunner.load,
+        telemetry=shared_telemetry() if telemetry else None,
+        guards=health_guard(health),
+        breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
+    )
 
 
 async def _converse(runner: AgentRunner, lifecycle: Lifecycle, options: ShellOptions) -> int:

@@ -35,6 +35,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_AGENT_LIMIT = 1000
+"""Beyond this number of agents, only unhealthy ones have their own series."""
 _DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
@@ -48,7 +50,6 @@ class ServiceMetrics:
         paged: Returns the agents with an active page.
         breakers: Returns the current circuit breakers.
         recovering: Returns the open recoveries.
-        agent_limit: Beyond this number of agents, only unhealthy ones have their own series.
     """
 
     def __init__(
@@ -59,7 +60,6 @@ class ServiceMetrics:
         paged: Callable[[], Collection[str]] = frozenset,
         breakers: Callable[[], Iterable[BreakerStatus]] = tuple,
         recovering: Callable[[], Sized] = tuple,
-        agent_limit: int = 1000,
     ) -> None:
         self.registry = registry
         self._events = counter(names.EVENTS, registry)
@@ -96,9 +96,7 @@ class ServiceMetrics:
         """The number of workers that the last sweep evaluated."""
         self.is_listening = True
         """Whether telemetry can arrive and be stored."""
-        registry.register(
-            _FleetCollector(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name))
-        )
+        registry.register(_FleetCollector(self, workers, paged, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # collected after the collectors that set it
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rendering = asyncio.Lock()
@@ -183,11 +181,10 @@ class _FleetCollector(Collector):
         metrics: ServiceMetrics,
         workers: Callable[[], Iterable[WorkerHealth]],
         paged: Callable[[], Collection[str]],
-        limit: int,
         left_out: Gauge,
     ) -> None:
         self._metrics, self._workers, self._paged = metrics, workers, paged
-        self._limit, self._left_out = limit, left_out
+        self._left_out = left_out
 
     def describe(self) -> Iterable[Metric]:
         """Return empty families, so that registering does not read the workers."""
@@ -247,8 +244,8 @@ class _FleetCollector(Collector):
         yield unpaged
 
         listed = list(worst.items())
-        if len(worst) > self._limit:
-            listed = [(agent, counts) for agent, counts in listed if counts[0].rank > 0][: self._limit]
+        if len(worst) > _AGENT_LIMIT:
+            listed = [(agent, counts) for agent, counts in listed if counts[0].rank > 0][:_AGENT_LIMIT]
         self._left_out.set(len(worst) - len(listed))
         states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
         for agent, (current, entered) in listed:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection
 
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
+from queenright.health.deadlines import shows_its_end
+from queenright.health.findings import FindingKind
 from queenright.health.incidents import INCIDENT_SECONDS, ended_in_incident
 from queenright.health.interventions.approval import Approval
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_table import find_ticket, recent_tickets
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import Clock
-from queenright.server.notifications.earlier_sessions import (
-    RECENT_SECONDS,
-    SHORT_SECONDS,
-    EarlierSessions,
-    find_earlier_sessions,
-)
 from queenright.server.notifications.operator_requests import find_requests
 from queenright.server.settings import Settings
 
@@ -76,3 +75,98 @@ class TicketNotifications:
         workers = {session_id: self.monitor.get(agent_id, session_id) for session_id in session_ids}
         sessions = {session_id: worker.vitals for session_id, worker in workers.items() if worker is not None}
         return find_earlier_sessions(ticket, others, sessions, now)
+
+
+RECENT_SECONDS: Final = 3600.0
+"""How far back an agent's sessions are counted."""
+SHORT_SECONDS: Final = 600.0
+"""A longer session, or one that begins this long after the one before it, is not part of a crash loop."""
+
+_SILENT_SESSIONS: Final = 2
+"""After this many notified sessions in a row, a session that falls silent counts as crashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSessions:
+    """Earlier tickets of the same agent and cause."""
+
+    tickets: tuple[str, ...] = ()
+    """Tickets whose alert the new one joins if one of them fires, newest first."""
+    is_recurring: bool = False
+    """Whether people were notified of an earlier session within the last hour."""
+    is_replaced: bool = False
+    """Whether a newer incarnation runs in the ticket's own session."""
+
+
+def find_earlier_sessions(
+    ticket: EscalationTicket,
+    others: Iterable[EscalationTicket],
+    sessions: Mapping[str, VitalSigns],
+    now: float,
+) -> EarlierSessions:
+    """
+    Find the tickets of earlier sessions of a ticket's agent with the same cause.
+
+    A session is an earlier one if its last event is before this session began. The agent is in a crash loop
+    if this session was short and began soon after the earlier one; any other trouble is notified on its own.
+    A session without heartbeats that did not report its end may be silent or gone; it counts as gone once two
+    sessions were notified within the hour.
+
+    A failed recovery needs a person for each run: from the third within the hour on, it joins a ticket that
+    is not acknowledged. Nothing joins an incident that a person resolved in PagerDuty.
+
+    Args:
+        ticket: The new ticket.
+        others: Tickets of the same agent and cause, newest first.
+        sessions: The vital signs of the agent's sessions, by session id.
+        now: Seconds since the epoch.
+    """
+    mine = sessions.get(ticket.session_id)
+    if mine is None:
+        return EarlierSessions()
+    began = mine.incarnation_started
+    recent = [
+        other
+        for other in others
+        if other.notified_at is not None
+        and other.notified_at > now - RECENT_SECONDS
+        and other.ticket_id != ticket.ticket_id
+        and _is_earlier(other, ticket, sessions.get(other.session_id), began)
+    ]
+    are_many = len(recent) >= _SILENT_SESSIONS
+    resolved = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}
+    unresolved = [ticket for ticket in recent if ticket.incident not in resolved]
+    if ticket.kind is FindingKind.RECOVERY_FAILED:
+        joinable = [ticket for ticket in unresolved if are_many and not ticket.acknowledged_by]
+    elif mine.last_event - began > SHORT_SECONDS:
+        joinable = []
+    else:
+        joinable = [
+            ticket
+            for ticket in unresolved
+            if _ended_lately(ticket, sessions.get(ticket.session_id), began)
+            and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.session_id)))
+        ]
+    ids = tuple(earlier.ticket_id for earlier in joinable)
+    is_replaced = mine.incarnation_id not in ("", ticket.incarnation_id)
+    return EarlierSessions(ids, bool(recent), is_replaced)
+
+
+def _is_earlier(
+    earlier: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
+) -> bool:
+    if earlier.session_id == ticket.session_id:
+        # The same session, restarted by another process.
+        return earlier.closed_at is not None and earlier.incarnation_id != ticket.incarnation_id
+    if session is not None:
+        return session.last_event <= began
+    return earlier.closed_at is not None and earlier.closed_at <= began
+
+
+def _ended_lately(earlier: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
+    last = session.last_event if session is not None else earlier.closed_at or 0.0
+    return began - last <= SHORT_SECONDS
+
+
+def _is_known_to_be_over(earlier: EscalationTicket, session: VitalSigns | None) -> bool:
+    return session is None or shows_its_end(session) or earlier.status is TicketStatus.WORKER_GONE

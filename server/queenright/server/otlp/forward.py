@@ -36,6 +36,10 @@ _SET_BY_CLIENT: Final = frozenset({b"content-length", b"expect", b"host", VIA})
 """The client of the other endpoint sets these itself."""
 
 _MAX_RESPONSE_BYTES: Final = 64 << 10
+_SENDERS: Final = 4
+"""Requests sent concurrently."""
+_TIMEOUT_SECONDS: Final = 10.0
+"""For one attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,6 @@ class Forwarder:
             become an ``Authorization`` header if the agent sent none, and are never printed.
         max_bytes: Bytes of queued requests.
         dropped: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
-        senders: Requests sent concurrently.
-        timeout: Seconds per attempt.
         first_delay: Seconds before the second attempt; doubled for each later one, up to ``max_delay``.
         give_up_after: Seconds after which a failing request is dropped.
 
@@ -74,12 +76,9 @@ class Forwarder:
         *,
         max_bytes: int = 64 * 1024 * 1024,
         dropped: Counter,
-        senders: int = 4,
-        timeout: float = 10.0,
         first_delay: float = 1.0,
         max_delay: float = 30.0,
         give_up_after: float = 3600.0,
-        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         try:
             parsed = httpx.URL(url)
@@ -95,12 +94,9 @@ class Forwarder:
         self._query = bare.query
         self._base = str(bare.copy_with(query=None)).rstrip("/")
         self._max_bytes = max_bytes
-        self._senders = senders
-        self._timeout = timeout
         self._first_delay = first_delay
         self._max_delay = max_delay
         self._give_up_after = give_up_after
-        self._transport = transport
         self._via = new_id().encode()
         self._queue: deque[_Request] = deque()
         self._bytes = 0
@@ -132,14 +128,11 @@ class Forwarder:
     async def start(self) -> None:
         """Start sending."""
         self._client = httpx.AsyncClient(
-            timeout=self._timeout,
-            transport=self._transport,
+            timeout=_TIMEOUT_SECONDS,
             follow_redirects=False,
             verify=certificates(self._base),
         )
-        self._tasks = [
-            asyncio.create_task(self._send_all(), name=f"forward-{n}") for n in range(self._senders)
-        ]
+        self._tasks = [asyncio.create_task(self._send_all(), name=f"forward-{n}") for n in range(_SENDERS)]
 
     async def stop(self, *, flush_seconds: float = 2.0) -> None:
         """Send queued requests for at most ``flush_seconds``; count the rest as dropped."""

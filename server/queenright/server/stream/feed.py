@@ -44,6 +44,10 @@ _MAX_ROWS: Final = 20_000
 _WAKE_BATCH: Final = 16
 """Readers to wake in one turn of the event loop: about 1 ms."""
 _MAX_LOGGED_IDS: Final = 10_000
+_KEEP_ALIVE_SECONDS: Final = 15.0
+"""Silence before an `alive` event."""
+_SEND_TIMEOUT_SECONDS: Final = 30.0
+"""A client that takes longer to receive data is disconnected."""
 _READ_BYTES: Final = 65_536
 """Bytes per read; also about what a slow client keeps in memory."""
 
@@ -64,8 +68,6 @@ class Feed:
         batch_seconds: Seconds in which events are collected before readers wake.
         clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
-        keep_alive: Seconds of silence before an `alive` event.
-        send_timeout: Seconds that a client may take to receive data before it is disconnected.
     """
 
     def __init__(
@@ -77,8 +79,6 @@ class Feed:
         batch_seconds: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
-        keep_alive: float = 15.0,
-        send_timeout: float = 30.0,
     ) -> None:
         self._store = store
         self._on_drop = on_drop
@@ -86,8 +86,6 @@ class Feed:
         self._batch_seconds = batch_seconds
         self.clock = clock
         self._sleep = sleep
-        self._keep_alive = keep_alive
-        self._send_timeout = send_timeout
         self._lines: list[LogLine] = []
         """Consecutive by sequence number; the last one is at ``_head``, if there is any."""
         self._head = Place(0, "")
@@ -163,9 +161,9 @@ class Feed:
         now = self.clock()
         for reader in tuple(self._readers):
             if reader.sending_since is not None:
-                if now - reader.sending_since >= self._send_timeout:
+                if now - reader.sending_since >= _SEND_TIMEOUT_SECONDS:
                     reader.disconnect()
-            elif now - reader.sent_at >= self._keep_alive:
+            elif now - reader.sent_at >= _KEEP_ALIVE_SECONDS:
                 reader.request_keep_alive()
 
     def close(self) -> None:

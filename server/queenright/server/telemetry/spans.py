@@ -22,7 +22,7 @@ from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.tool_failures import add_unreported_failure
+from queenright.server.telemetry.tool_calls import add_unreported_failure
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pydantic import SecretStr
+from sqlalchemy import Connection, insert, select
 
 from queenright.alerting import notification_ledger
 from queenright.alerting.callbacks.alertmanager import parse_notification
-from queenright.alerting.callbacks.deduplication import find_answer, save_answer
 from queenright.alerting.callbacks.pagerduty import (
     MAX_AGE_SECONDS,
     MAX_AHEAD_SECONDS,
@@ -30,6 +30,7 @@ from queenright.alerting.callbacks.signatures import check_pagerduty, check_slac
 from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, read_click, reply
 from queenright.alerting.notification import read_held
 from queenright.health.store import Store, StoreError
+from queenright.health.tables import CALLBACKS
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import ended_tickets_of_incidents, live_tickets_of_incidents
 from queenright.health.tickets import (
@@ -332,3 +333,17 @@ def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that this person has not acknowledged."""
     first_line = f"Acknowledged by {by}."
     return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != first_line]
+
+
+def find_answer(conn: Connection, callback_id: str) -> dict[str, Any] | None:
+    """Return the stored answer to a callback; None if it is new."""
+    answer: dict[str, Any] | None = conn.execute(
+        select(CALLBACKS.c.answer).where(CALLBACKS.c.callback_id == callback_id)
+    ).scalar()
+    return answer
+
+
+def save_answer(conn: Connection, callback_id: str, answer: dict[str, Any], now: float) -> None:
+    """Store the answer to a callback unless there is one; ``now`` in seconds since the epoch."""
+    if find_answer(conn, callback_id) is None:
+        conn.execute(insert(CALLBACKS).values(callback_id=callback_id, received_at=now, answer=answer))

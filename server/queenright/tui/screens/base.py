@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Footer, Input, Static
 
 from queenright.api.events import Event
 from queenright.api.tickets import Ticket
+from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState
 from queenright.tui.commands import Command, message_text, parse_command
+from queenright.tui.fleet_state import FleetState
+from queenright.tui.formatting import clip
 from queenright.tui.models import worker_key
 from queenright.tui.screens.dialogs import HelpDialog
-from queenright.tui.widgets.bars import StatusLine, TopBar
+from queenright.tui.styles import DIM, colour, styled, symbol
 from queenright.tui.widgets.noticeboard import Noticeboard
 
 
@@ -234,3 +238,49 @@ class AppScreen(Screen[None]):
 
     def focus_list(self) -> None:
         """Focus the main list of the screen."""
+
+
+_WIDE_COLUMNS: Final = 100
+
+
+class TopBar(Static):
+    """Workers per state, open tickets, and the address of the service or its outage."""
+
+    def __init__(self) -> None:
+        super().__init__(id="top")
+
+    def show(self, url: str, fleet: FleetState, outage: str, *, has_connected: bool = True) -> None:
+        """Update the bar; ``outage`` is empty if the service answers."""
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(" Queenright ", style="bold reverse")
+        if outage:
+            line.append(f" ✖ {outage}", style=f"bold {colour('failing')}")
+        elif not has_connected:
+            line.append("  connecting …", style=DIM)
+        else:
+            for state, count in fleet.counts.items():
+                name = f" {state}" if self.size.width >= _WIDE_COLUMNS else ""
+                line.append(f"  {symbol(state)} {count}{name}", style=colour(state) if count else DIM)
+        live = len(fleet.open_tickets)
+        tail = Text(f"{format_count(live, 'ticket')}  {_host(url)} ", style=DIM)
+        gap = self.size.width - line.cell_len - tail.cell_len
+        if gap > 1:
+            line.append(" " * gap)
+            line.append_text(tail)
+        self.update(line)
+
+
+class StatusLine(Static):
+    """One line with the result of the last action, or an error."""
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+
+    def show(self, kind: str, text: str) -> None:
+        """Show a message; ``kind`` is a key of ``styles``."""
+        message = f"{symbol(kind)} {clip(text, max(self.size.width - 4, 20))}" if text else ""
+        self.update(styled(message, colour(kind)))
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2] or url

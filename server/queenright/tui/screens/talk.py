@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import ClassVar
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -12,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from queenright.api.events import Event
+from queenright.api.loaded import Edge, NodeDetail
 from queenright.api.tickets import Ticket
 from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError
@@ -20,7 +22,6 @@ from queenright.tui.app_state import AppState
 from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
 from queenright.tui.formatting import clip
-from queenright.tui.graph_view import graph_lines, memory_lines
 from queenright.tui.models import Graph, health_or_outcome
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.widgets.chat import Chat
@@ -217,3 +218,43 @@ class TalkScreen(AppScreen):
         """Scroll the conversation."""
         chat = self.query_one(Chat)
         chat.scroll_relative(y=pages * max(chat.size.height - 1, 1), animate=False)
+
+
+_MAX_VALUE: Final = 300
+"""Maximum characters of a value."""
+_WHEN: Final = {"success": "", "always": " always", "failure": " on failure"}
+
+
+def graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
+    """Return one line per node, with its state and the targets of its edges."""
+    width = max((len(node.node_id) for node in nodes), default=0)
+    lines = []
+    for node in nodes:
+        state = _state(node)
+        edges = ", ".join(map(_edge, node.edges_out))
+        line = f"{_SYMBOLS[state]} {node.node_id:<{width}}  {state}"
+        lines.append(f"{line:<{width + 24}}{f'→ {edges}' if edges else ''}".rstrip())
+    return lines
+
+
+def memory_lines(memory: Mapping[str, Any]) -> list[str]:
+    """Return one line per key of a session's memory; long values are truncated."""
+    width = max(map(len, memory), default=0)
+    return [
+        f"{key:<{width}}  {clip(json.dumps(value, ensure_ascii=False, default=str), _MAX_VALUE)}"
+        for key, value in memory.items()
+    ]
+
+
+_SYMBOLS: Final = {"waiting for input": "?", "working": "▶", "idle": "○"}
+
+
+def _state(node: NodeDetail) -> str:
+    if node.waiting_for_user:
+        return "waiting for input"
+    return "working" if node.running else "idle"
+
+
+def _edge(edge: Edge) -> str:
+    condition = _WHEN.get(edge.when, f" if {clip(edge.expression or edge.route, 40)}")
+    return f"{edge.target}{condition}"

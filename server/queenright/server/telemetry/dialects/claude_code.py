@@ -18,11 +18,10 @@ the agent waits for its user. https://code.claude.com/docs/en/monitoring-usage, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_facts, question_of
+from queenright.instrumentation.effects import question_of
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
@@ -32,6 +31,13 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import describe_permission, format_question, permission_answer
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.tool_calls import (
+    add_arguments,
+    add_error,
+    added_context,
+    hook_session,
+    without_description,
+)
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
@@ -124,25 +130,20 @@ def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) 
         if record.get("cost_usd") is not None:
             data["cost_usd"] = number_in(record["cost_usd"])
     else:
-        data["error_type"] = clean_name(plain_text(record.get("status_code") or name))
-        if record.get("error"):
-            data["error"] = redact(plain_text(record["error"]))
+        add_error(data, record.get("status_code") or name, record.get("error"))
 
 
 def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     failed = str(record.get("success")).lower() == "false"
     data["outcome"] = (ToolOutcome.ERROR if failed else ToolOutcome.OK).value
     if failed:
-        data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
-        if record.get("error"):
-            data["error"] = redact(plain_text(record["error"]))
+        add_error(data, record.get("error_type") or "error", record.get("error"))
     if record.get("duration_ms") is not None:
         data["duration"] = count_in(record["duration_ms"]) / 1000
     arguments = None
     if record.get("tool_input"):
-        arguments = _without_description(record["tool_input"])
-        data["args_hash"] = arguments_fingerprint(arguments)
-        data |= effect_facts(data.get("tool", ""), arguments)
+        arguments = without_description(record["tool_input"])
+        add_arguments(data, arguments)
     # Results are not recorded here. A repeated failure is a repeated result.
     if failed:
         text = f"{data['error_type']}: {data.get('error', '')}"
@@ -167,13 +168,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     # Hook calls carry no time.
     name = str(call.get("hook_event_name") or "")
     event_kind = _HOOKS.get(name)
-    session = process.id_in(call.get("session_id"))
-    if not session:
-        raise UnusableRecordError(
-            Fault.NO_SESSION,
-            "a hook call of Claude Code without session_id",
-            remedy="send the JSON that Claude Code gives its hooks",
-        )
+    session = hook_session(call, process, "Claude Code")
     if event_kind is None or (name == "Notification" and not _asks_permission(call)):
         return None
     kind, is_end = event_kind
@@ -198,9 +193,8 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.data["tool"] = tool_in(call.get("tool_name"))
         arguments = None
         if call.get("tool_input") is not None:
-            arguments = _without_description(call["tool_input"])
-            observation.data["args_hash"] = arguments_fingerprint(arguments)
-            observation.data |= effect_facts(observation.data["tool"], arguments)
+            arguments = without_description(call["tool_input"])
+            add_arguments(observation.data, arguments)
         if is_end:
             _add_tool_response(observation.data, call, arguments)
         elif question := question_of(observation.data["tool"], arguments):
@@ -212,9 +206,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.is_of_open_call = name == "Notification"
         if name == "PermissionRequest":
             observation.data |= describe_permission(call.get("tool_name"), call.get("tool_input"))
-            observation.data["args_hash"] = arguments_fingerprint(
-                _without_description(call.get("tool_input"))
-            )
+            observation.data["args_hash"] = arguments_fingerprint(without_description(call.get("tool_input")))
         elif call.get("message"):
             observation.data["question"] = format_question(call["message"])
     return observation
@@ -261,20 +253,8 @@ def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
     if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
-        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
+        return added_context(event, message)
     return {}
-
-
-def _without_description(arguments: Any) -> Any:
-    """Return a tool's arguments without the model's description: a new wording is not a new call."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
-    if isinstance(arguments, dict) and len(arguments) > 1:
-        return {key: value for key, value in arguments.items() if key != "description"}
-    return arguments
 
 
 CLIENT: Final = Client(

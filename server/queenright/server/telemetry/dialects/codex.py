@@ -23,8 +23,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
+from queenright.instrumentation.fingerprint import result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -32,7 +31,14 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.tool_failures import add_unreported_failure
+from queenright.server.telemetry.tool_calls import (
+    add_arguments,
+    add_error,
+    add_unreported_failure,
+    added_context,
+    hook_session,
+    parse_arguments,
+)
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, plain_text, tool_in
 
@@ -114,10 +120,8 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             # approval or for the next prompt.
             observation.requested_tools = ()
         else:
-            observation.data["error_type"] = clean_name(status or "api_error")
+            add_error(observation.data, status or "api_error", record.get("error.message"))
             observation.data["duration"] = took / 1e9
-            if record.get("error.message"):
-                observation.data["error"] = redact(plain_text(record["error.message"]))
     elif kind is Kind.TOOL:
         observation.data["tool"] = tool
         if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
@@ -131,8 +135,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
                 observation.data["duration"] = took / 1e9
             arguments = _arguments(record.get("arguments"))
             if arguments:
-                observation.data["args_hash"] = arguments_fingerprint(arguments)
-                observation.data |= effect_facts(tool, arguments)
+                add_arguments(observation.data, arguments)
             if observation.end:
                 _add_result(
                     observation.data, output, str(record.get("success")).lower() != "false", arguments
@@ -164,13 +167,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
-    session = process.id_in(call.get("session_id"))
-    if not session:
-        raise UnusableRecordError(
-            Fault.NO_SESSION,
-            "a hook call of Codex CLI without session_id",
-            remedy="send the JSON that Codex CLI gives its hooks",
-        )
+    session = hook_session(call, process, "Codex CLI")
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]
@@ -199,8 +196,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             arguments = None
             if call.get("tool_input") is not None:
                 arguments = _arguments(call["tool_input"])
-                observation.data["args_hash"] = arguments_fingerprint(arguments)
-                observation.data |= effect_facts(tool, arguments)
+                add_arguments(observation.data, arguments)
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)
             _add_result(observation.data, plain_text(text), True, arguments)
@@ -211,11 +207,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
 
 def _arguments(arguments: Any) -> Any:
     """Return a tool's arguments; for a command only its text, as in hooks."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
+    arguments = parse_arguments(arguments)
     if isinstance(arguments, dict) and (command := arguments.get("cmd") or arguments.get("command")):
         return {"command": command}
     return arguments
@@ -232,7 +224,7 @@ def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
             }
         }
     if kind == "nudge" and event == "PostToolUse":
-        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
+        return added_context(event, message)
     return {}
 
 

@@ -26,7 +26,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
@@ -36,7 +35,14 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.tool_failures import add_unreported_failure
+from queenright.server.telemetry.tool_calls import (
+    add_arguments,
+    add_error,
+    add_unreported_failure,
+    added_context,
+    hook_session,
+    without_description,
+)
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
@@ -109,7 +115,10 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         }
         observation.is_step = record.get("role") != _ROUTER_ROLE
         if name == "api_error":
-            _add_error(observation.data, record)
+            code = record.get("status_code") or record.get("error_type") or record.get("error.type")
+            add_error(
+                observation.data, code or "api_error", record.get("error") or record.get("error.message")
+            )
         else:
             _add_tokens(observation.data, record)
             if record.get("role") == _MAIN_ROLE:
@@ -120,28 +129,17 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             "duration": took / 1000,
             "outcome": ToolOutcome.OK.value,
         }
-        arguments = _arguments(arguments)
+        arguments = without_description(arguments)
         if arguments:
-            observation.data["args_hash"] = arguments_fingerprint(arguments)
-            observation.data |= effect_facts(observation.data["tool"], arguments)
+            add_arguments(observation.data, arguments)
         # Rejected by a person or a rule: the call ended, and the tool did not fail.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
             observation.data["outcome"] = ToolOutcome.ERROR.value
-            observation.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
-            if record.get("error"):
-                observation.data["error"] = redact(plain_text(record["error"]))
+            add_error(observation.data, record.get("error_type") or "error", record.get("error"))
             text = f"{observation.data['error_type']}: {observation.data.get('error', '')}"
             observation.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
     return observation
-
-
-def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
-    code = record.get("status_code") or record.get("error_type") or record.get("error.type")
-    data["error_type"] = clean_name(plain_text(code or "api_error"))
-    message = record.get("error") or record.get("error.message")
-    if message:
-        data["error"] = redact(plain_text(message))
 
 
 def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
@@ -183,13 +181,7 @@ def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
-    session = process.id_in(call.get("session_id"))
-    if not session:
-        raise UnusableRecordError(
-            Fault.NO_SESSION,
-            "a hook call of Gemini CLI without session_id",
-            remedy="send the JSON that Gemini CLI gives its hooks",
-        )
+    session = hook_session(call, process, "Gemini CLI")
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]
@@ -214,10 +206,9 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     )
     if kind is Kind.TOOL:
         observation.data["tool"] = tool_in(tool)
-        arguments = _arguments(arguments)
+        arguments = without_description(arguments)
         if arguments:
-            observation.data["args_hash"] = arguments_fingerprint(arguments)
-            observation.data |= effect_facts(observation.data["tool"], arguments)
+            add_arguments(observation.data, arguments)
         if is_end:
             _add_result(observation.data, call.get("tool_response"), arguments)
     elif kind is Kind.LLM and is_end:
@@ -278,25 +269,13 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
     data["result_hash"] = result_fingerprint(result, arguments, failed=failed)
 
 
-def _arguments(arguments: Any) -> Any:
-    """Return a tool's arguments without the model's description."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
-    if isinstance(arguments, dict) and len(arguments) > 1:
-        arguments = {key: value for key, value in arguments.items() if key != "description"}
-    return arguments
-
-
 def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if event != "AfterTool":
         return {}
     if kind == "terminate":
         return {"continue": False, "stopReason": message}
     if kind == "nudge":
-        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
+        return added_context(event, message)
     return {}
 
 

@@ -1,0 +1,16 @@
+"""
+The oldest schema that is updated.
+
+A new database gets the newest schema at once (``queenright.health.schema``); migrations are for older ones.
+"""
+
+from __future__ import annotations
+
+revision = "0012"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Do nothing: the database has this schema."""

@@ -1,0 +1,83 @@
+"""What waits: runs with an action that is due later, and ends of spans that were dropped or not sampled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.duplicates import Duplicates
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.runs import Run
+
+MAX_HELD: Final = 10_000
+
+SPAN_GRACE_SECONDS: Final = 60.0
+"""Seconds to wait for a span after the record of its end; exporters send every 5 s and retry."""
+
+
+class LostSpans:
+    """Reported ends that wait for their spans, which carry more data. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._pending: dict[bytes, tuple[float, Observation]] = {}
+
+    def hold(self, observation: Observation, now: float) -> None:
+        """Keep the end of a span until the span is overdue."""
+        make_room(self._pending, MAX_HELD)
+        self._pending.setdefault(observation.identity, (now + SPAN_GRACE_SECONDS, observation))
+
+    def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
+        """
+        Remove and return the ends whose spans have not arrived in time.
+
+        Raises:
+            StillStoringError: One of the spans is being stored.
+        """
+        due_ids = []
+        for identity, (at, _) in self._pending.items():
+            if at > now:
+                break
+            due_ids.append((identity, duplicates.is_stored(identity)))
+        overdue: list[Observation] = []
+        for identity, has_span in due_ids:
+            _, observation = self._pending.pop(identity)
+            if not has_span:
+                observation.awaits_span = False
+                overdue.append(observation)
+                batch.on_undo(partial(self.hold, observation, now - SPAN_GRACE_SECONDS))
+        return overdue
+
+
+class HeldRuns:
+    """Held runs, each with its due time and observation. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, tuple[float, Run, Observation]] = {}
+
+    def get(self, run: Run) -> Observation | None:
+        """Return the observation of a held run, or None."""
+        pending = self._pending.get(id(run))
+        return None if pending is None else pending[2]
+
+    def hold(self, run: Run, observation: Observation, until: float) -> None:
+        """Hold a run until a time; replaces an earlier hold."""
+        self.drop(run)
+        make_room(self._pending, MAX_HELD)
+        self._pending[id(run)] = until, run, observation
+
+    def drop(self, run: Run) -> None:
+        """Release a run."""
+        self._pending.pop(id(run), None)
+
+    def pop_due(self, now: float) -> list[tuple[Run, Observation]]:
+        """Remove and return the runs that are due, each with its observation."""
+        due_runs = []
+        for until, run, observation in self._pending.values():
+            if until > now:
+                break
+            due_runs.append((run, observation))
+        for run, _ in due_runs:
+            self.drop(run)
+        return due_runs

@@ -1,0 +1,81 @@
+"""What records of several senders tell in the same way: arguments, errors and results of tool calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from queenright.instrumentation.effects import effect_facts, effect_of_tool
+from queenright.instrumentation.error_class import unreported_failure
+from queenright.instrumentation.fingerprint import arguments_fingerprint
+from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.names import ToolOutcome
+from queenright.instrumentation.redaction import redact
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.values import plain_text
+
+
+def hook_session(call: Mapping[str, Any], process: Process, client: str) -> str:
+    """
+    Return the session of a hook call.
+
+    Raises:
+        UnusableRecordError: The call names no session.
+    """
+    session = process.id_in(call.get("session_id"))
+    if not session:
+        raise UnusableRecordError(
+            Fault.NO_SESSION,
+            f"a hook call of {client} without session_id",
+            remedy=f"send the JSON that {client} gives its hooks",
+        )
+    return session
+
+
+def parse_arguments(arguments: Any) -> Any:
+    """Return a tool's arguments as values, if they are JSON text."""
+    if isinstance(arguments, str):
+        try:
+            return json.loads(arguments)
+        except (ValueError, RecursionError):
+            pass
+    return arguments
+
+
+def without_description(arguments: Any) -> Any:
+    """Return a tool's arguments without the model's description: a new wording is not a new call."""
+    arguments = parse_arguments(arguments)
+    if isinstance(arguments, dict) and len(arguments) > 1:
+        return {key: value for key, value in arguments.items() if key != "description"}
+    return arguments
+
+
+def add_arguments(data: dict[str, Any], arguments: Any) -> None:
+    """Add the fingerprint of a call's arguments, and what they do, to the call's data."""
+    data["args_hash"] = arguments_fingerprint(arguments)
+    data |= effect_facts(data["tool"], arguments)
+
+
+def add_error(data: dict[str, Any], error_type: Any, message: Any) -> None:
+    """Add an error to the data of a call; without a message only its type."""
+    data["error_type"] = clean_name(plain_text(error_type))
+    if message:
+        data["error"] = redact(plain_text(message))
+
+
+def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) -> None:
+    """Mark a call that reports success as failed if its result tells otherwise; ``data`` is its event's."""
+    if data["outcome"] != ToolOutcome.OK.value:
+        return
+    effect = data.get("effect") or effect_of_tool(data["tool"])
+    kind = unreported_failure(result, effect, arguments)
+    if kind:
+        text = result if isinstance(result, str) else json.dumps(result, default=str)
+        data |= {"outcome": ToolOutcome.ERROR.value, "error_type": kind, "error": redact(text)}
+
+
+def added_context(event: str, message: str) -> dict[str, Any]:
+    """Return the answer to a hook call that puts a message into the agent's context."""
+    return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
