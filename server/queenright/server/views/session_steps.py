@@ -116,13 +116,8 @@ class SessionSteps:
     """
     Pairs the events of a session, which are added in the order of the log.
 
-<<<<<<< HEAD
-    A start whose end is not among them stays open until the run ends, and a model call that is not a span
-    until the next work begins: hooks report no answers of models.
-=======
     A start whose end is not among them stays open until the run ends. A model call that is not a span stays
     open until the next work begins: hooks report no answers of models.
->>>>>>> from/F
     """
 
     def __init__(self, events: Iterable[tuple[int, AgentEvent]] = ()) -> None:
