@@ -369,5 +369,5 @@ def test_invalid_limit_is_refused(limit: object) -> None:
 
 
 @pytest.fixture(autouse=True)
-def heard(caplog: pytest.LogCaptureFixture) -> None:
+def log_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
