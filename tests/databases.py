@@ -53,7 +53,7 @@ class CompiledStatements(dict[Any, Any]):
 def share_compiled_statements() -> None:
     """Compile each statement once for all SQLite databases of the tests: that is a fifth of a start."""
     options = engine_options() | {"execution_options": {"compiled_cache": CompiledStatements()}}
-    sqlite.engine_options = lambda: options  # type: ignore[attr-defined]
+    vars(sqlite)["engine_options"] = lambda: options
 
 
 class Postgres:

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -324,14 +325,25 @@ def test_chat_streams_to_a_terminal_only(is_terminal: bool) -> None:
 
 async def test_command_line_follows_the_answer_as_it_is_written(running: Running) -> None:
     ticket_id = await ticket_on(running)
-    pieces: list[tuple[int, str]] = []
+    pieces: list[str] = []
+    is_written = threading.Event()
+
+    def on_piece(index: int, text: str) -> None:
+        pieces.append(text)
+        is_written.set()
 
     def ask() -> dict[str, Any]:
-        with Queenright(running.url) as service:
-            talk = TicketChat(service, ticket_id, "ada")
-            return talk.say("What is wrong?", on_piece=lambda index, text: pieces.append((index, text)))
+        with Queenright(running.url) as service, pytest.MonkeyPatch.context() as patch:
+            chat = service.tickets.chat
+
+            def chat_slowly(*args: Any, **options: Any) -> Any:
+                answer = chat(*args, **options)
+                assert is_written.wait(60)
+                return answer
+
+            patch.setattr(service.tickets, "chat", chat_slowly)
+            return TicketChat(service, ticket_id, "ada").say("What is wrong?", on_piece=on_piece)
 
     answer = await asyncio.to_thread(ask)
 
-    assert pieces
-    assert answer["text"].startswith("".join(text for _, text in pieces))
+    assert answer["text"].startswith("".join(pieces))

@@ -86,6 +86,29 @@ async def test_start_and_end_are_one_step_with_a_duration(running: Running, http
     assert found["incarnation_id"] == "i1"
 
 
+async def test_work_without_a_reported_end_is_over_when_the_next_begins_or_the_run_ends(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """Hooks report that a model is called, and not that it answered."""
+    now = running.service.clock() - 30
+    await running.service.ingest(
+        [
+            started(now),
+            event(EventType.LLM_CALL_STARTED, now + 1),
+            event(EventType.TOOL_CALL_STARTED, now + 3, tool="Read", call_id="c1"),
+            event(EventType.TOOL_CALL_COMPLETED, now + 4, tool="Read", call_id="c1", outcome="ok"),
+            event(EventType.LLM_CALL_STARTED, now + 4),
+            event(EventType.TOOL_CALL_STARTED, now + 6, tool="Bash", call_id="c2"),
+            event(EventType.EXECUTION_COMPLETED, now + 9),
+        ]
+    )
+
+    work = [item for item in (await steps(http))["items"] if item["kind"] in ("turn", "tool")]
+
+    assert [(item["kind"], item["phase"]) for item in work] == 2 * [("turn", "done"), ("tool", "done")]
+    assert [round(item["ended_at"] - item["started_at"]) for item in work] == [2, 1, 2, 3]
+
+
 async def test_equal_calls_have_one_signature(running: Running, http: httpx.AsyncClient) -> None:
     now = running.service.clock() - 30
     same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}

@@ -159,7 +159,7 @@ function Sender({ sender }: { sender: TelemetrySource }) {
       ))}
       {sender.missing.map((part) => (
         <p key={part.missing} className="remedy wrap">
-          <strong>{sentence(part.missing)}</strong> {sentence(part.remedy)}
+          <strong>{sentence(part.missing)}</strong> {withCode(sentence(part.remedy))}
         </p>
       ))}
     </li>

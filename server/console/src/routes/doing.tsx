@@ -99,6 +99,7 @@ export function ProviderStatus() {
   const now = useNow()
   const rows = providers.data?.providers ?? []
   if (!rows.length) return null
+  const isShared = ({ model }: { model: string }): boolean => model !== '' && rows.filter((row) => row.model === model).length > 1
   return (
     <Panel title="Providers">
       <ul className="doing">
@@ -106,7 +107,7 @@ export function ProviderStatus() {
           <li key={`${row.provider}/${row.model}`}>
             <Shape tone={toneOf(row.status)} />
             <span className="wrap">
-              {row.model || row.provider} <span className="muted">{row.status === 'ok' ? '' : words(row.status)}</span>
+              {row.model || row.provider} <span className="muted">{[isShared(row) ? row.provider : '', row.status === 'ok' ? '' : words(row.status)].filter(Boolean).join(' · ')}</span>
             </span>
             <span className="when number">
               {row.limited_until && row.limited_until > now

@@ -107,6 +107,8 @@ class _Draft:
     seq: int
     start: AgentEvent
     end: AgentEvent | None = None
+    over_at: float | None = None
+    """When it was over at the latest, if its end is not reported."""
     amendments: list[AgentEvent] = field(default_factory=list)
 
 
@@ -114,7 +116,8 @@ class SessionSteps:
     """
     Pairs the events of a session, which are added in the order of the log.
 
-    A start whose end is not among them stays open.
+    A start whose end is not among them stays open until the run ends, and a model call that is not a span
+    until the next work begins: hooks report no answers of models.
     """
 
     def __init__(self, events: Iterable[tuple[int, AgentEvent]] = ()) -> None:
@@ -135,6 +138,10 @@ class SessionSteps:
         if self._wait is not None and self._ends_wait(kind):
             self._wait.end, self._wait.seq = event, seq
             self._wait = None
+        if kind in _RUN_ENDS or kind is EventType.EXECUTION_STARTED:
+            self._end_work(seq, event, self._open)
+        elif kind in _STARTS:
+            self._end_work(seq, event, [draft for draft in self._open if _is_unreported_call(draft, event)])
         if kind is EventType.EXECUTION_STARTED:
             self._open.clear()
         if kind in _ENDS and (open_step := self._start_of(event)) is not None:
@@ -152,6 +159,12 @@ class SessionSteps:
         elif _KINDS.get(kind) == "wait":
             self._wait = draft
         return event.id
+
+    @staticmethod
+    def _end_work(seq: int, event: AgentEvent, drafts: Iterable[_Draft]) -> None:
+        for draft in drafts:
+            if draft.over_at is None:
+                draft.over_at, draft.seq = event.time, seq
 
     def _ends_wait(self, kind: EventType) -> bool:
         if kind in _WAIT_ENDS or _KINDS.get(kind) == "wait":
@@ -187,6 +200,12 @@ class SessionSteps:
                 draft.amendments.append(event)
                 return draft.start.id
         return ""
+
+
+def _is_unreported_call(draft: _Draft, later: AgentEvent) -> bool:
+    """Return whether a draft is a model call that is over when the later work of its node begins."""
+    start = draft.start
+    return start.type is EventType.LLM_CALL_STARTED and not start.span_id and start.node_id == later.node_id
 
 
 def read_steps(
@@ -408,7 +427,7 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
     if end is None and start.type in _ENDS:
         end = start
     values: dict[str, Any] = {"at": end.time if end is not None else start.time}
-    values["ended_at"] = None if end is None else end.time
+    values["ended_at"] = draft.over_at if end is None else end.time
     duration = parse_seconds(data.get("duration"))
     if draft.end is None and end is not None and duration is not None:
         values["started_at"] = start.time - duration
@@ -443,7 +462,7 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
     values["text"] = _text(
         data.get("error") or data.get("question") or data.get("finding") or data.get("text")
     )
-    values["phase"] = "open" if end is None else "failed" if failed else "done"
+    values["phase"] = "open" if values["ended_at"] is None else "failed" if failed else "done"
     return values
 
 

@@ -3,7 +3,7 @@ import { Link } from '@tanstack/react-router'
 import { data, GET } from '../../api/client'
 import type { TelemetrySource } from '../../api/schema'
 import { count, counted, words } from '../../format'
-import { Ago, Button, Empty, Loading, Panel, Pill, ReadError } from '../../ui/basics'
+import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, withCode } from '../../ui/basics'
 
 // Agents' events say that something has arrived; what is not understood makes none, hence the button.
 export const telemetryQuery = queryOptions({
@@ -127,7 +127,7 @@ function Source({ source }: { source: TelemetrySource }) {
         )}
         {source.missing.map((part) => (
           <p key={part.missing} className="remedy wrap">
-            <strong>{sentence(part.missing)}</strong> {sentence(part.remedy)}
+            <strong>{sentence(part.missing)}</strong> {withCode(sentence(part.remedy))}
           </p>
         ))}
       </div>
