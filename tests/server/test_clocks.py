@@ -18,7 +18,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring import remediation, scheduler
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
-from queenright.server.ops.rebuild import Timeline, rebuild
+from queenright.server.ops.rebuild import ArrivalBounds, rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.waiting import until
@@ -566,7 +566,7 @@ def test_disk_errors_do_not_stop_the_service(tmp_path: Path) -> None:
 
 
 def test_row_time_is_bounded_by_later_rows() -> None:
-    timeline = Timeline([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
+    timeline = ArrivalBounds([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
 
     assert [timeline.at(seq, T + HOUR) for seq in (1, 2, 3, 4, 5, 6, 7)] == [
         T + 5, T + 5, T + 5, T + 5, T + 20, T + 20, T + 30
@@ -574,7 +574,7 @@ def test_row_time_is_bounded_by_later_rows() -> None:
 
 
 def test_clock_set_back_bounds_only_later_rows() -> None:
-    timeline = Timeline([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
+    timeline = ArrivalBounds([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
 
     assert timeline.at(1, T - 5) == T - 5
     assert timeline.at(2, T) == T

@@ -32,8 +32,8 @@ from queenright.server.telemetry.intake import (
     OTHER_PATH,
     Intake,
 )
-from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, Sources, dialect_of
-from queenright.server.telemetry.unusable import Fault, Unused
+from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, dialect_of
+from queenright.server.telemetry.unusable import RecordFault, Unused
 from queenright.server.up import Running
 from tests import warm
 from tests.clients.fixtures import BEGAN, load_fixture, move_times
@@ -227,7 +227,7 @@ async def test_advice_depends_on_the_dialect(running: Running) -> None:
         assert words in remedies
     assert full.service == "night-graph"
     assert full.missing == []
-    assert set(full.shows) == set(Part)
+    assert set(full.shows) == set(SourceData)
 
 
 async def test_requests_that_are_refused_are_shown_with_the_reason(running: Running) -> None:
@@ -407,8 +407,8 @@ def test_sender_is_notified_again_after_an_hour() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_there_is_advice_for_each_dialect_and_fault(dialect: str) -> None:
-    for fault in (None, *Fault):
-        source = Source("web", dialect, records=2, parts={Part.TOOL_CALLS})
+    for fault in (None, *RecordFault):
+        source = Source("web", dialect, records=2, parts={SourceData.TOOL_CALLS})
         if fault is not None:
             source.rejected[fault] = 1
         found = advice_for(source)
