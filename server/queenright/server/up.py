@@ -80,7 +80,7 @@ UP_DEFAULTS: Final[dict[str, Any]] = {
     | {
         "intervention": {"quiet_seconds": 20, "permission": {"wait_seconds": 1800}},
         # Only the expensive demo agent reaches it.
-        "spending": {"run_usd": 2, "brake": "approval", "dry_run": False},
+        "spending": {"run_usd": 2, "brake": "approval"},
     }
 }
 """Defaults of `queenright up` with the demo: its clock, and what a person decides."""
