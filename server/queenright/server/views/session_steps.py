@@ -116,8 +116,8 @@ class SessionSteps:
     """
     Pairs the events of a session, which are added in the order of the log.
 
-    A start whose end is not among them stays open until the run ends, and a model call that is not a span
-    until the next work begins: hooks report no answers of models.
+    A start whose end is not among them stays open until the run ends. A model call that is not a span stays
+    open until the next work begins: hooks report no answers of models.
     """
 
     def __init__(self, events: Iterable[tuple[int, AgentEvent]] = ()) -> None:
