@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests import isolation
-from tests.databases import database_url, postgres
+from tests.databases import database_url, postgres, share_compiled_statements
 from tests.slow import is_slow
 
 isolation.isolate()
+share_compiled_statements()
 
 __all__ = ["database_url", "postgres"]
 

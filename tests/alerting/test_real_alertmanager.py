@@ -10,12 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRejectedError, PostedAlert
-from queenright.alerting.callbacks.alertmanager import parse_notification
+from queenright.alerting.callbacks.alertmanager import parse_notification, parse_symptoms
 from queenright.alerting.config import DELIVERED_PATH
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.symptom_webhook import parse_webhook
 from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
@@ -356,7 +355,7 @@ async def test_symptom_triggers_only_the_judge(alertmanager: RealAlertmanager) -
     await alertmanager.until(lambda: bool(alertmanager.recorder.received), "the other agent's alert")
     await client.aclose()
 
-    [woken] = parse_webhook(alertmanager.woken[0])
+    [woken] = parse_symptoms(alertmanager.woken[0])
     assert (woken.alertname, woken.agent, woken.status) == ("QueenrightLoop", "researcher", "firing")
     assert not any("Loop" in m.title for m in alertmanager.recorder.received)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.alerting.symptom_webhook import InvalidWebhookError, SymptomAlert, parse_webhook
+from queenright.alerting.callbacks.alertmanager import InvalidWebhookError, SymptomAlert, parse_symptoms
 
 ALERT = {"status": "firing", "labels": {"alertname": "QueenrightLoop", "agent": "a"}, "annotations": {}}
 
@@ -19,7 +19,7 @@ def body(**changes: Any) -> str:
 
 def test_every_alert_of_a_group_is_read() -> None:
     other = {"status": "resolved", "labels": {"alertname": "QueenrightErrorRate"}}
-    assert parse_webhook(body(alerts=[ALERT, other])) == [
+    assert parse_symptoms(body(alerts=[ALERT, other])) == [
         SymptomAlert(alertname="QueenrightLoop", agent="a", status="firing"),
         SymptomAlert(alertname="QueenrightErrorRate", agent="", status="resolved"),
     ]
@@ -44,11 +44,11 @@ def test_every_alert_of_a_group_is_read() -> None:
 )
 def test_invalid_field_is_named(text: str, field: str) -> None:
     with pytest.raises(InvalidWebhookError, match=rf"^{field}: ") as caught:
-        parse_webhook(text)
+        parse_symptoms(text)
     assert isinstance(caught.value, ValueError)
 
 
 @given(st.binary(max_size=200))
 def test_invalid_body_raises_only_the_webhook_error(raw: bytes) -> None:
     with contextlib.suppress(InvalidWebhookError):
-        parse_webhook(raw)
+        parse_symptoms(raw)

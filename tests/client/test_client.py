@@ -142,7 +142,7 @@ async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Runn
 
 
 async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
-    for number in range(450):
+    for number in range(2_100):
         running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
     requested_urls: list[httpx.URL] = []
 
@@ -157,12 +157,12 @@ async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
         await anext(found)
         first = len(requested_urls)
         every = [one.name async for one in qr.breakers.list()]
-        some = [one.name async for one in qr.breakers.list(limit=250)]
+        some = [one.name async for one in qr.breakers.list(limit=1_200)]
 
     assert first == 1
-    assert len(every) == len(set(every)) >= 450
-    assert some == every[:250]
-    assert [url.params["limit"] for url in requested_urls[-2:]] == ["200", "50"]
+    assert len(every) == len(set(every)) >= 2_100
+    assert some == every[:1_200]
+    assert [url.params["limit"] for url in requested_urls[-2:]] == ["1000", "200"]
 
 
 async def test_action_with_a_lost_response_is_retried_and_executed_once(running: Running) -> None:

@@ -23,6 +23,7 @@ import yaml
 
 from tests.databases import Postgres
 from tests.ports import reserve_port
+from tests.warm import Command
 
 
 class Nats:
@@ -87,17 +88,16 @@ class Process:
     environment: dict[str, str]
     url: str = ""
     otlp_url: str = ""
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _process: Command | None = field(default=None, repr=False)
 
     def start(self) -> None:
         """Start it, and wait until its ports are open."""
         log = (self.folder / "log").open("ab")
         at = (self.folder / "log").stat().st_size
-        with log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "queenright.cli", "serve", "--config", self.config],
-                stdout=log,
-                stderr=log,
+        with log, Path(os.devnull).open("rb") as nothing:
+            self._process = Command(
+                *("serve", "--config", self.config),
+                streams=(nothing.fileno(), log.fileno(), log.fileno()),
                 cwd=self.folder,
                 env=self.environment,
             )
@@ -108,7 +108,7 @@ class Process:
                 line = next(line for line in text.splitlines() if line.startswith("Console "))
                 self.url, self.otlp_url = (part.split()[-1] for part in line.split(","))
                 return
-            assert self._process.poll() is None, text
+            assert not self._process.ended(), text
             assert time.monotonic() < deadline, text
             time.sleep(0.02)
 
@@ -130,15 +130,15 @@ class Process:
     def kill(self) -> None:
         """Kill it."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait(60)
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
             self._process = None
 
     def stop(self) -> int:
         """Stop it as an operator does, and return its exit code."""
         assert self._process is not None
         self.signal(signal.SIGTERM)
-        code = self._process.wait(60)
+        code = self._process.wait()
         self._process = None
         return code
 

@@ -7,6 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.health.findings import WorkerKey
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.settings import StormSettings
 
@@ -42,6 +43,40 @@ def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
     for n in range(20):
         assert not seen.record_worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
     assert [seen.record_worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
+
+
+def test_large_storm_compares_few_sessions() -> None:
+    """A deployment that breaks 500 sessions of one agent, and as many agents, at once."""
+    seen, compared = watch(), list[WorkerKey]()
+
+    class Agent(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append((self, str(other)))
+            return str.__eq__(self, other)
+
+    def is_consecutive(other: WorkerKey) -> bool:
+        compared.append(other)
+        return False
+
+    for n in range(500):
+        seen.record_worse((Agent("bee"), f"s{n}"), 1000.0, is_consecutive=is_consecutive)
+        seen.record_worse((Agent(f"bee{n}"), "s"), 1000.0, is_consecutive=is_consecutive)
+
+    assert seen.struck(1000.0) == 1_000
+    assert len(compared) <= 30 * 1_000
+
+
+def test_sessions_that_follow_a_storm_of_their_agent_replace_it() -> None:
+    seen = watch()
+    for n in range(100):
+        seen.record_worse(("bee", f"s{n}"), 1000.0)
+    for n in range(100):
+        seen.record_worse(("bee", f"t{n}"), 1010.0, is_consecutive=lambda key: key[1].startswith("s"))
+
+    assert (seen.struck(1010.0), seen.workers) == (100, 100)
 
 
 def test_storm_ends_after_quiet_and_the_next_is_separate() -> None:

@@ -1,22 +1,23 @@
 import asyncio
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from queenright.runtime.agent_runtime import AgentRuntime, GraphError
+from queenright.runtime.agent_runtime import MAX_KEPT_RESULTS, AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.execution import ExecutionResult, Trigger
+from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply, ToolCall
 from queenright.runtime.nodes.event_loop import QuestionAnsweredError
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
-from queenright.runtime.stream import RunNode, TooManyWaitingError
+from queenright.runtime.stream import ExecutionStream, RunNode, TooManyWaitingError
 from queenright.runtime.tooling.approval import ApprovalRequest
 from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
@@ -574,6 +575,62 @@ async def test_failing_event_log_does_not_fail_the_run(
 
     assert result.outputs == {"text": "fine"}
     assert "disk full" in caplog.text
+    await runtime.stop()
+
+
+async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
+    tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet that stalls at once queues a run for each ticket; stopping must not take minutes."""
+    bus, visits, count = EventBus(), 0, 2 * MAX_KEPT_RESULTS
+    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime.add_graph(graph(trigger_type="event", event_types=(TICKET,), max_concurrent=1), model=Hanging())
+    done: Callable[[Execution], bool] = vars(Execution)["done"].fget
+    executions: Callable[[ExecutionStream], list[Execution]] = vars(ExecutionStream)["executions"].fget
+
+    def count_done(execution: Execution) -> bool:
+        nonlocal visits
+        visits += 1
+        return done(execution)
+
+    def count_executions(stream: ExecutionStream) -> list[Execution]:
+        nonlocal visits
+        found = executions(stream)
+        visits += len(found)
+        return found
+
+    monkeypatch.setattr(Execution, "done", property(count_done))
+    monkeypatch.setattr(ExecutionStream, "executions", property(count_executions))
+
+    await runtime.start()
+    for _ in range(count):
+        bus.fan_out(AgentEvent(type=TICKET, time=fake_time.now))
+    await fake_time.advance(0)
+    assert runtime.get_stream("e").pending == count
+    await runtime.stop()
+
+    assert runtime.get_stream("e").pending == 0
+    assert visits <= 10 * count
+
+
+async def test_last_runs_are_kept(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+
+    async def entry(trigger: Trigger, run: RunNode) -> None:
+        pass
+
+    runtime.add_graph(graph(), model=ScriptedModel(), entries={"e": entry})
+    await runtime.start()
+    ids = []
+    for _ in range(MAX_KEPT_RESULTS + 10):
+        ids.append(await runtime.trigger("e"))
+        await runtime.wait(ids[-1])
+    last = await runtime.trigger("e")
+
+    assert (await runtime.wait(last)).succeeded
+    assert (await runtime.wait(ids[-1])).succeeded
+    with pytest.raises(GraphError, match="only the last"):
+        await runtime.wait(ids[0])
     await runtime.stop()
 
 

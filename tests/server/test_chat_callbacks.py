@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from queenright.alerting.callbacks.alertmanager import dedup_key, parse_notification
+from queenright.alerting.callbacks.alertmanager import InvalidWebhookError, dedup_key, parse_notification
 from queenright.alerting.callbacks.pagerduty import InvalidEventError, read_event
 from queenright.alerting.callbacks.signatures import InvalidSignatureError, check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError, post_reply, read_click, reply
-from queenright.alerting.symptom_webhook import InvalidWebhookError
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import EventType
 from queenright.server.ops.settings_files import check_files

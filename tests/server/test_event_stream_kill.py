@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 import httpx
@@ -14,14 +13,19 @@ from queenright.health.event_log import read_events
 from queenright.health.store import Store
 from tests.server.streams import Follower
 from tests.waiting import until
+from tests.warm import Command
 
 
-async def start(storage: Path, port: int) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        Path(sys.executable).with_name("queenright"),
-        *("serve", f"--storage={storage}", f"--port={port}", "--otlp-port=0"),
-        stdout=asyncio.subprocess.DEVNULL,
-    )
+def serve(storage: Path, port: int) -> Command:
+    with Path(os.devnull).open("r+b") as nothing:
+        return Command(
+            *("serve", f"--storage={storage}", f"--port={port}", "--otlp-port=0"),
+            streams=(nothing.fileno(),) * 3,
+        )
+
+
+async def start(storage: Path, port: int) -> Command:
+    process = serve(storage, port)
     async with httpx.AsyncClient(trust_env=False) as http:
         for _ in range(600):
             try:
@@ -54,8 +58,8 @@ async def test_stream_across_a_kill_has_the_whole_log_once_in_order(tmp_path: Pa
     begin = follower.last_id
     telling = asyncio.create_task(tell(url, range(2000)))
     await follower.until(lambda: len(follower.ids) > 60, "events come")
-    os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     await telling
     await until(lambda: follower._task.done(), "the stream breaks off")
     assert isinstance(follower._task.exception(), httpx.TransportError)
@@ -72,8 +76,8 @@ async def test_stream_across_a_kill_has_the_whole_log_once_in_order(tmp_path: Pa
             await again.until(is_listed, "what came after the restart is told")
             had = follower.ids + again.ids
     finally:
-        process.terminate()
-        await process.wait()
+        process.send_signal(signal.SIGTERM)
+        process.wait()
     store = Store.open(f"sqlite:///{storage / 'queenright.db'}", read_only=True)
     try:
         log = [event.id for _, event in store.read_now(lambda conn: read_events(conn, limit=100_000))]

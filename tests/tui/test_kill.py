@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -46,8 +45,8 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
             await pilot.press("5")
             await until(lambda: feed_lines(app) == happened, "what happened before")
             happened += await happens(url, range(4, 20))
-            os.kill(process.pid, signal.SIGKILL)
-            await process.wait()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
             await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
 
             process = await start(storage, port)
@@ -57,5 +56,5 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
             assert feed_lines(app) == happened
             assert "does not respond" not in text_of(app)
     finally:
-        process.terminate()
-        await process.wait()
+        process.send_signal(signal.SIGTERM)
+        process.wait()

@@ -14,14 +14,13 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvloop
 
 from tools.benchmarks.row import Row
-from tools.benchmarks.start import Service, serve
+from tools.benchmarks.start import Service, process_time, serve
 
 SESSIONS: Final = 1_000
 SECONDS: Final = float(os.environ.get("HOOKS_SECONDS", "30"))
@@ -75,15 +74,15 @@ async def _load(service: Service) -> tuple[list[float], list[float], float]:
             await _send(pool, _HOOK, _call(number, name, ""), time.perf_counter(), [])
     work = _work()
     await _phase(pool, work, _WARM_UP, is_hook=True, is_plain=True)
-    idle = _cpu(service.pid)
+    idle = process_time(service.pid)
     await asyncio.sleep(_IDLE)
-    idle = (_cpu(service.pid) - idle) / _IDLE
-    before = _cpu(service.pid)
+    idle = (process_time(service.pid) - idle) / _IDLE
+    before = process_time(service.pid)
     only_plain = await _phase(pool, work, _IDLE, is_hook=False, is_plain=True)
-    of_plain = (_cpu(service.pid) - before - _IDLE * idle) / len(only_plain[1])
-    before, began = _cpu(service.pid), time.perf_counter()
+    of_plain = (process_time(service.pid) - before - _IDLE * idle) / len(only_plain[1])
+    before, began = process_time(service.pid), time.perf_counter()
     hooks, plain = await _phase(pool, work, SECONDS, is_hook=True, is_plain=True)
-    used = _cpu(service.pid) - before - (time.perf_counter() - began) * idle
+    used = process_time(service.pid) - before - (time.perf_counter() - began) * idle
     while not pool.empty():
         pool.get_nowait().writer.close()
     return hooks, plain, (used - len(plain) * of_plain) / len(hooks)
@@ -156,9 +155,3 @@ def _call(session: int, name: str, tool: str) -> bytes:
         call |= {"tool_response": {"stdout": "a line of notes\n" * 120, "stderr": "", "interrupted": False}}
         call["duration_ms"] = 20
     return json.dumps(call).encode()
-
-
-def _cpu(pid: int) -> float:
-    """Return the processor time, in seconds, of a process that runs."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -39,6 +39,7 @@ from queenright.health.store import Store
 from queenright.server.ops.sockets import find_free_port
 from tools.benchmarks.otlp import _span
 from tools.benchmarks.row import Row
+from tools.benchmarks.start import process_time
 
 SECONDS: Final = float(os.environ.get("LOAD_SECONDS", "60"))
 RATE: Final = int(os.environ.get("LOAD_RATE", "500"))
@@ -141,13 +142,13 @@ class _Load:
             for tick in itertools.count(1):
                 self._send(http, EVENTS // 10)
                 if not warm and time.monotonic() - began > WARM_UP:
-                    warm, before = True, _cpu(pid)
+                    warm, before = True, process_time(pid)
                 if time.monotonic() - began > WARM_UP + SECONDS:
                     break
                 time.sleep(max(0.0, began + tick / 10 - time.monotonic()))
         times: dict[str, list[float]] = pipe.recv()
         clients.join()
-        spent, took = _cpu(pid) - before, time.monotonic() - began - WARM_UP
+        spent, took = process_time(pid) - before, time.monotonic() - began - WARM_UP
         log = self._log_at_rest()
         ours.send(log[-1])
         streams: list[Followed] = ours.recv()
@@ -165,11 +166,6 @@ class _Load:
                 return log
             log = ids
             time.sleep(2)
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _of_requests(times: dict[str, list[float]]) -> list[Row]:

@@ -117,15 +117,17 @@ def _span(n: int, agents: int = _AGENTS) -> Span:
     return span
 
 
-def make_requests(batch: int) -> list[bytes]:
+def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS) -> list[bytes]:
     """Return requests with the spans of a fleet, as protobuf."""
     requests: list[bytes] = []
-    for first in range(0, _SPANS, batch):
+    for first in range(0, spans, batch):
         request = ExportTraceServiceRequest()
         resource = request.resource_spans.add()
         resource.resource.attributes.append(_text(names.SERVICE_NAME, "fleet"))
         resource.resource.attributes.append(_text(names.SERVICE_INSTANCE_ID, "fleet-1"))
-        resource.scope_spans.add().spans.extend(_span(n) for n in range(first, min(first + batch, _SPANS)))
+        resource.scope_spans.add().spans.extend(
+            _span(n, agents) for n in range(first, min(first + batch, spans))
+        )
         requests.append(request.SerializeToString())
     return requests
 

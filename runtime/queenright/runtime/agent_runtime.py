@@ -138,6 +138,8 @@ class AgentRuntime:
         )
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
+        self._finished: dict[str, Execution] = {}
+        """Those of ``_executions`` that have ended, in the order of their ends."""
         self._deleting: set[str] = set()
         """Sessions that are being deleted; no run may be queued in them."""
         self._started = False
@@ -758,11 +760,16 @@ class AgentRuntime:
 
     def _remember(self, execution: Execution) -> None:
         self._executions.pop(execution.id, None)
+        self._finished.pop(execution.id, None)
         self._executions[execution.id] = execution
-        if len(self._executions) > MAX_KEPT_RESULTS:
-            finished = [name for name, run in self._executions.items() if run.done]
-            for name in finished[: len(self._executions) - MAX_KEPT_RESULTS]:
-                del self._executions[name]
+        execution.add_done_callback(self._note_finished)
+        while self._finished and len(self._executions) > MAX_KEPT_RESULTS:
+            oldest = next(iter(self._finished))
+            del self._finished[oldest], self._executions[oldest]
+
+    def _note_finished(self, execution: Execution) -> None:
+        if self._executions.get(execution.id) is execution:
+            self._finished[execution.id] = execution
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
         graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())

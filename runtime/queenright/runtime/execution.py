@@ -135,6 +135,10 @@ class Execution:
             return self.executor.goal
         return self._result.result().goal if self._result.done() else None
 
+    def add_done_callback(self, callback: Callable[[Execution], None]) -> None:
+        """Call ``callback`` soon after the run has ended."""
+        self._result.add_done_callback(lambda _: callback(self))
+
     def finish(self, result: ExecutionResult) -> None:
         """Set the result; only the first one counts."""
         if not self._result.done():

@@ -164,7 +164,7 @@ class ExecutionStream:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
             self._timer = None
-        await asyncio.gather(*(self.stop_execution(e.id, SessionStatus.PAUSED) for e in self.executions))
+        await asyncio.gather(*(self._stop_execution(e, SessionStatus.PAUSED) for e in self.executions))
         if freeing := list(self._release_tasks):
             # A thread cannot be stopped; do not wait for it forever.
             await asyncio.wait(freeing, timeout=_GRACE_SECONDS)
@@ -245,8 +245,9 @@ class ExecutionStream:
         Waits until the run has ended, unless called by the run itself. ``reason`` is recorded.
         """
         execution = next((e for e in self.executions if e.id == execution_id), None)
-        if execution is None:
-            return False
+        return execution is not None and await self._stop_execution(execution, status, reason)
+
+    async def _stop_execution(self, execution: Execution, status: SessionStatus, reason: str = "") -> bool:
         if execution.is_finishing:
             if execution.task is not asyncio.current_task():
                 await execution.wait()

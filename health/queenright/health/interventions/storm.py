@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +28,8 @@ class StormWatch:
         self._settings = settings
         self._ids = ids
         self._worse: dict[WorkerKey, float] = {}
+        self._by_agent: defaultdict[str, dict[WorkerKey, None]] = defaultdict(dict)
+        """The keys of ``_worse``, in the same order."""
         self._id = ""
         self._began: float | None = None
         self._struck: set[WorkerKey] = set()
@@ -49,11 +51,13 @@ class StormWatch:
                 the same time: an agent that crashes repeatedly counts once.
         """
         self._forget(now)
-        for other in [other for other in self._worse if other[0] == key[0] and is_consecutive(other)]:
-            del self._worse[other]
+        for other in self._consecutive(key[0], is_consecutive):
+            self._remove(other)
             self._struck.discard(other)
-        self._worse.pop(key, None)
+        if key in self._worse:
+            self._remove(key)
         self._worse[key] = now
+        self._by_agent[key[0]][key] = None
         self._storm_of.pop(key, None)
         if self._id:
             self._struck.add(key)
@@ -66,6 +70,25 @@ class StormWatch:
         self._struck = set(self._worse)
         self._storm_of = dict.fromkeys(self._worse, self._id)
         return True
+
+    def _consecutive(self, agent_id: str, is_consecutive: Callable[[WorkerKey], bool]) -> list[WorkerKey]:
+        """Return the consecutive sessions of an agent, newest first, until enough for a storm are not."""
+        found, others = [], 0
+        for other in reversed(self._by_agent.get(agent_id, {})):
+            if is_consecutive(other):
+                found.append(other)
+                continue
+            others += 1
+            if others >= self._settings.workers:
+                break
+        return found
+
+    def _remove(self, key: WorkerKey) -> None:
+        del self._worse[key]
+        sessions = self._by_agent[key[0]]
+        del sessions[key]
+        if not sessions:
+            del self._by_agent[key[0]]
 
     def storm(self, now: float) -> str:
         """Return the id of the current storm, or an empty string."""
@@ -106,7 +129,7 @@ class StormWatch:
             key, at = next(iter(self._worse.items()))
             if 0 <= now - at < window:
                 break
-            del self._worse[key]
+            self._remove(key)
 
 
 class ActionBudget:

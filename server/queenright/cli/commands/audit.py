@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from queenright.health.audit import Audit, Signatures
     from queenright.health.audit_export import ExportCheck
     from queenright.health.audit_key import PublicKeys
-    from queenright.health.event_chain import Verification
     from queenright.health.store import Store
     from queenright.server.settings import Settings
 
@@ -237,41 +237,20 @@ def _signature_lines(signatures: Signatures) -> Iterator[str]:
 
 def _audit_row(audit: Audit) -> dict[str, Any]:
     return {
-        **_chain_row(audit.log),
+        **asdict(audit.log),
         "ok": audit.ok,
-        "archive": _chain_row(audit.archive),
+        "archive": asdict(audit.archive),
         **_signatures_row(audit.signatures),
     }
 
 
-def _chain_row(chain: Verification) -> dict[str, Any]:
-    return {
-        "ok": chain.ok,
-        "rows": chain.rows,
-        "let_go": chain.let_go,
-        "first_bad": chain.first_bad,
-        "reason": chain.reason,
-        "head": chain.head,
-    }
-
-
 def _export_row(check: ExportCheck) -> dict[str, Any]:
-    return {
-        "ok": check.ok,
-        "rows": check.rows,
-        "reason": check.reason,
-        "key_id": check.key_id,
-        "own_keys": check.own_keys,
-        **_signatures_row(check.signatures),
-    }
+    row = asdict(check)
+    del row["signatures"]
+    return row | _signatures_row(check.signatures)
 
 
 def _signatures_row(signatures: Signatures) -> dict[str, Any]:
-    return {
-        "terminations": signatures.terminations,
-        "unsigned": signatures.fault_count,
-        "faults": [
-            {"seq": fault.seq, "agent_id": fault.agent_id, "reason": fault.reason}
-            for fault in signatures.faults
-        ],
-    }
+    row = asdict(signatures)
+    row["unsigned"] = row.pop("fault_count")
+    return row

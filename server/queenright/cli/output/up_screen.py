@@ -15,7 +15,7 @@ from queenright.api.status import FeedLine, StandInMessage, Status
 from queenright.cli.output.text import single_line, truncate_start
 from queenright.instrumentation.counts import format_count
 from queenright.server.up import Running, UpOptions
-from queenright.server.views.api_models import status
+from queenright.server.views.api_models import feed, status
 from queenright.server.views.attention import attention
 from queenright.server.views.formatting import clock_time
 
@@ -84,8 +84,7 @@ class UpScreen:
         shown: set[str] = set()
         pages = 0
         while True:
-            now = status(running.service)
-            for event in reversed(now.feed):
+            for event in reversed(feed(running.service)):
                 if event.id not in shown:
                     shown.add(event.id)
                     self._print_plain(f"{clock_time(event.at)} {event.text}")

@@ -24,7 +24,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _ACTION_TIMEOUT_SECONDS: Final = 300.0
 """Seconds. A worker needs time to save its state before it stops, and the queen to think."""
-_PAGE_SIZE: Final = 200
+_PAGE_SIZE: Final = 1_000
 _BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 """Errors of a broken connection, such as a kept-alive one that the service closed."""
 

@@ -5,89 +5,41 @@ from __future__ import annotations
 from fastapi import APIRouter, BackgroundTasks, HTTPException, Request
 
 from queenright import api
+from queenright.alerting.callbacks.alertmanager import NotificationBody, SymptomsBody, parse_symptoms
 from queenright.alerting.callbacks.slack_buttons import post_reply
 from queenright.alerting.config import DELIVERED_PATH
-from queenright.alerting.symptom_webhook import MAX_ALERTS, parse_webhook
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.openapi import operation, request_body
+from queenright.server.routes.openapi import body_schema, operation, request_body
 
 router = APIRouter(tags=["callbacks"])
 
-_SYMPTOMS = {
-    "type": "object",
-    "required": ["version", "alerts"],
-    "properties": {
-        "version": {"const": "4"},
-        "alerts": {
-            "type": "array",
-            "maxItems": MAX_ALERTS,
-            "items": {
-                "type": "object",
-                "required": ["status", "labels"],
-                "properties": {
-                    "status": {"enum": ["firing", "resolved"]},
-                    "labels": {
-                        "type": "object",
-                        "required": ["alertname"],
-                        "properties": {
-                            "alertname": {"type": "string", "minLength": 1, "maxLength": 200},
-                            "agent": {"type": "string", "maxLength": 200},
-                        },
-                    },
-                },
-            },
-        },
+_SYMPTOMS = body_schema(
+    SymptomsBody,
+    {
+        "version": "4",
+        "status": "firing",
+        "alerts": [{"status": "firing", "labels": {"alertname": "QueenrightStall", "agent": "researcher"}}],
     },
-    "examples": [
-        {
-            "version": "4",
-            "status": "firing",
-            "alerts": [
-                {"status": "firing", "labels": {"alertname": "QueenrightStall", "agent": "researcher"}}
-            ],
-        }
-    ],
-}
+)
 _SIGNED = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
-_ANY = {"type": "object", "description": "Other fields are ignored."}
-_NOTIFICATIONS = _ANY | {
-    "required": ["version", "receiver", "groupKey", "alerts"],
-    "properties": {
-        "version": {"const": "4"},
-        "receiver": {"type": "string", "minLength": 1, "maxLength": 200},
-        "groupKey": {"type": "string", "minLength": 1, "maxLength": 100_000},
-        "alerts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["status", "labels"],
-                "properties": {
-                    "status": {"enum": ["firing", "resolved"]},
-                    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-                    "annotations": {
-                        "type": "object",
-                        "properties": {"ticket_id": {"type": "string", "maxLength": 100}},
-                    },
-                },
-            },
-        },
+_NOTIFICATIONS = body_schema(
+    NotificationBody,
+    {
+        "version": "4",
+        "receiver": "pagerduty",
+        "groupKey": "{}",
+        "alerts": [{"status": "firing", "labels": {"agent": "researcher"}, "annotations": {}}],
     },
-    "examples": [
-        {
-            "version": "4",
-            "receiver": "pagerduty",
-            "groupKey": "{}",
-            "alerts": [{"status": "firing", "labels": {"agent": "researcher"}, "annotations": {}}],
-        }
-    ],
-}
+)
 _CLICK = {
     "type": "object",
     "required": ["payload"],
     "properties": {"payload": {"type": "string", "description": "JSON, as Slack sends it."}},
     "examples": [{"payload": '{"type": "block_actions", "actions": []}'}],
 }
-_INCIDENT = _ANY | {
+_INCIDENT = {
+    "type": "object",
+    "description": "Other fields are ignored.",
     "required": ["event"],
     "properties": {"event": {"type": "object"}},
     "examples": [{"event": {"id": "01", "event_type": "incident.acknowledged", "data": {}}}],
@@ -101,7 +53,7 @@ _INCIDENT = _ANY | {
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
     """Receive symptom alerts from Alertmanager: they wake the judge and do not page anyone."""
-    symptoms = parse_webhook(await request.body())
+    symptoms = parse_symptoms(await request.body())
     for symptom in symptoms:
         if symptom.status == "firing":
             service.judging.wake(symptom.agent or None, reason=symptom.alertname)

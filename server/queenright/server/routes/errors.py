@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from queenright.alerting.alertmanager import AlertmanagerError, AlertsRejectedError, SilenceNotFoundError
+from queenright.alerting.callbacks.alertmanager import InvalidWebhookError
 from queenright.alerting.callbacks.pagerduty import InvalidEventError
 from queenright.alerting.callbacks.signatures import InvalidSignatureError
 from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError
 from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
-from queenright.alerting.symptom_webhook import InvalidWebhookError
 from queenright.api.problem import Problem
 from queenright.health.breakers.registry import BreakerNotFoundError
 from queenright.health.evaluation_thresholds import InvalidThresholdError

@@ -121,6 +121,23 @@ def request_body(
     return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
+def body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
+    """Return the schema of a model for ``request_body``: without references, and with an example."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inlined(node: Any) -> Any:
+        if isinstance(node, list):
+            return [inlined(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if reference := node.get("$ref"):
+            return inlined(definitions[reference.rpartition("/")[2]])
+        return {key: inlined(value) for key, value in node.items()}
+
+    return {**inlined(schema), "examples": [example]}
+
+
 def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
     """Set the app's OpenAPI document, completed and then changed by ``changes`` in order."""
 

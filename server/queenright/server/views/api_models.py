@@ -202,15 +202,20 @@ def status(service: Service) -> api.Status:
         agents_left_out=sum(map(len, by_state.values())) - len(shown),
         tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
         outbox=api.Outbox.model_validate(service.outbox.status()),
-        feed=[
-            event_line(event, brief=True)
-            for event in reversed(service.recent)
-            if has_feed_line(event.type, event.data)
-        ],
+        feed=feed(service),
         not_ready=service.ready(),
         acting=_acting(service, now),
         paged=paged(service),
     )
+
+
+def feed(service: Service) -> list[api.FeedLine]:
+    """Return the latest events, newest first."""
+    return [
+        event_line(event, brief=True)
+        for event in reversed(service.recent)
+        if has_feed_line(event.type, event.data)
+    ]
 
 
 def provider_row(provider: ProviderHealth) -> api.Provider:

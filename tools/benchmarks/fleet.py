@@ -1,0 +1,71 @@
+"""5,000 sessions that stall at once: the list of them, a page of it, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Final
+
+import httpx
+
+from tools.benchmarks.otlp import make_requests
+from tools.benchmarks.row import Row
+from tools.benchmarks.start import PROGRAM, Service, children_time, process_time, serve
+
+SESSIONS: Final = int(os.environ.get("FLEET_SESSIONS", "5000"))
+PAGES: Final = 20
+SETTINGS: Final = """
+health_monitoring:
+  judge: {interval_seconds: 30, start_grace_seconds: 4}
+  stall: {idle_seconds: 10, llm_seconds: 10, tool_seconds: 10, unknown_seconds: 10}
+"""
+UP: Final = ("up", "--no-demo", "--prometheus-port=0", "--alertmanager-port=0", "--receiver-port=0")
+
+
+def run() -> list[Row]:
+    """Measure all three while Alertmanager is told of the tickets."""
+    with serve(*UP, settings=SETTINGS) as service, httpx.Client(trust_env=False, timeout=120) as http:
+        for request in make_requests(500, spans=3 * SESSIONS, agents=SESSIONS):
+            http.post(
+                f"{service.otlp}/v1/traces",
+                content=request,
+                headers={"content-type": "application/x-protobuf"},
+            ).raise_for_status()
+        while http.get(f"{service.url}/api/agents", params={"state": "stuck"}).json()["total"] < SESSIONS:
+            time.sleep(1)
+        return [_list(service), _page(service, http), _stop(service)]
+
+
+def _list(service: Service) -> Row:
+    began, before, service_before = time.perf_counter(), children_time(), process_time(service.pid)
+    command = [str(PROGRAM), "list", "--url", service.url]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    took, spent = time.perf_counter() - began, children_time() - before
+    served = process_time(service.pid) - service_before
+    assert listed.count("\nstuck ") == SESSIONS
+    return Row(
+        f"queenright list with {SESSIONS:,} stalled sessions",
+        f"{took:.1f} s; processor {spent:.1f} s, and {served:.1f} s of the service",
+        "<= 2 s",
+        took <= 2,
+    )
+
+
+def _page(service: Service, http: httpx.Client) -> Row:
+    before = process_time(service.pid)
+    for _ in range(PAGES):
+        http.get(f"{service.url}/api/agents", params={"limit": 60}).raise_for_status()
+    spent = (process_time(service.pid) - before) / PAGES
+    return Row(
+        "a page of 60 sessions of the same, processor", f"{spent * 1e3:.0f} ms", "<= 100 ms", spent <= 0.1
+    )
+
+
+def _stop(service: Service) -> Row:
+    began = time.perf_counter()
+    os.kill(service.pid, signal.SIGINT)
+    os.waitid(os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)
+    took = time.perf_counter() - began
+    return Row("Ctrl-C of queenright up with the same", f"{took:.1f} s", "<= 3 s", took <= 3)
