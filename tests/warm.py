@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -56,6 +57,8 @@ class Command:
         cwd: The folder; the test's own without.
         env: The environment; the test's own without.
         streams: stdin, stdout and stderr, files or pipes of whoever starts it; None: it is closed.
+        script: A file of Python to run instead of ``queenright``.
+        own_session: Start it in a session of its own.
         ignored: Signals that it is started to ignore, as by ``nohup``.
         file_bytes: How long a file may get, as by ``ulimit -f``.
     """
@@ -66,6 +69,8 @@ class Command:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         streams: tuple[int | None, int | None, int | None],
+        script: Path | None = None,
+        own_session: bool = False,
         ignored: Collection[signal.Signals] = (),
         file_bytes: int | None = None,
     ) -> None:
@@ -75,6 +80,8 @@ class Command:
                 "cwd": str(cwd or Path.cwd()),
                 "env": _environment(arguments, os.environ if env is None else env),
                 "open": [number for number, stream in enumerate(streams) if stream is not None],
+                "script": str(script) if script else None,
+                "own_session": own_session,
                 "ignored": list(ignored),
                 "file_bytes": file_bytes,
             }
@@ -160,15 +167,16 @@ def queenright(
     cwd: Path | None = None,
     typed: str = "",
     env: Mapping[str, str] | None = None,
+    script: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; ``typed`` is its stdin."""
+    """Run a command, or a script, to its end; ``typed`` is its stdin."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
         files[0].write(typed.encode())
         for file in files:
             file.seek(0)
         given, out, err = (file.fileno() for file in files)
-        code = Command(*arguments, cwd=cwd, env=env, streams=(given, out, err)).wait()
+        code = Command(*arguments, cwd=cwd, env=env, script=script, streams=(given, out, err)).wait()
         for file in files:
             file.seek(0)
         return subprocess.CompletedProcess(
@@ -266,6 +274,8 @@ def _become(asked: dict[str, Any], streams: Mapping[int, int]) -> None:
         os.close(streams[number])
         if number == 1 and os.isatty(number):
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if asked["own_session"]:
+        os.setsid()
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
@@ -273,7 +283,7 @@ def _become(asked: dict[str, Any], streams: Mapping[int, int]) -> None:
         signal.signal(signal_number, signal.SIG_IGN)
     if asked["file_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (asked["file_bytes"],) * 2)
-    sys.argv = [str(PROGRAM), *asked["arguments"]]
+    sys.argv = [asked["script"] or str(PROGRAM), *asked["arguments"]]
 
 
 def _end(code: object) -> NoReturn:
@@ -314,7 +324,10 @@ def _main() -> NoReturn:
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
     try:
-        main()
+        if sys.argv[0] == str(PROGRAM):
+            main()
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ended:
         _end(ended.code)
     _end(0)

@@ -34,7 +34,7 @@ from queenright.alerting.export import (
 from queenright.alerting.export.alertmanager import queenright_section, render_config
 from queenright.alerting.export.compare import normalize_expression
 from queenright.alerting.export.extra_files import texts_in
-from queenright.alerting.export.kubernetes import Place, kubernetes_files
+from queenright.alerting.export.kubernetes import Placement, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.files import templates_folder
 from queenright.alerting.rules import Alert, Links, Selectors, rule_files, rule_groups
@@ -58,7 +58,7 @@ EXTRAS = Extras(
 FOLDER = kubernetes_files(
     GROUPS,
     EXTRAS,
-    Place(namespace="monitoring", labels={"release": "prometheus"}),
+    Placement(namespace="monitoring", labels={"release": "prometheus"}),
     selectors=Selectors(),
     service_url="http://queenright.agents:8420",
 )
@@ -513,7 +513,7 @@ def test_monitors_use_the_job_names_of_rules_and_dashboards() -> None:
 def test_renamed_job_is_in_rules_and_monitors() -> None:
     selectors = Selectors(service='cluster="a", job="hive"', worker='job="bees"')
     files = kubernetes_files(
-        rule_groups(HEALTH, selectors), EXTRAS, Place(), selectors=selectors, service_url="http://q"
+        rule_groups(HEALTH, selectors), EXTRAS, Placement(), selectors=selectors, service_url="http://q"
     )
 
     assert "replacement: hive" in files["servicemonitor.yaml"]

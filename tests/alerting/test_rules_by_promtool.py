@@ -52,7 +52,7 @@ def why_not(tag: str, rule: Rule) -> str | None:
     return NEEDLESS.get(tag, {}).get(name)
 
 
-def shown(rule: Rule, tag: str) -> list[RuleTest]:
+def cases_of(rule: Rule, tag: str) -> list[RuleTest]:
     """Return the tests with this tag in which the alert, in its band, is seen to be there."""
     band = distinguishing_labels(rule).items()
     return [
@@ -83,7 +83,7 @@ TAGS = ("fires", "boundary", "waiting", "unloaded", "killed", "resolves", "keeps
 def test_alert_has_every_applicable_test(rule: Rule) -> None:
     """B79"""
     reasons = {tag: why_not(tag, rule) for tag in TAGS}
-    missing = [tag for tag, reason in reasons.items() if reason is None and not shown(rule, tag)]
+    missing = [tag for tag, reason in reasons.items() if reason is None and not cases_of(rule, tag)]
 
     assert missing == [], f"{ident(rule)} needs tests whose names begin with these tags and that see it"
     assert "" not in reasons.values()
@@ -109,7 +109,7 @@ def test_some_fires_test_of_each_alert_expects_all_its_labels_and_annotations() 
     for rule in RULES:
         whole = [
             seen
-            for test in shown(rule, "fires")
+            for test in cases_of(rule, "fires")
             for seen in test.ever
             if seen.alert == rule["alert"]
             and seen.annotations

@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from queenright.alerting.files import rules_folder
-from queenright.alerting.rules import Alert, Record, rule_groups
+from queenright.alerting.rules import Alert, RecordingRule, rule_groups
 from queenright.alerting.rules.burn import SPEEDS, Objective, objectives
 from queenright.alerting.rules.rule import Selectors
 from queenright.health.objectives import burning_share
@@ -279,7 +279,7 @@ CHANGES = {
 
 @pytest.mark.parametrize(("changed", "whom"), CHANGES.values(), ids=CHANGES)
 def test_changed_setting_changes_only_its_rules(changed: dict[str, object], whom: set[str]) -> None:
-    def all_of(settings: HealthSettings) -> list[Alert | Record]:
+    def all_of(settings: HealthSettings) -> list[Alert | RecordingRule]:
         return [rule for group in rule_groups(settings) for rule in group.rules]
 
     before, after = all_of(HealthSettings()), all_of(HealthSettings.model_validate(changed))
@@ -291,7 +291,7 @@ def test_changed_setting_changes_only_its_rules(changed: dict[str, object], whom
     assert {name for name in differ if name.startswith("Queenright")} == whom
 
 
-def timing(rule: Alert | Record) -> list[str]:
+def timing(rule: Alert | RecordingRule) -> list[str]:
     return [
         str(getattr(rule, field.name)) for field in fields(rule) if field.name in ("for_", "keep_firing_for")
     ]

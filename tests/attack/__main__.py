@@ -303,8 +303,8 @@ class _Probe:
             except (OSError, http.client.HTTPException):
                 time.sleep(0.02)  # refused is not blocked; the page says what it did
                 continue
-            taken = time.monotonic() - began - _waited(before, self._waits(), self._main)
-            self.worst_ms = max(self.worst_ms, taken * 1e3)
+            elapsed = time.monotonic() - began - _waited(before, self._waits(), self._main)
+            self.worst_ms = max(self.worst_ms, elapsed * 1e3)
             time.sleep(0.01)
 
     def _waits(self) -> dict[Path, float]:

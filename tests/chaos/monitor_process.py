@@ -35,7 +35,7 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, Stopped
+from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef, Respawned
@@ -70,13 +70,15 @@ class RemoteActions:
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         tell("nudge", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
-        return Delivery.INJECTED
+        return NudgeDelivery.INJECTED
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         tell("terminate", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
-        return Stopped(confirmed=True, checkpoint_id="c1")
+        return StopResult(confirmed=True, checkpoint_id="c1")
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         return [

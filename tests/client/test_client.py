@@ -75,7 +75,7 @@ async def awaited(answer: Any) -> Any:
     return await answer
 
 
-def taken(answer: Any) -> Any:
+def read_all(answer: Any) -> Any:
     return list(answer) if inspect.isgenerator(answer) else answer
 
 
@@ -84,7 +84,7 @@ async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright
     # The service goes on judging its worker: what it says may change between the two.
     for _ in range(10):
         one = await awaited(READS[name](qr))
-        other = await asyncio.to_thread(lambda: taken(READS[name](plain)))
+        other = await asyncio.to_thread(lambda: read_all(READS[name](plain)))
         if seen(one) == seen(other):
             break
 

@@ -154,8 +154,8 @@ class Cluster:
     settings: dict[str, Any]
     processes: list[Process] = field(default_factory=list)
 
-    def add(self) -> Process:
-        """Start another process."""
+    def add(self, *, nats_url: str | None = None) -> Process:
+        """Start another process; ``nats_url`` is its own way to NATS."""
         folder = self.folder / f"member-{len(self.processes)}"
         folder.mkdir(parents=True)
         config = folder / "queenright.yaml"
@@ -164,7 +164,7 @@ class Cluster:
             "database": self.database,
             "http": {"port": 0},
             "otlp": {"port": 0},
-            "cluster": {"nats": self.nats.url, "host": "127.0.0.1"},
+            "cluster": {"nats": nats_url or self.nats.url, "host": "127.0.0.1"},
             **self.settings,
         }
         config.write_text(yaml.safe_dump(content))

@@ -21,7 +21,7 @@ async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
     member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1")
     lease = ClusterLease(parse_address(url), member)
 
-    view = await lease.look()
+    view = await lease.look(can_publish=True)
 
     assert (view.is_vacant, view.members) == (True, ())
     await lease.close()
@@ -57,13 +57,13 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
 
-    view = await lease.look()
+    view = await lease.look(can_publish=True)
     assert (view.has_expired, view.is_vacant) == (True, False)
     assert not await lease.evict_expired_owner()
 
     await store.append([heartbeat("clerk")])
     await store.close()
-    assert (await lease.look()).is_vacant
+    assert (await lease.look(can_publish=True)).is_vacant
 
 
 async def test_renewal_after_another_process_took_over_is_refused(url: str, lease: ClusterLease) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from queenright.server.cluster.stream import TelemetryStream
-from tests.cluster.conftest import Cluster, Process
+from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import connected
 from tests.waiting import until
 
@@ -176,6 +177,57 @@ async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: htt
     await sending
     found = await wait_for_calls(cluster, sender.acknowledged)
     assert len(found) == len(set(found)) == 10
+
+
+@contextlib.asynccontextmanager
+async def way_to(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """Yield another address of NATS, and a function that cuts this way."""
+    writers: list[asyncio.StreamWriter] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward = await asyncio.open_connection("127.0.0.1", int(nats.url.rpartition(":")[2]))
+        writers.extend((writer, onward[1]))
+        tasks.extend(asyncio.create_task(copy(*way)) for way in ((reader, onward[1]), (onward[0], writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+
+    def cut() -> None:
+        server.close()
+        for writer in writers:
+            writer.close()
+
+    yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", cut
+    cut()
+    await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+    await server.wait_closed()
+
+
+async def test_owner_that_alone_cannot_reach_nats_hands_over(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B116, B119: the other process watches, and the former owner does not take the workers back."""
+    async with way_to(cluster.nats) as (url, cut):
+        first = cluster.add(nats_url=url)
+        await cluster.owner()
+        second = cluster.add()
+        sender = Sender(client, [second])
+        await sender.send(tool_spans("clerk-1", "s-1", 5))
+        await wait_for_calls(cluster, 5)
+        cut()
+        assert await cluster.owner(other_than=first) is second
+        await sender.send(tool_spans("clerk-1", "s-1", 5))
+        assert len(await wait_for_calls(cluster, 10)) == 10
+        await asyncio.to_thread(second.stop)
+        # It is the only one left: it takes over, and waits for NATS.
+        assert await cluster.owner(other_than=second) is first
 
 
 async def test_stream_that_was_lost_is_read_from_its_start(

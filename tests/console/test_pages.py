@@ -331,6 +331,31 @@ async def test_current_page_is_in_view_in_the_navigation_of_a_phone(running: Run
     await expect(page.get_by_label("Pages").get_by_role("link", name="Connect")).to_be_in_viewport(ratio=1)
 
 
+RECORD_SHIFTS: Final = """() => {
+    window.shift = 0
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
+        .observe({type: "layout-shift", buffered: true})
+}"""
+
+
+async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), agent="well", times=2)))
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await is_shown(page)
+    await page.evaluate(RECORD_SHIFTS)
+
+    for number in range(3, 10):
+        *_, call, step = looping(service.clock() + 30, agent="well", times=number)
+        new = {"args_hash": f"{number:016}", "result_hash": f"{number:016}"}
+        accepted = replace(step, data={**step.data, "verdict": "ACCEPT"})
+        await service.ingest([replace(call, data={**call.data, **new}), accepted])
+        await expect(page.get_by_role("button", name=f"Tool calls {number}")).to_be_visible()
+
+    assert await page.evaluate("window.shift") < 0.02
+
+
 async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
     ticket_id = await ticket_on(running)
     titles = {

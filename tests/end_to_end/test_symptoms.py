@@ -119,7 +119,7 @@ async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> Non
 
 
 @asynccontextmanager
-async def watched(
+async def watch_judge(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Query, list[tuple[str | None, str]]]]:
     """Yield what asks Prometheus, and for whom and why the judge was woken."""
@@ -169,7 +169,7 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
 ) -> None:
     """Its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
     telemetry = Telemetry(running.otlp_url)
-    async with watched(running, monkeypatch) as (answer, woken):
+    async with watch_judge(running, monkeypatch) as (answer, woken):
         with Worker(AGENT, telemetry=telemetry, registry=CollectorRegistry()) as worker:
             for n in range(25):
                 with worker.step("packer") as step:
@@ -241,7 +241,7 @@ async def test_symptom_of_an_uninstrumented_agent_wakes_the_judge(
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with (
         up(hasty, options, say=lambda line: None) as running,
-        watched(running, monkeypatch) as (answer, woken),
+        watch_judge(running, monkeypatch) as (answer, woken),
     ):
         agent = await send(str(running.otlp_url))
         await until_answered(answer, f'queenright_worker_info{{agent="{agent}"}}')

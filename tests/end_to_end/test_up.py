@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -41,12 +40,11 @@ class Up:
     def __init__(self, storage: Path, *arguments: str) -> None:
         self.storage = storage
         self._log = storage.parent / f"{storage.name}-{time.monotonic_ns()}.txt"
-        with self._log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [Path(sys.executable).with_name("queenright"), "up", f"--storage={storage}", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+        with self._log.open("wb") as output, Path(os.devnull).open("rb") as nothing:
+            self.process = warm.Command(
+                *("up", f"--storage={storage}", *arguments),
+                streams=(nothing.fileno(), output.fileno(), output.fileno()),
+                own_session=True,
             )
 
     @property
@@ -56,14 +54,14 @@ class Up:
     def wait_for(self, pattern: str, seconds: float = 180) -> str:
         deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.printed)):
-            assert self.process.poll() is None, self.printed
+            assert not self.process.ended(), self.printed
             assert time.monotonic() < deadline, f"within {seconds} s: {pattern}\n{self.printed}"
             time.sleep(0.05)
         return found[found.lastindex or 0]
 
     def end(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
-        return self.process.wait(120)
+        return self.process.wait()
 
 
 @pytest.fixture
@@ -78,7 +76,7 @@ def running_demo(storage: Path) -> Iterator[Up]:
     try:
         yield running
     finally:
-        if running.process.poll() is None:
+        if not running.process.ended():
             running.end(signal.SIGKILL)
 
 
@@ -109,7 +107,7 @@ def test_second_service_on_the_same_folder_is_refused(demo: Up) -> None:
 
     second = Up(demo.storage, *FREE_PORTS)
 
-    assert second.process.wait(120) == 1
+    assert second.process.wait() == 1
     assert "already running" in second.printed
     assert str(demo.process.pid) in second.printed
 
@@ -119,7 +117,7 @@ def test_second_service_in_another_folder_is_told_who_has_the_port(demo: Up) -> 
 
     second = Up(demo.storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
 
-    assert second.process.wait(120) == 1
+    assert second.process.wait() == 1
     assert "another Queenright" in second.printed
 
 

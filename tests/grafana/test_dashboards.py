@@ -121,16 +121,16 @@ def test_dashboard_has_at_most_twenty_panels_with_unique_ids_and_titles(
 
 
 def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for item in dashboard["panels"]:
         at = item["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, item["title"]
+        assert not cells & occupied, item["title"]
         assert at["x"] + at["w"] <= 24
-        taken |= cells
+        occupied |= cells
 
-    height = max(y for _, y in taken) + 1
-    assert len(taken) == 24 * height
+    height = max(y for _, y in occupied) + 1
+    assert len(occupied) == 24 * height
 
 
 def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboard) -> None:

@@ -13,7 +13,7 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
+from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
@@ -30,7 +30,7 @@ class FakeControl:
     def __init__(self) -> None:
         self.reached = True
         self.confirms = True
-        self.delivers = Delivery.INJECTED
+        self.delivers = NudgeDelivery.INJECTED
         self.nudged: list[tuple[Target, str]] = []
         self.stopped: list[Target] = []
         self.last_words: Callable[[], None] = lambda: None
@@ -41,18 +41,20 @@ class FakeControl:
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         if not self.reached:
             raise WorkerUnreachableError("gone")
         self.nudged.append((target, message))
         return self.delivers
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         self.stopped.append(target)
         if self.waits is not None:
             await self.waits()
         self.last_words()
-        return Stopped(confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
+        return StopResult(confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
 
 
 @dataclass

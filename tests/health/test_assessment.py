@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.assessment import SIGNAL_OF, SIGNALS, Assessment, Reading, assess
+from queenright.health.assessment import SIGNAL_OF, SIGNALS, Assessment, SignalStatus, assess
 from queenright.health.detectors import detect
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.settings import HealthSettings
@@ -72,7 +72,9 @@ def test_every_reported_signal_is_shown() -> None:
     assert health["output"].evidence == "3 tests passed, for 1 s"
     assert health["resources"].evidence == "disk 25% used (1 of 4)"
     assert health["recovery"].evidence == "recovered 0 s ago"
-    assert Reading.UNKNOWN not in {s.verdict for s in health.signals if s.name not in ("steps", "tool_calls")}
+    assert SignalStatus.UNKNOWN not in {
+        s.verdict for s in health.signals if s.name not in ("steps", "tool_calls")
+    }
 
 
 def test_warning_and_bad_are_distinct() -> None:
@@ -82,7 +84,10 @@ def test_warning_and_bad_are_distinct() -> None:
         script.call("run_tests", after=50)
     health = assessed(script)
 
-    assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (Reading.BAD, Reading.WARNING)
+    assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (
+        SignalStatus.BAD,
+        SignalStatus.WARNING,
+    )
     assert "run_tests" in health["tool_calls"].evidence
     assert "13" in health["tool_calls"].evidence
     assert health.state is HealthState.STUCK
@@ -94,7 +99,7 @@ def test_consecutive_failures_are_bad_without_a_finding() -> None:
     health = assessed(script)
 
     assert health.state is HealthState.FAILING
-    assert health["errors"].verdict is Reading.BAD
+    assert health["errors"].verdict is SignalStatus.BAD
     assert "4 steps" in health["errors"].evidence
 
 
@@ -156,11 +161,11 @@ def test_the_signals_account_for_the_state(script: list[Any], later: float) -> N
         assert [signal.name for signal in result.signals] == list(SIGNALS)
         assert all(signal.evidence and len(signal.evidence) <= 300 for signal in result.signals)
         bad = result.state in (HealthState.STUCK, HealthState.FAILING, HealthState.TERMINATED)
-        assert (Reading.BAD in verdicts) == (bad or FindingKind.RECOVERY_FAILED in kinds(v, now))
+        assert (SignalStatus.BAD in verdicts) == (bad or FindingKind.RECOVERY_FAILED in kinds(v, now))
         if not v.ended and result.state is HealthState.HEALTHY:
-            assert verdicts <= {Reading.OK, Reading.UNKNOWN}
+            assert verdicts <= {SignalStatus.OK, SignalStatus.UNKNOWN}
         if result.state is HealthState.DEGRADED:
-            assert verdicts & {Reading.WARNING, Reading.BAD}
+            assert verdicts & {SignalStatus.WARNING, SignalStatus.BAD}
 
 
 def kinds(v: Any, now: float) -> set[FindingKind]:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine, select
 
-from queenright.health.audit import Audit, verify_audit
+from queenright.health.audit import AuditResult, verify_audit
 from queenright.health.audit_export import ExportCheck, check_export, export_lines
 from queenright.health.audit_key import AuditKey, AuditKeyError, PublicKeys, key_id_of, signed_content
 from queenright.health.event_log import append_events, event_of, read_events
@@ -318,7 +318,7 @@ def other_value(url: str, column: str) -> str:
     return "time + 0.001" if column == "time" else f"{column} || ' '"
 
 
-def audit(url: str, keys: PublicKeys) -> Audit:
+def audit(url: str, keys: PublicKeys) -> AuditResult:
     store = Store.open(url, read_only=True)
     try:
         return store.read_now(lambda conn: verify_audit(conn, keys))

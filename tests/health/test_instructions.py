@@ -11,11 +11,11 @@ from sqlalchemy import Connection, select
 from queenright.health.interventions.instructions import (
     Instruction,
     InstructionClosedError,
+    InstructionMailbox,
     InstructionNotFoundError,
-    Instructions,
 )
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, WorkerUnreachableError
+from queenright.health.interventions.worker_control import NudgeDelivery, WorkerUnreachableError
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS
 from tests.runtime.conftest import FakeTime
@@ -37,11 +37,13 @@ def fake_time() -> FakeTime:
 
 
 @pytest.fixture
-async def open_mailbox(store: Store, fake_time: FakeTime) -> Callable[[], Instructions]:
-    return lambda: Instructions(store, clock=fake_time, sleep=fake_time.sleep)
+async def open_mailbox(store: Store, fake_time: FakeTime) -> Callable[[], InstructionMailbox]:
+    return lambda: InstructionMailbox(store, clock=fake_time, sleep=fake_time.sleep)
 
 
-async def nudge(mailbox: Instructions, target: Target = BEE, instruction_id: str = "n1") -> Delivery:
+async def nudge(
+    mailbox: InstructionMailbox, target: Target = BEE, instruction_id: str = "n1"
+) -> NudgeDelivery:
     return await mailbox.nudge(
         target, "are you there?", instruction_id=instruction_id, expires_at=1_000_600.0
     )
@@ -51,7 +53,9 @@ def messages(found: list[Instruction]) -> list[str]:
     return [one.message for one in found]
 
 
-async def test_worker_that_never_fetched_is_unreachable(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_worker_that_never_fetched_is_unreachable(
+    open_mailbox: Callable[[], InstructionMailbox],
+) -> None:
     with pytest.raises(
         WorkerUnreachableError, match="does not fetch instructions; give its Worker an on_nudge"
     ):
@@ -59,19 +63,19 @@ async def test_worker_that_never_fetched_is_unreachable(open_mailbox: Callable[[
 
 
 async def test_recent_fetcher_gets_the_instruction_at_its_next_fetch(
-    open_mailbox: Callable[[], Instructions],
+    open_mailbox: Callable[[], InstructionMailbox],
 ) -> None:
     """002 §11: a nudge reaches an agent of any framework."""
     mailbox = open_mailbox()
     assert await mailbox.pull(BEE, 0) == []
 
-    assert await nudge(mailbox) is Delivery.QUEUED
+    assert await nudge(mailbox) is NudgeDelivery.QUEUED
 
     assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
 async def test_waiting_fetcher_gets_the_instruction_at_once(
-    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+    open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
     mailbox = open_mailbox()
     asking = asyncio.create_task(mailbox.pull(BEE, 25))
@@ -83,7 +87,7 @@ async def test_waiting_fetcher_gets_the_instruction_at_once(
 
 
 async def test_long_poll_ends_empty_without_an_instruction(
-    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+    open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
     asking = asyncio.create_task(open_mailbox().pull(BEE, 25))
     await fake_time.advance(25)
@@ -92,7 +96,7 @@ async def test_long_poll_ends_empty_without_an_instruction(
 
 
 async def test_instruction_is_repeated_until_answered(
-    open_mailbox: Callable[[], Instructions],
+    open_mailbox: Callable[[], InstructionMailbox],
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
@@ -106,7 +110,7 @@ async def test_instruction_is_repeated_until_answered(
     assert await mailbox.pull(BEE, 0) == []
 
 
-async def test_the_same_id_is_one_instruction(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_the_same_id_is_one_instruction(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -116,7 +120,7 @@ async def test_the_same_id_is_one_instruction(open_mailbox: Callable[[], Instruc
 
 
 async def test_instruction_is_hidden_from_other_incarnations(
-    open_mailbox: Callable[[], Instructions],
+    open_mailbox: Callable[[], InstructionMailbox],
 ) -> None:
     """B67: a nudge for incarnation A is never delivered to B."""
     mailbox = open_mailbox()
@@ -129,7 +133,7 @@ async def test_instruction_is_hidden_from_other_incarnations(
 
 
 async def test_hanging_process_takes_no_instruction_of_its_successor(
-    open_mailbox: Callable[[], Instructions],
+    open_mailbox: Callable[[], InstructionMailbox],
 ) -> None:
     """B67: the zombie's polls destroy nothing that is for its successor."""
     mailbox = open_mailbox()
@@ -146,7 +150,7 @@ async def test_hanging_process_takes_no_instruction_of_its_successor(
 async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: FakeTime) -> None:
     """B71: the emergency stop freezes what is queued, too. B69: and so does a rightful wait."""
     why: list[str] = []
-    mailbox = Instructions(
+    mailbox = InstructionMailbox(
         store, clock=fake_time, sleep=fake_time.sleep, withheld=lambda _: why[0] if why else None
     )
     await mailbox.pull(BEE, 0)
@@ -160,7 +164,7 @@ async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: 
 
 
 async def test_expired_instruction_is_dropped(
-    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+    open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
     """B67: a stale nudge is discarded, fetched or not."""
     mailbox = open_mailbox()
@@ -175,7 +179,7 @@ async def test_expired_instruction_is_dropped(
         await mailbox.answer(BEE, "n1", "done")
 
 
-async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -186,7 +190,7 @@ async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[],
             await mailbox.answer(who, what, "done")
 
 
-async def test_instruction_survives_a_restart(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_instruction_survives_a_restart(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -198,7 +202,7 @@ async def test_instruction_survives_a_restart(open_mailbox: Callable[[], Instruc
 
 
 async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
-    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+    open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
@@ -209,7 +213,7 @@ async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
 
 
 async def test_worker_that_reports_its_stop_has_stopped(
-    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+    open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
     """002 §11: a termination stops the agent, and its state is where it says."""
     mailbox = open_mailbox()
@@ -226,7 +230,7 @@ async def test_worker_that_reports_its_stop_has_stopped(
 
 @pytest.mark.parametrize("answer", ["refused", "failed", None])
 async def test_stop_without_an_answer_is_unconfirmed(
-    open_mailbox: Callable[[], Instructions], fake_time: FakeTime, answer: str | None
+    open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime, answer: str | None
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
@@ -241,7 +245,7 @@ async def test_stop_without_an_answer_is_unconfirmed(
 
 
 async def test_secrets_in_an_answer_are_masked(
-    open_mailbox: Callable[[], Instructions], store: Store
+    open_mailbox: Callable[[], InstructionMailbox], store: Store
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)

@@ -26,7 +26,7 @@ from queenright.health.interventions.intervention_service import (
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery
+from queenright.health.interventions.worker_control import NudgeDelivery
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
@@ -1018,7 +1018,7 @@ async def test_secrets_are_masked_in_records_but_not_in_nudges(acting: Acting, s
 async def test_result_of_a_fetched_nudge_is_recorded(
     acting: Acting, status: InstructionStatus, outcome: InterventionOutcome
 ) -> None:
-    acting.hands.delivers = Delivery.QUEUED
+    acting.hands.delivers = NudgeDelivery.QUEUED
     await acting.start()
     nudge = await acting.service.nudge("bee", "where are you?", by="ada")
     assert nudge.outcome is InterventionOutcome.QUEUED

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.assessment import Reading, assess
+from queenright.health.assessment import SignalStatus, assess
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import McpServers, after_mcp_change
@@ -56,7 +56,7 @@ def test_server_that_could_not_be_reached_is_a_warning_and_no_ticket() -> None:
     assert all(part in finding.evidence for part in ('"tickets"', "(stdio, user)", "ENOENT"))
     assert script.state is HealthState.DEGRADED
     signal = assess(script.health.vitals, HealthSettings(), script.now)["tool_calls"]
-    assert (signal.verdict, signal.evidence) == (Reading.WARNING, finding.evidence)
+    assert (signal.verdict, signal.evidence) == (SignalStatus.WARNING, finding.evidence)
 
 
 def test_repeated_failure_report_is_the_same_finding() -> None:

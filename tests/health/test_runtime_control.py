@@ -13,7 +13,7 @@ import pytest
 
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, WorkerUnreachableError
+from queenright.health.interventions.worker_control import NudgeDelivery, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
@@ -45,7 +45,7 @@ def control(colony: Colony) -> RuntimeControl:
     return RuntimeControl(colony.runtime, sleep=colony.time.sleep)
 
 
-async def nudge(colony: Colony, target: Target, *, ttl: float = 600) -> Delivery:
+async def nudge(colony: Colony, target: Target, *, ttl: float = 600) -> NudgeDelivery:
     expires = colony.time.now + ttl
     return await control(colony).nudge(target, "Get on.", instruction_id="n1", expires_at=expires)
 
@@ -81,7 +81,7 @@ async def nudged(
     await model.thinks.wait()
     target = colony.target()
     for _ in range(times):
-        assert await nudge(colony, target, ttl=ttl) is Delivery.INJECTED
+        assert await nudge(colony, target, ttl=ttl) is NudgeDelivery.INJECTED
     time.now += later
     model.may.set()
     assert (await colony.runtime.wait(run)).succeeded

@@ -1025,14 +1025,14 @@ TestTickets.settings = settings(stateful_step_count=25, suppress_health_check=li
 LOST = FindingKind.RECOVERY_FAILED
 
 
-def lost() -> WorkerHealth:
+def lost_worker() -> WorkerHealth:
     health = worker(finding(LOST, CRITICAL))
     health.vitals.ended_at = 990.0
     return health
 
 
 async def test_ended_worker_with_a_failed_recovery_gets_a_ticket(desk: TicketDesk) -> None:
-    raised = await desk.raise_(lost())
+    raised = await desk.raise_(lost_worker())
 
     assert (raised.change, raised.ticket.kind, raised.ticket.severity) == ("opened", LOST, CRITICAL)
     assert raised.ticket.stall_minutes is None
@@ -1047,8 +1047,8 @@ async def test_other_findings_of_an_ended_worker_justify_no_ticket(desk: TicketD
 
 
 async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(desk: TicketDesk) -> None:
-    ticket = (await desk.raise_(lost())).ticket
-    await desk.tickets.observe(lost())
+    ticket = (await desk.raise_(lost_worker())).ticket
+    await desk.tickets.observe(lost_worker())
     stored_ticket = await desk.tickets.find(ticket.ticket_id)
     await desk.tickets.observe(worker())
     await desk.tickets.settle(desk.now + HOLD)
@@ -1062,7 +1062,7 @@ async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(
 
 async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(desk: TicketDesk) -> None:
     stalled = (await desk.raise_(worker(finding(STALL, HIGH)))).ticket
-    await desk.tickets.observe(lost())
+    await desk.tickets.observe(lost_worker())
     taken = await desk.tickets.find(stalled.ticket_id)
     gone = worker()
     gone.vitals.ended_at = 990.0
@@ -1076,7 +1076,7 @@ async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(desk: Tic
 
 
 async def test_resolution_by_a_person_is_durable_and_published_with_the_name(desk: TicketDesk) -> None:
-    ticket = (await desk.raise_(lost())).ticket
+    ticket = (await desk.raise_(lost_worker())).ticket
     await desk.tickets.intervene(ticket.ticket_id, "look at it", "now")
     await desk.tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
     await desk.restart()

@@ -8,7 +8,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.resource_limits import CutAnswers, Resource
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output, Refusal
+from queenright.health.vital_facts import McpLoss, McpServerState, OpenTool, Output, Refusal
 from queenright.health.vital_signs import VitalSigns
 from queenright.health.vital_state import VitalState
 from queenright.health.worker_summary import summarise
@@ -406,7 +406,7 @@ _MOMENTS = {
 _WITH_TIMES = {
     "away": (START, START),
     "cut_answers": CutAnswers(1, 1, 1, START),
-    "mcp_servers": (McpServer("m", "", (McpLoss(START, "failed"),), START),),
+    "mcp_servers": (McpServerState("m", "", (McpLoss(START, "failed"),), START),),
     "open_tools": [OpenTool("t", "search", "", START, 30.0)],
     "output": Output(1, None, None, since=START, reports=1),
     "refusals": (Refusal("not found", 1, START, 1, 1),),

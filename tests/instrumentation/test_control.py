@@ -291,12 +291,12 @@ def test_an_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, mak
 
 @pytest.mark.parametrize("name", ["on_nudge", "on_terminate"])
 def test_an_async_function_is_refused(name: str) -> None:
-    async def told(_: object) -> None:
+    async def handler(_: object) -> None:
         """Never runs."""
 
     make: Making = partial(Worker, "bee")
     with pytest.raises(TypeError, match="call_soon_threadsafe"):
-        make(**{name: told})
+        make(**{name: handler})
 
 
 FORK = """

@@ -21,7 +21,7 @@ from queenright.instrumentation import conventions, names, open_spans
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.open_spans import GRACE, INTERVAL, OpenSpans
-from queenright.instrumentation.telemetry import Record
+from queenright.instrumentation.telemetry import StartRecord
 from queenright.instrumentation.ticker import MAX_TICK_SECONDS, Ticker
 from tests.instrumentation.parts import Memory, eventually
 
@@ -72,7 +72,7 @@ class Watch:
         self.now += int(seconds * 1e9)
         return self.processor.tick()
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[StartRecord]:
         assert self.processor.is_closed or self.delivery.flush(60)
         return self.memory.records
 
@@ -437,7 +437,7 @@ def test_end_while_a_record_is_queued_is_reported_after_it(
     call = watch.start("chat gpt-4o", CHAT)
     put = watch.delivery.put_record
 
-    def end_and_put(record: Record) -> None:
+    def end_and_put(record: StartRecord) -> None:
         if record.name == f"queenright.span.{event}" and call.is_recording():
             call.end(START + 7)
         put(record)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from queenright.judge.budget import BUDGET_FILE, Budget, Reservation, Spending
+from queenright.judge.budget import BUDGET_FILE, ModelBudget, Reservation, Spending
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.settings import BudgetSettings
@@ -31,17 +31,19 @@ payments = st.lists(
 )
 
 
-def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> Budget:
-    return Budget(BudgetSettings(**{**NO_LIMIT, **limits}), clock=time, file=file)
+def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> ModelBudget:
+    return ModelBudget(BudgetSettings(**{**NO_LIMIT, **limits}), clock=time, file=file)
 
 
-async def pay(purse: Budget, role: str, dollars: float, tokens: int) -> None:
+async def pay(purse: ModelBudget, role: str, dollars: float, tokens: int) -> None:
     """Have a call cost so much of which nothing was known before."""
     held = await hold(purse, role=role, force=True)
     await purse.settle(held, Cost(dollars, tokens))
 
 
-async def hold(purse: Budget, *, role: str = "judge", force: bool = False, **may_cost: Any) -> Reservation:
+async def hold(
+    purse: ModelBudget, *, role: str = "judge", force: bool = False, **may_cost: Any
+) -> Reservation:
     held = await purse.reserve(role, Estimate(call=Cost(**may_cost)), force=force)
     assert isinstance(held, Reservation)
     return held
@@ -132,13 +134,13 @@ def test_kill_loses_no_paid_amount(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from queenright.judge.budget import Budget
+from queenright.judge.budget import ModelBudget
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.settings import BudgetSettings
 
 async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
-    purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
+    purse = ModelBudget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
     for _ in range(3):
         await purse.settle(await purse.reserve("judge", Estimate()), Cost(0.25, 100))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -235,13 +237,13 @@ def test_kill_during_a_call_counts_its_reservation(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from queenright.judge.budget import Budget
+from queenright.judge.budget import ModelBudget
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.settings import BudgetSettings
 
 async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
-    purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
+    purse = ModelBudget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
     await purse.settle(await purse.reserve("judge", Estimate()), Cost(0.25, 100))
     await purse.reserve("queen", Estimate(Cost(0.1, 50), Cost(0.5, 300)))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -355,7 +357,7 @@ async def test_limits_and_spending_are_metrics() -> None:
 
 
 def test_the_default_is_a_dollar_an_hour_and_ten_a_day() -> None:
-    limits = Budget(BudgetSettings(), clock=FakeTime()).limits()
+    limits = ModelBudget(BudgetSettings(), clock=FakeTime()).limits()
 
     assert [limit for _, unit, limit in limits if unit == "dollars"] == [1, 10]
 
@@ -367,5 +369,5 @@ def test_invalid_limit_is_refused(limit: object) -> None:
 
 
 @pytest.fixture(autouse=True)
-def heard(caplog: pytest.LogCaptureFixture) -> None:
+def log_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)

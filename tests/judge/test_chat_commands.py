@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from queenright.judge import chat_commands
 from queenright.judge.agent_workspace import RESTART, WRITE_FILE
-from queenright.judge.chat_commands import ACKNOWLEDGE, Command
+from queenright.judge.chat_commands import ACKNOWLEDGE, ChatCommand
 from queenright.judge.queen_actions import NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import quote
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
@@ -47,7 +47,7 @@ def reply(text: str, offered: Collection[str] = ALL, **ticket: Any) -> ModelRepl
     return chat_commands.reply([question(text, **ticket)], offered)
 
 
-def command(text: str) -> Command | None:
+def command(text: str) -> ChatCommand | None:
     return chat_commands.parse_command(text, TICKET)
 
 

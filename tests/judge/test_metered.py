@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.judge.budget import Budget
+from queenright.judge.budget import ModelBudget
 from queenright.judge.estimate import question_tokens
 from queenright.judge.metered import Metered, must_call
 from queenright.judge.metrics import JudgeMetrics
@@ -64,7 +64,7 @@ class Desk:
         self.time = time or FakeTime()
         self.registry = CollectorRegistry()
         given = dict.fromkeys(BudgetSettings.model_fields) | limits
-        self.budget = Budget(BudgetSettings(**given), clock=self.time)
+        self.budget = ModelBudget(BudgetSettings(**given), clock=self.time)
         self.model = Metered(
             model,
             "judge",
@@ -90,7 +90,7 @@ class Desk:
 
 
 @pytest.fixture(autouse=True)
-def heard(caplog: pytest.LogCaptureFixture) -> None:
+def log_messages(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 

@@ -14,7 +14,7 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, Stopped
+from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import EventType
 from tests.judge.conftest import AGENT, JudgedFleet
@@ -35,13 +35,15 @@ class Outside:
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         self.nudged.append(message)
-        return Delivery.INJECTED
+        return NudgeDelivery.INJECTED
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         self.stopped.append(target)
-        return Stopped(confirmed=True, checkpoint_id="0000000001-c")
+        return StopResult(confirmed=True, checkpoint_id="0000000001-c")
 
     async def request(self, target: Target, reason: str, *, by: str) -> Outside:
         self.wanted.append(target)

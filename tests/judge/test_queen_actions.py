@@ -11,7 +11,7 @@ import pytest
 
 from queenright.health import ticket_rules as rules
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.worker_control import Delivery
+from queenright.health.interventions.worker_control import NudgeDelivery
 from queenright.health.settings import HealthSettings, TerminationSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -125,7 +125,7 @@ async def test_chat_order_is_executed_and_recorded_with_its_operator(
 
 
 async def test_fetched_nudge_is_reported_as_fetched(fleet: Garden) -> None:
-    fleet.hands.delivers = Delivery.QUEUED
+    fleet.hands.delivers = NudgeDelivery.QUEUED
 
     assert "waits for the worker to fetch it" in await fleet.queen.nudge(fleet.ticket(), WORDS)
 

@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from queenright.alerting.export import Extras
-from queenright.alerting.export.kubernetes import Place, kubernetes_files
+from queenright.alerting.export.kubernetes import Placement, kubernetes_files
 from queenright.alerting.rules import Selectors, rule_groups
 from queenright.cli.app import app
 from queenright.health.settings import HealthSettings
@@ -27,7 +27,7 @@ def exported() -> dict[str, Any]:
     files = kubernetes_files(
         rule_groups(HealthSettings()),
         Extras(dashboards={}),
-        Place(),
+        Placement(),
         selectors=Selectors(),
         service_url="http://queenright:8420",
     )

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from queenright.runtime.storage import files
-from queenright.runtime.storage.files import Claim, write_files
+from queenright.runtime.storage.files import ExecutionLock, write_files
 from queenright.runtime.storage.session_store import SessionState, SessionStore
 
 
@@ -58,7 +58,7 @@ def _killer(number: int) -> Callable[[FrameType, str, Any], Any]:
 
 def hold(lock: str) -> None:
     """Take a claim and hold it."""
-    claim = Claim.take(Path(lock))
+    claim = ExecutionLock.take(Path(lock))
     _say("held")
     sys.stdin.read()
     claim.release()
@@ -66,7 +66,7 @@ def hold(lock: str) -> None:
 
 def hold_with_a_child(lock: str) -> None:
     """Take a claim and fork a child, which prints its id once it has released the claim."""
-    claim = Claim.take(Path(lock))
+    claim = ExecutionLock.take(Path(lock))
     child = os.fork()
     if child == 0:
         _say(str(os.getpid()))

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from queenright.health.breakers import BreakerRegistry, BreakerState
 from queenright.health.settings import CircuitBreakerSettings
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.breakers import Breakers, CallRefusedError, Permit
+from queenright.runtime.breakers import BreakerPermit, Breakers, CallRefusedError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
@@ -280,7 +280,7 @@ class Shut:
     def get(self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()) -> Shut:
         return self
 
-    def admit(self) -> Permit:
+    def admit(self) -> BreakerPermit:
         raise CallRefusedError("it is shut", retry_in=5)
 
 

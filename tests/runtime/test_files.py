@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.storage.files import (
-    Claim,
     Disk,
+    ExecutionLock,
     FileLockedError,
     UnusableFileError,
     append_line,
@@ -223,23 +223,23 @@ def test_lock_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_rejected_claim_names_the_holder(tmp_path: Path) -> None:
-    claim = Claim.take(tmp_path / "lock")
+    claim = ExecutionLock.take(tmp_path / "lock")
 
     with pytest.raises(FileLockedError, match=str(os.getpid())) as caught:
-        Claim.take(tmp_path / "lock")
+        ExecutionLock.take(tmp_path / "lock")
 
     assert caught.value.pid == os.getpid()
     claim.release()
     claim.release()
-    Claim.take(tmp_path / "lock").release()
+    ExecutionLock.take(tmp_path / "lock").release()
 
 
 def test_claim_without_pid_has_unknown_holder(tmp_path: Path) -> None:
-    claim = Claim.take(tmp_path / "lock")
+    claim = ExecutionLock.take(tmp_path / "lock")
     (tmp_path / "lock").write_bytes(b"\xff")
 
     with pytest.raises(FileLockedError, match="another process") as caught:
-        Claim.take(tmp_path / "lock")
+        ExecutionLock.take(tmp_path / "lock")
 
     assert caught.value.pid is None
     claim.release()
@@ -249,13 +249,13 @@ def test_a_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> Non
     with writer("hold", tmp_path / "lock") as process:
         assert line(process) == "held"
         with pytest.raises(FileLockedError) as caught:
-            Claim.take(tmp_path / "lock")
+            ExecutionLock.take(tmp_path / "lock")
         assert caught.value.pid == process.pid
 
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-        Claim.take(tmp_path / "lock").release()
+        ExecutionLock.take(tmp_path / "lock").release()
 
 
 def test_a_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -
         process.wait()
 
         os.kill(child, 0)
-        Claim.take(tmp_path / "lock").release()
+        ExecutionLock.take(tmp_path / "lock").release()
 
 
 async def test_disk_work_does_not_block_the_loop() -> None:

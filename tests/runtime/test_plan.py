@@ -24,7 +24,7 @@ def edge(source: str, target: str, **more: Any) -> EdgeSpec:
     return EdgeSpec(source=source, target=target, **more)
 
 
-def taken(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
+def targets_of(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
     how: dict[str, Any] = {"succeeded": True, "route": "", "memory": {}, **more}
     return [e.target for e in select_edges(g, node, **how)]
 
@@ -43,11 +43,11 @@ def taken(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
 def test_edge_condition_depends_on_the_outcome_of_its_node(
     when: Any, succeeded: bool, is_taken: bool
 ) -> None:
-    assert bool(taken(graph(edge("a", "b", when=when)), succeeded=succeeded)) is is_taken
+    assert bool(targets_of(graph(edge("a", "b", when=when)), succeeded=succeeded)) is is_taken
 
 
 def test_edges_of_equal_priority_run_in_parallel() -> None:
-    assert taken(graph(edge("a", "b"), edge("a", "c"))) == ["b", "c"]
+    assert targets_of(graph(edge("a", "b"), edge("a", "c"))) == ["b", "c"]
 
 
 def test_lower_priority_edge_is_used_when_no_higher_one_holds() -> None:
@@ -56,23 +56,25 @@ def test_lower_priority_edge_is_used_when_no_higher_one_holds() -> None:
         edge("a", "c", when="always"),
     )
 
-    assert taken(g, memory={"score": 6}) == ["b"]
-    assert taken(g, memory={"score": 5}) == ["c"]
+    assert targets_of(g, memory={"score": 6}) == ["b"]
+    assert targets_of(g, memory={"score": 5}) == ["c"]
 
 
 def test_expression_edge_is_not_taken_after_failure() -> None:
-    assert taken(graph(edge("a", "b", when="expression", expression="missing > 5")), succeeded=False) == []
+    assert (
+        targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")), succeeded=False) == []
+    )
 
 
 def test_expression_over_missing_key_is_an_error() -> None:
     with pytest.raises(ConditionError, match="missing"):
-        taken(graph(edge("a", "b", when="expression", expression="missing > 5")))
+        targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")))
 
 
 def test_a_router_takes_the_edge_of_its_route() -> None:
     g = graph(edge("a", "b", when="route", route="left"), edge("a", "c", when="route", route="right"))
 
-    assert taken(g, route="right") == ["c"]
+    assert targets_of(g, route="right") == ["c"]
 
 
 def starting(g: GraphSpec, waiting: str, running: str = "") -> str:

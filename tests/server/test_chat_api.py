@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -134,12 +132,7 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
     file = tmp_path / "settings.json"
     file.write_text(settings.model_dump_json(), encoding="utf-8")
 
-    died = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, str(DYING), str(file), ticket.ticket_id, moment.value],
-        capture_output=True,
-        check=False,
-    )
+    died = await asyncio.to_thread(warm.queenright, file, ticket.ticket_id, moment.value, script=DYING)
     result = await texts_after_start(settings, ticket.ticket_id)
     again = await texts_after_start(settings, ticket.ticket_id)
 

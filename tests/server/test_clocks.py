@@ -18,7 +18,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring import remediation, scheduler
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
-from queenright.server.ops.rebuild import Timeline, rebuild
+from queenright.server.ops.rebuild import ArrivalBounds, rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.waiting import until
@@ -60,7 +60,7 @@ def event(kind: EventType, at: float, agent: str = "bee", **data: object) -> Age
     )
 
 
-def begun(at: float, agent: str = "bee", **data: object) -> AgentEvent:
+def start_event(at: float, agent: str = "bee", **data: object) -> AgentEvent:
     return event(EventType.EXECUTION_STARTED, at, agent, start_records=True, **data)
 
 
@@ -105,9 +105,9 @@ async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
     """B23: one event from a wrong clock, then a restart."""
     fleet = [f"w{number}" for number in range(5)]
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now, agent) for agent in fleet])
+        await service.ingest([start_event(clock.now, agent) for agent in fleet])
         look(service, clock, 30)
-        await service.ingest([begun(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
+        await service.ingest([start_event(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
         look(service, clock, 30)
     clock.now += 30 * MINUTE
     async with ServiceRun(settings, clock) as service:
@@ -122,9 +122,9 @@ async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
 @pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
 def test_an_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
     monitor = HealthMonitor(HealthSettings())
-    monitor.apply(begun(T), T)
+    monitor.apply(start_event(T), T)
 
-    monitor.apply(begun(T + skew, "odd"), T + 1)
+    monitor.apply(start_event(T + skew, "odd"), T + 1)
     monitor.apply(beat(T + 2 + skew, "odd"), T + 2)
 
     assert monitor.advance(T + 3) == []
@@ -138,7 +138,7 @@ async def test_without_notes_events_are_timed_by_the_services_own_events(
     settings: Settings, clock: Clock, tmp_path: Path
 ) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now), begun(clock.now + 20 * MINUTE, "fast")])
+        await service.ingest([start_event(clock.now), start_event(clock.now + 20 * MINUTE, "fast")])
         clock.now += 60
         await service.ingest([event(EventType.AGENT_TERMINATED, clock.now, "gone", by="ann")])
     (settings.storage / "arrivals").unlink()
@@ -152,7 +152,7 @@ async def test_without_notes_events_are_timed_by_the_services_own_events(
 
 async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 200)
     clock.now += 2
     async with ServiceRun(settings, clock) as service:
@@ -164,7 +164,7 @@ async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Setti
 
 async def test_repeatedly_restarted_service_finds_a_stall(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
     found = []
     for _ in range(5):
         clock.now += 5
@@ -178,7 +178,9 @@ async def test_repeatedly_restarted_service_finds_a_stall(settings: Settings, cl
 async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock: Clock) -> None:
     """B23: away for an hour, twice; what workers told meanwhile is lost."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
+        await service.ingest(
+            [start_event(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
+        )
         look(service, clock, 60)
     for _ in range(2):
         clock.now += HOUR
@@ -200,7 +202,9 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
     """
     reached = T
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
+        await service.ingest(
+            [start_event(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")]
+        )
         look(service, clock, 60)
         service.scheduler.handle_clock_jump(clock.now, MINUTE)
         worker = service.monitor.get("bee")
@@ -218,7 +222,7 @@ async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, cloc
 async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:
     """B23: the host slept for eight hours, and the service starts again a minute later."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 100)
         clock.now += 8 * HOUR
         service.scheduler.handle_clock_jump(clock.now, 8 * HOUR)
@@ -253,7 +257,7 @@ async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings
     """B119: NATS was away for an hour, and senders were told to retry; also after a restart."""
     outage = Outage()
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 100)
         await outage.last(service, clock, HOUR)
         outage.is_over = True
@@ -270,7 +274,7 @@ async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings
 async def test_restart_while_nothing_can_arrive_counts_no_silence(settings: Settings, clock: Clock) -> None:
     """B119: the service is stopped before NATS is back."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 100)
         await Outage().last(service, clock, HOUR)
     async with ServiceRun(settings, clock) as service:
@@ -284,7 +288,9 @@ async def test_first_telemetry_after_an_outage_ends_it(settings: Settings, clock
     """B119: the worker that is heard first is not judged by the age of its open call either."""
     outage = Outage()
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
+        await service.ingest(
+            [start_event(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
+        )
         look(service, clock, 100)
         await outage.last(service, clock, HOUR)
         outage.is_over = True
@@ -297,7 +303,7 @@ async def test_database_that_is_away_is_an_outage(
 ) -> None:
     """B119: PostgreSQL away for ten minutes: what agents sent was refused; nobody is late for that."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 200)
         assert service.pipeline.is_listening(clock.now)
         with monkeypatch.context() as away:
@@ -336,7 +342,7 @@ async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
     async with ServiceRun(settings, clock) as service:
         for name in ("deadlines", "sweep"):
             service.tasks[name].cancel()
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         await outage.last(service, clock, HOUR)
         outage.looks = 0
         async with asyncio.TaskGroup() as loops:
@@ -356,7 +362,7 @@ async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Se
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
     began = clock.now - 26 * HOUR
-    await store.append([begun(began), event(EventType.CLIENT_INPUT_REQUESTED, began + 1)])
+    await store.append([start_event(began), event(EventType.CLIENT_INPUT_REQUESTED, began + 1)])
     await store.append([beat(began + 300 * n) for n in range(1, 312)])
     await store.close()
     async with ServiceRun(settings, clock) as service:
@@ -377,7 +383,7 @@ async def test_steps_since_accept_include_those_before_the_replayed_day(
     began = clock.now - 26 * HOUR
     steps = [event(EventType.STEP_COMPLETED, began + n, verdict="RETRY") for n in range(200)]
     accepted = event(EventType.STEP_COMPLETED, began + 49.5, verdict="ACCEPT")
-    await store.append([begun(began), *steps[:50], accepted, *steps[50:]])
+    await store.append([start_event(began), *steps[:50], accepted, *steps[50:]])
     await store.append([beat(clock.now - 60)])
     await store.close()
     async with ServiceRun(settings, clock) as service:
@@ -391,7 +397,7 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
     settings: Settings, clock: Clock
 ) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 400)
         await service.pipeline.publish_pending()
         await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
@@ -406,7 +412,7 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
 async def test_events_missing_before_a_kill_are_published_after_it(settings: Settings, clock: Clock) -> None:
     """B77: killed between what a worker did and what the monitor says of it."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now), begun(clock.now, "other")])
+        await service.ingest([start_event(clock.now), start_event(clock.now, "other")])
     store = Store.open(settings.database_url)
     await store.append([event(EventType.AGENT_TERMINATED, clock.now + 1, by="ann")])
     await store.close()
@@ -426,7 +432,7 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
 
 async def test_published_events_are_not_repeated(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([begun(clock.now)])
+        await service.ingest([start_event(clock.now)])
         look(service, clock, 300)
         await service.pipeline.publish_pending()
         before = await service.store.history(limit=1000)
@@ -566,7 +572,7 @@ def test_disk_errors_do_not_stop_the_service(tmp_path: Path) -> None:
 
 
 def test_row_time_is_bounded_by_later_rows() -> None:
-    timeline = Timeline([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
+    timeline = ArrivalBounds([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
 
     assert [timeline.at(seq, T + HOUR) for seq in (1, 2, 3, 4, 5, 6, 7)] == [
         T + 5, T + 5, T + 5, T + 5, T + 20, T + 20, T + 30
@@ -574,7 +580,7 @@ def test_row_time_is_bounded_by_later_rows() -> None:
 
 
 def test_clock_set_back_bounds_only_later_rows() -> None:
-    timeline = Timeline([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
+    timeline = ArrivalBounds([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
 
     assert timeline.at(1, T - 5) == T - 5
     assert timeline.at(2, T) == T
@@ -588,7 +594,7 @@ def test_clock_set_back_bounds_only_later_rows() -> None:
 def fleet_of(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
     """A day of sessions that began before it, and a little of what they did then."""
     names = [f"w{number}" for number in range(sessions)]
-    yield [begun(T - 30 * HOUR, name) for name in names]
+    yield [start_event(T - 30 * HOUR, name) for name in names]
     yield [
         event(EventType.STEP_COMPLETED, T - 29 * HOUR + n, name, verdict="RETRY")
         for name in names

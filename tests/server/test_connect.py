@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from queenright.cli.app import app
-from queenright.cli.connecting.changes import Item, Member
+from queenright.cli.connecting.changes import Item, RequiredKey
 from queenright.cli.connecting.clients import CLIENTS, TelemetryTarget
 from queenright.cli.connecting.errors import AgentSettingsError
 from queenright.cli.connecting.files import RecordStore, plan_connect, plan_disconnect, write
@@ -127,7 +127,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path, "settings.json")
 
 
-def has(document: Any, one: Member | Item) -> bool:
+def has(document: Any, one: RequiredKey | Item) -> bool:
     for step in one.path:
         document = document[step]
     if isinstance(one, Item):

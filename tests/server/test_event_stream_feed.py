@@ -19,7 +19,7 @@ from queenright.server.access.caller import Caller
 from queenright.server.access.roles import Role
 from queenright.server.routes.events import Shares
 from queenright.server.stream.feed import Feed, Reader
-from queenright.server.stream.lines import EventFilter
+from queenright.server.stream.lines import StreamFilter
 from tests.server.streams import Block, blocks
 
 _WAITING = object()
@@ -76,7 +76,7 @@ async def all_there(reader: Reader) -> list[Block]:
 async def test_reader_starts_at_the_end_of_the_log(store: Store) -> None:
     feed = await fed(store)
     await store.append([event(0)])
-    reader = feed.open(EventFilter())
+    reader = feed.open(StreamFilter())
     await store.append([event(1), event(2)])
     await store.transact(lambda conn: append_events(conn, [event(3)]))
     assert [block.data["data"]["n"] for block in await all_there(reader)] == [1, 2, 3]
@@ -84,7 +84,7 @@ async def test_reader_starts_at_the_end_of_the_log(store: Store) -> None:
 
 async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
     feed = await fed(store)
-    reader = feed.open(EventFilter())
+    reader = feed.open(StreamFilter())
 
     def fails(conn: Any) -> None:
         append_events(conn, [event(1)])
@@ -101,7 +101,7 @@ async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
 
 async def test_distant_reader_reads_the_database_then_memory(store: Store) -> None:
     feed = await fed(store, max_recent=10)
-    reader = feed.open(EventFilter())
+    reader = feed.open(StreamFilter())
     for start in range(0, 1500, 50):
         await store.append([event(n) for n in range(start, start + 50)])
     assert [block.data["data"]["n"] for block in await all_there(reader)] == list(range(1500))
@@ -111,7 +111,7 @@ async def test_distant_reader_reads_the_database_then_memory(store: Store) -> No
 
 async def test_text_deltas_keep_their_position_and_have_no_id(store: Store) -> None:
     feed = await fed(store)
-    reader = feed.open(EventFilter())
+    reader = feed.open(StreamFilter())
     await store.append([event(1)])
     feed.add_transient([event(2, EventType.LLM_TEXT_DELTA)])
     logged = event(3, EventType.LLM_TEXT_DELTA)
@@ -127,8 +127,8 @@ async def test_text_deltas_keep_their_position_and_have_no_id(store: Store) -> N
 async def test_text_deltas_are_dropped_counted_and_reported(store: Store) -> None:
     drops: list[tuple[str, int]] = []
     feed = await fed(store, on_drop=lambda name, count: drops.append((name, count)))
-    slow = feed.open(EventFilter(), capacity=3)
-    other = feed.open(EventFilter(agent="another"), capacity=3)
+    slow = feed.open(StreamFilter(), capacity=3)
+    other = feed.open(StreamFilter(agent="another"), capacity=3)
     for n in range(10):
         feed.add_transient([event(n, EventType.LLM_TEXT_DELTA)])
         await store.append([event(100 + n)])
@@ -144,7 +144,7 @@ async def test_text_deltas_are_dropped_counted_and_reported(store: Store) -> Non
 async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
     time = Time()
     feed = await fed(store, clock=time, sleep=time.sleep)
-    reader = feed.open(EventFilter(types=frozenset({EventType.NUDGE_SENT})))
+    reader = feed.open(StreamFilter(types=frozenset({EventType.NUDGE_SENT})))
     unwanted = event(1)
     await store.append([unwanted])
     assert await all_there(reader) == []
@@ -160,7 +160,7 @@ async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
 async def test_stalled_client_is_disconnected_after_thirty_seconds(store: Store) -> None:
     time = Time()
     feed = await fed(store, clock=time, sleep=time.sleep)
-    reader, cut = feed.open(EventFilter()), []
+    reader, cut = feed.open(StreamFilter()), []
     reader.on_disconnect = lambda: cut.append(True)
     reader.mark_sending()
     time.now = 29.0
@@ -178,18 +178,18 @@ async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
     feed = await fed(store, clock=time, sleep=time.sleep)
     stopping = asyncio.Event()
     running = asyncio.create_task(feed.run(stopping))
-    reader = feed.open(EventFilter())
+    reader = feed.open(StreamFilter())
     reading = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
     stopping.set()
     await running
     assert await reading is None
-    assert await feed.open(EventFilter()).read() is None
+    assert await feed.open(StreamFilter()).read() is None
 
 
 async def test_feed_without_readers_keeps_no_events(store: Store) -> None:
     feed = await fed(store)
-    reader = feed.open(EventFilter())
+    reader = feed.open(StreamFilter())
     await store.append([event(1)])
     assert len(feed.recent) == 1
     reader.close()
@@ -208,7 +208,7 @@ async def test_expired_events_reset_the_stream(store: Store) -> None:
         conn.exec_driver_sql("DELETE FROM events WHERE seq <= 5")
 
     await store.transact(forget)
-    found = await all_there(feed.open(EventFilter(), after=place))
+    found = await all_there(feed.open(StreamFilter(), after=place))
     assert found[0].event == "reset"
     assert [block.data["data"]["n"] for block in found[1:]] == [5, 6, 7, 8, 9]
 
@@ -236,7 +236,7 @@ def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
 
 async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few: bool) -> None:
     store = Store.open(f"sqlite:///{folder / 'feed.db'}")
-    wanted = EventFilter(agent="bee") if few else EventFilter()
+    wanted = StreamFilter(agent="bee") if few else StreamFilter()
     written: list[AgentEvent] = []
     try:
         feed = await fed(store, max_recent=max_recent)

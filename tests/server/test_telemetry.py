@@ -32,8 +32,8 @@ from queenright.server.telemetry.intake import (
     OTHER_PATH,
     Intake,
 )
-from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, Sources, dialect_of
-from queenright.server.telemetry.unusable import Fault, Unused
+from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, dialect_of
+from queenright.server.telemetry.unusable import RecordFault, Unused
 from queenright.server.up import Running
 from tests import warm
 from tests.clients.fixtures import BEGAN, load_fixture, move_times
@@ -94,7 +94,7 @@ async def send(running: Running, body: dict[str, Any], path: str = "traces") -> 
     return found
 
 
-async def shown(running: Running) -> Telemetry:
+async def read_telemetry(running: Running) -> Telemetry:
     async with AsyncQueenright(running.url) as qr:
         return await qr.service.telemetry()
 
@@ -112,7 +112,7 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
     assert "'night-graph' (my.tracer)" in first["partialSuccess"]["errorMessage"]
     assert not int(first["partialSuccess"].get("rejectedSpans", 0))
     assert not again.get("partialSuccess")
-    found = await shown(running)
+    found = await read_telemetry(running)
     [source] = found.sources
     assert (source.service, source.dialect, source.records, source.used) == ("night-graph", OTHER, 3, 0)
     assert "it sends no agent work" in [one.missing for one in source.missing]
@@ -141,7 +141,8 @@ async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: 
 
     assert not any(answer.get("partialSuccess") for answer in answers)
     remedies = {
-        source.dialect: [m.remedy for m in source.missing] for source in (await shown(running)).sources
+        source.dialect: [m.remedy for m in source.missing]
+        for source in (await read_telemetry(running)).sources
     }
     assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
     assert "queenright connect claude-code" in remedies["claude-code"][0]
@@ -156,7 +157,7 @@ async def test_last_session_is_shown_with_its_work(running: Running) -> None:
         traces(chat(1, gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3, **session), tool(2)),
     )
 
-    [source] = (await shown(running)).sources
+    [source] = (await read_telemetry(running)).sources
     assert (source.session, source.steps, source.tool_calls, source.tokens) == ("c-1", 1, 1, 10)
 
 
@@ -167,7 +168,7 @@ async def test_spans_of_other_work_are_counted_without_a_notice(
     answer = await send(running, traces(span(1, "SELECT"), chat(2), tool(3)))
 
     assert not answer.get("partialSuccess")
-    [source] = (await shown(running)).sources
+    [source] = (await read_telemetry(running)).sources
     assert (source.records, source.used, source.agents) == (3, 2, ["night-graph"])
     assert {"name", "model_calls", "tool_calls"} == set(source.shows)
 
@@ -195,7 +196,9 @@ async def test_unusable_records_are_rejected_with_a_remedy(running: Running) -> 
     assert "trace id" in answer["partialSuccess"]["errorMessage"]
     assert int(logs["partialSuccess"]["rejectedLogRecords"]) == 1
     assert "session.id" in logs["partialSuccess"]["errorMessage"]
-    rejected = {(one.dialect, one.reason): one.count for one in (await shown(running)).unused if one.rejected}
+    rejected = {
+        (one.dialect, one.reason): one.count for one in (await read_telemetry(running)).unused if one.rejected
+    }
     assert rejected == {("openinference", "invalid_id"): 1, ("claude-code", "no_session"): 1}
     for dialect, reason in rejected:
         assert counted(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
@@ -205,7 +208,7 @@ async def test_advice_depends_on_the_dialect(running: Running) -> None:
     """A first-time sender sees what is missing, and what to set."""
     scope = "openinference.instrumentation.langchain"
     await send(running, traces(chat(1), tool(2), service="unknown_service", scope=scope))
-    bare = (await shown(running)).sources[0]
+    bare = (await read_telemetry(running)).sources[0]
     more = {"gen_ai__conversation__id": "c-1"}
     whole = traces(
         chat(3, gen_ai__usage__input_tokens=7, **more),
@@ -214,7 +217,7 @@ async def test_advice_depends_on_the_dialect(running: Running) -> None:
         scope=scope,
     )
     await send(running, whole)
-    full = (await shown(running)).sources[0]
+    full = (await read_telemetry(running)).sources[0]
 
     remedies = " ".join(one.remedy for one in bare.missing)
     for words in (
@@ -227,7 +230,7 @@ async def test_advice_depends_on_the_dialect(running: Running) -> None:
         assert words in remedies
     assert full.service == "night-graph"
     assert full.missing == []
-    assert set(full.shows) == set(Part)
+    assert set(full.shows) == set(SourceData)
 
 
 async def test_requests_that_are_refused_are_shown_with_the_reason(running: Running) -> None:
@@ -237,7 +240,7 @@ async def test_requests_that_are_refused_are_shown_with_the_reason(running: Runn
             await http.post(path, content=content, headers={"content-type": "application/json"})
         await http.post("/v1/logs", content=b"x", headers={"content-type": "application/grpc"})
 
-    refused = {(one.path, one.status): one.reason for one in (await shown(running)).refused}
+    refused = {(one.path, one.status): one.reason for one in (await read_telemetry(running)).refused}
     assert set(refused) == {
         ("/v1/traces", 400),
         (OTHER_PATH, 404),
@@ -260,7 +263,9 @@ async def test_requests_that_are_refused_are_counted_by_reason(running: Running)
         await http.get("/v1/metrics")
     running.service.intake.add_refusal("/v1/traces", 503, "too much at one time", time.time())
 
-    found = {(one.dialect, one.reason): one.count for one in (await shown(running)).unused if one.rejected}
+    found = {
+        (one.dialect, one.reason): one.count for one in (await read_telemetry(running)).unused if one.rejected
+    }
     assert found == {
         ("claude-code", "no_session"): 1,
         ("codex", "unreadable"): 1,
@@ -303,7 +308,7 @@ async def test_hook_calls_are_of_the_source_that_their_query_names(running: Runn
             )
             assert answer.status_code == 200
 
-    [source] = (await shown(running)).sources
+    [source] = (await read_telemetry(running)).sources
     assert (source.service, source.dialect) == ("claude-code/ada@laptop", "claude-code")
     assert (source.records, source.used) == (2, 1)
 
@@ -316,7 +321,7 @@ async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(running: Ru
         async with httpx.AsyncClient(trust_env=False) as http:
             assert (await http.post(running.otlp_url + record.path, json=body)).status_code == 200
 
-    [source] = (await shown(running)).sources
+    [source] = (await read_telemetry(running)).sources
     assert (source.service, source.dialect) == ("codex/workstation", "codex")
     assert source.missing == []
 
@@ -325,7 +330,7 @@ async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Runn
     """Its spans say nothing that is used."""
     await send(running, traces(span(1, "turn"), service="codex_exec", scope="codex_exec"))
 
-    [source] = (await shown(running)).sources
+    [source] = (await read_telemetry(running)).sources
     [advice] = source.missing
     assert source.used == 0
     assert "queenright connect codex" in advice.remedy
@@ -407,8 +412,8 @@ def test_sender_is_notified_again_after_an_hour() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_there_is_advice_for_each_dialect_and_fault(dialect: str) -> None:
-    for fault in (None, *Fault):
-        source = Source("web", dialect, records=2, parts={Part.TOOL_CALLS})
+    for fault in (None, *RecordFault):
+        source = Source("web", dialect, records=2, parts={SourceData.TOOL_CALLS})
         if fault is not None:
             source.rejected[fault] = 1
         found = advice_for(source)

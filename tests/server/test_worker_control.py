@@ -140,11 +140,11 @@ async def test_agent_polling_manually_is_terminated_when_its_run_ends(
         stopping = asyncio.create_task(
             http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
         )
-        taken: list[Any] = []
+        received: list[Any] = []
 
         def is_notified() -> bool:
-            taken.extend(worker.instructions())
-            return bool(taken)
+            received.extend(worker.instructions())
+            return bool(received)
 
         await until(is_notified, "it is told")
         worker.checkpoint("cp-8")

@@ -56,113 +56,124 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Watched:
+def watched_workers() -> Watched:
     return Watched()
 
 
-def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched: Watched) -> None:
+def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched_workers: Watched) -> None:
     """An agent of which only events arrive is in Prometheus."""
-    watched.tell(EventType.EXECUTION_STARTED, framework="langgraph", version="1.2", start_records=True)
-    watched.tell(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
-    watched.tell(EventType.LLM_CALL_COMPLETED, cost_usd=0.25, amends=True)
-    watched.tell(
+    watched_workers.tell(
+        EventType.EXECUTION_STARTED, framework="langgraph", version="1.2", start_records=True
+    )
+    watched_workers.tell(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
+    watched_workers.tell(EventType.LLM_CALL_COMPLETED, cost_usd=0.25, amends=True)
+    watched_workers.tell(
         EventType.TOOL_CALL_COMPLETED, tool="search", outcome="error", error_type="Timeout", duration=0.2
     )
-    watched.tell(EventType.STEP_COMPLETED, node="plan", error_type="Timeout", error="x", duration=3.0)
-    watched.now += 10
-    watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY", duration=1.0)
-    watched.tell(EventType.WORKER_WAITING, reason="user_input")
+    watched_workers.tell(EventType.STEP_COMPLETED, node="plan", error_type="Timeout", error="x", duration=3.0)
+    watched_workers.now += 10
+    watched_workers.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY", duration=1.0)
+    watched_workers.tell(EventType.WORKER_WAITING, reason="user_input")
 
-    assert watched.value("info", framework="langgraph", version="1.2") == 1
-    assert watched.value("tokens_total", model="m", direction="input") == 70
-    assert watched.value("tokens_total", model="m", direction="output") == 5
-    assert watched.registry.get_sample_value("queenright_agent_cost_dollars_total", {"agent": "bee"}) == 0.25
-    assert watched.value("tool_calls_total", tool="search", outcome="error") == 1
-    assert watched.value("tool_calls_total", tool="search", outcome="ok") == 0
-    assert watched.value("tool_duration_seconds_sum", tool="search") == 0.2
-    assert watched.value("steps_total", node="plan", verdict="error") == 1
-    assert watched.value("steps_total", node="plan", verdict="retry") == 1
-    assert watched.value("step_duration_seconds_sum", node="plan") == 4.0
-    assert watched.value("errors_total", error_type="Timeout") == 1, "the step failed with its call's error"
-    assert watched.value("steps_since_accept") == 2
-    assert watched.value("last_activity_timestamp_seconds") == START + 10
-    assert watched.value("waiting", reason="user_input") == 1
-    watched.tell(EventType.CLIENT_INPUT_RECEIVED)
-    assert watched.value("waiting", reason="user_input") == 0
+    assert watched_workers.value("info", framework="langgraph", version="1.2") == 1
+    assert watched_workers.value("tokens_total", model="m", direction="input") == 70
+    assert watched_workers.value("tokens_total", model="m", direction="output") == 5
+    assert (
+        watched_workers.registry.get_sample_value("queenright_agent_cost_dollars_total", {"agent": "bee"})
+        == 0.25
+    )
+    assert watched_workers.value("tool_calls_total", tool="search", outcome="error") == 1
+    assert watched_workers.value("tool_calls_total", tool="search", outcome="ok") == 0
+    assert watched_workers.value("tool_duration_seconds_sum", tool="search") == 0.2
+    assert watched_workers.value("steps_total", node="plan", verdict="error") == 1
+    assert watched_workers.value("steps_total", node="plan", verdict="retry") == 1
+    assert watched_workers.value("step_duration_seconds_sum", node="plan") == 4.0
+    assert watched_workers.value("errors_total", error_type="Timeout") == 1, (
+        "the step failed with its call's error"
+    )
+    assert watched_workers.value("steps_since_accept") == 2
+    assert watched_workers.value("last_activity_timestamp_seconds") == START + 10
+    assert watched_workers.value("waiting", reason="user_input") == 1
+    watched_workers.tell(EventType.CLIENT_INPUT_RECEIVED)
+    assert watched_workers.value("waiting", reason="user_input") == 0
 
 
-def test_agent_without_heartbeats_or_checkpoints_has_no_such_series(watched: Watched) -> None:
+def test_agent_without_heartbeats_or_checkpoints_has_no_such_series(watched_workers: Watched) -> None:
     """A gauge at 0 would be a last heartbeat in 1970, and an alert."""
-    watched.tell(EventType.EXECUTION_STARTED)
+    watched_workers.tell(EventType.EXECUTION_STARTED)
 
-    assert watched.value("last_heartbeat_timestamp_seconds") is None
-    assert watched.value("last_checkpoint_timestamp_seconds") is None
-    watched.tell(EventType.EXECUTION_STARTED, session="beats", heartbeat_interval=60)
-    assert watched.value("last_heartbeat_timestamp_seconds") == START, "it has until its first one"
-    watched.now += 50
-    watched.tell(EventType.AGENT_HEARTBEAT, session="beats", interval=60)
-    assert watched.value("last_heartbeat_timestamp_seconds") == START + 50
-
-
-def test_stall_that_the_monitor_finds_is_counted(watched: Watched) -> None:
-    watched.tell(EventType.EXECUTION_STARTED, start_records=True)
-    watched.tell(EventType.TOOL_CALL_STARTED, tool="search", call_id="1")
-    watched.now += 700
-
-    for event in watched.monitor.advance(watched.now):
-        watched.series.count(event)
-
-    assert watched.value("stalls_total", phase="tool") == 1
-    assert watched.value("stalls_total", phase="idle") == 0
+    assert watched_workers.value("last_heartbeat_timestamp_seconds") is None
+    assert watched_workers.value("last_checkpoint_timestamp_seconds") is None
+    watched_workers.tell(EventType.EXECUTION_STARTED, session="beats", heartbeat_interval=60)
+    assert watched_workers.value("last_heartbeat_timestamp_seconds") == START, "it has until its first one"
+    watched_workers.now += 50
+    watched_workers.tell(EventType.AGENT_HEARTBEAT, session="beats", interval=60)
+    assert watched_workers.value("last_heartbeat_timestamp_seconds") == START + 50
 
 
-def test_agent_serving_its_own_metrics_is_excluded(watched: Watched) -> None:
+def test_stall_that_the_monitor_finds_is_counted(watched_workers: Watched) -> None:
+    watched_workers.tell(EventType.EXECUTION_STARTED, start_records=True)
+    watched_workers.tell(EventType.TOOL_CALL_STARTED, tool="search", call_id="1")
+    watched_workers.now += 700
+
+    for event in watched_workers.monitor.advance(watched_workers.now):
+        watched_workers.series.count(event)
+
+    assert watched_workers.value("stalls_total", phase="tool") == 1
+    assert watched_workers.value("stalls_total", phase="idle") == 0
+
+
+def test_agent_serving_its_own_metrics_is_excluded(watched_workers: Watched) -> None:
     """An agent that Prometheus scrapes itself is not counted twice; another run of its name is counted."""
-    watched.tell(EventType.EXECUTION_STARTED, start_records=True, metrics_served=True)
-    watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
+    watched_workers.tell(EventType.EXECUTION_STARTED, start_records=True, metrics_served=True)
+    watched_workers.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
 
-    assert watched.agents("steps_total") == watched.agents("last_activity_timestamp_seconds") == set()
+    assert (
+        watched_workers.agents("steps_total")
+        == watched_workers.agents("last_activity_timestamp_seconds")
+        == set()
+    )
 
-    watched.tell(EventType.EXECUTION_STARTED, session="elsewhere", start_records=True)
-    watched.tell(EventType.STEP_COMPLETED, session="elsewhere", node="plan", verdict="RETRY")
-    assert watched.value("steps_total", node="plan", verdict="retry") == 1
+    watched_workers.tell(EventType.EXECUTION_STARTED, session="elsewhere", start_records=True)
+    watched_workers.tell(EventType.STEP_COMPLETED, session="elsewhere", node="plan", verdict="RETRY")
+    assert watched_workers.value("steps_total", node="plan", verdict="retry") == 1
 
 
-def test_ended_agent_keeps_counters_and_loses_gauges(watched: Watched) -> None:
+def test_ended_agent_keeps_counters_and_loses_gauges(watched_workers: Watched) -> None:
     """A run shorter than a scrape is seen, the next one adds to it, and no alert fires of what has ended."""
     for _ in range(2):
-        watched.tell(EventType.EXECUTION_STARTED)
-        watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
-        watched.tell(EventType.EXECUTION_COMPLETED)
-        assert watched.agents("last_activity_timestamp_seconds") == set()
-        watched.now += 60
+        watched_workers.tell(EventType.EXECUTION_STARTED)
+        watched_workers.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
+        watched_workers.tell(EventType.EXECUTION_COMPLETED)
+        assert watched_workers.agents("last_activity_timestamp_seconds") == set()
+        watched_workers.now += 60
 
-    assert watched.value("steps_total", node="plan", verdict="retry") == 2
-    assert watched.value("steps_since_accept") is None
-    assert watched.agents("info") == set()
-    watched.now += KEPT_SECONDS
-    watched.agents("steps_total")
-    assert watched.agents("steps_total") == set()
+    assert watched_workers.value("steps_total", node="plan", verdict="retry") == 2
+    assert watched_workers.value("steps_since_accept") is None
+    assert watched_workers.agents("info") == set()
+    watched_workers.now += KEPT_SECONDS
+    watched_workers.agents("steps_total")
+    assert watched_workers.agents("steps_total") == set()
 
 
-def test_agents_past_the_bound_share_a_row_and_are_counted(watched: Watched) -> None:
+def test_agents_past_the_bound_share_a_row_and_are_counted(watched_workers: Watched) -> None:
     """Bounded; the row `other` shows the worst of those that have none of their own."""
     for n in range(MAX_AGENTS + 3):
-        watched.tell(EventType.EXECUTION_STARTED, f"bee-{n}")
-        watched.tell(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
+        watched_workers.tell(EventType.EXECUTION_STARTED, f"bee-{n}")
+        watched_workers.tell(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
 
-    assert len(watched.agents("steps_total")) == MAX_AGENTS + 1
+    assert len(watched_workers.agents("steps_total")) == MAX_AGENTS + 1
     labels = {"agent": "other", "node": "plan", "verdict": "retry"}
-    assert watched.registry.get_sample_value("queenright_worker_steps_total", labels) == 3
+    assert watched_workers.registry.get_sample_value("queenright_worker_steps_total", labels) == 3
     limited = {"metric": "queenright_worker_info"}
-    assert watched.registry.get_sample_value("queenright_series_limited_total", limited) == 3
+    assert watched_workers.registry.get_sample_value("queenright_series_limited_total", limited) == 3
 
     # The place of an agent that has ended goes to the next one.
-    watched.tell(EventType.EXECUTION_COMPLETED, "bee-0")
-    watched.agents("info")
-    watched.tell(EventType.EXECUTION_STARTED, "late")
-    assert "late" in watched.agents("last_activity_timestamp_seconds")
-    assert len(watched.agents("last_activity_timestamp_seconds")) == MAX_AGENTS + 1
+    watched_workers.tell(EventType.EXECUTION_COMPLETED, "bee-0")
+    watched_workers.agents("info")
+    watched_workers.tell(EventType.EXECUTION_STARTED, "late")
+    assert "late" in watched_workers.agents("last_activity_timestamp_seconds")
+    assert len(watched_workers.agents("last_activity_timestamp_seconds")) == MAX_AGENTS + 1
 
 
 _odd = st.one_of(
@@ -252,10 +263,10 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
         await again.stop()
 
 
-def test_page_names_each_family_once(watched: Watched) -> None:
-    ServiceMetrics(watched.registry, watched.monitor.workers)
-    watched.tell(EventType.EXECUTION_STARTED)
+def test_page_names_each_family_once(watched_workers: Watched) -> None:
+    ServiceMetrics(watched_workers.registry, watched_workers.monitor.workers)
+    watched_workers.tell(EventType.EXECUTION_STARTED)
 
-    families = [family.name for family in watched.registry.collect()]
+    families = [family.name for family in watched_workers.registry.collect()]
 
     assert len(families) == len(set(families))

@@ -1,6 +1,6 @@
 """
-The console in Chromium: first paint, frames while 10,000 agents change 1,000 times a second, and memory over
-an hour's worth of changes.
+The console in Chromium: first paint, requests when idle, frames while 10,000 agents change 1,000 times a
+second, and memory over an hour's worth of changes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ AGENTS = 10_000
 CHANGES_PER_SECOND = 1_000
 SECONDS = 20
 LOADS = 5
+IDLE_SECONDS = 10
+SERVER_RENDERED = "/runbooks/QueenrightLoop"
 HOUR_OF_CHANGES = 18_000
 """An hour of five changes a second, sent as fast as the service takes them."""
 
@@ -57,14 +59,17 @@ async def _run() -> list[Row]:
         async with serving(settings) as running, async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
+            rendered = await _first_paint(page, f"{running.url}{SERVER_RENDERED}")
             console = await _first_paint(page, f"{running.url}/console/")
+            most = 1.5 * rendered + 500
             rows = [
                 Row(
                     "console, first contentful paint",
-                    f"{console:.0f} ms",
-                    "<= 600 ms",
-                    console <= 600,
-                )
+                    f"{console:.0f} ms; a page that the service renders {rendered:.0f} ms",
+                    f"<= 1.5 x + 500 ms = {most:.0f} ms",
+                    console <= most,
+                ),
+                await _idle(page),
             ]
             rows += await _frames(running, page)
             rows.append(await _hour(running, page))
@@ -79,6 +84,17 @@ async def _first_paint(page: Page, url: str) -> float:
         await page.goto(url)
         found.append(float(await page.evaluate(FIRST_PAINT)))
     return statistics.median(found[1:])
+
+
+async def _idle(page: Page) -> Row:
+    """Count the requests of a page while nothing changes."""
+    await page.wait_for_timeout(3_000)  # what it loads is loaded
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    await page.wait_for_timeout(IDLE_SECONDS * 1_000)
+    return Row(
+        f"console, requests in {IDLE_SECONDS} s without changes", str(len(requests)), "0", not requests
+    )
 
 
 async def _frames(running: Running, page: Page) -> list[Row]:

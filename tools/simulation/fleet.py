@@ -24,7 +24,7 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
+from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.recovery_service import RecoveryService
@@ -481,7 +481,7 @@ class Fleet:
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         """Speak to a worker; some heed it."""
         worker = self._whom(target)
         if not worker.alive:
@@ -493,7 +493,7 @@ class Fleet:
         elif heeds and worker.fault is not None and worker.fault.kind is not FaultKind.OPEN_BREAKER:
             after = self.random.uniform(5, 60)
             self.at(self.now + after, lambda: self._heeded(worker, target))
-        return Delivery.INJECTED
+        return NudgeDelivery.INJECTED
 
     def _heeded(self, worker: Worker, target: Target) -> None:
         if worker.incarnation_id == target.incarnation_id and worker.fault is not None and worker.alive:
@@ -501,14 +501,18 @@ class Fleet:
             worker.saving = True
             self.resume(worker, worker.comes_to(0.0))
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         """Stop a worker; of some nobody knows whether it has."""
         worker = self._whom(target)
         if self.random.random() >= self.odds.stops_for_certain:
-            return Stopped(confirmed=False, detail="no answer")
+            return StopResult(confirmed=False, detail="no answer")
         worker.alive = False
         self.resume(worker, iter((None,)))
-        return Stopped(confirmed=True, checkpoint_id=worker.chain[-1].checkpoint_id if worker.chain else None)
+        return StopResult(
+            confirmed=True, checkpoint_id=worker.chain[-1].checkpoint_id if worker.chain else None
+        )
 
     # -- the outside of workers: respawning ---------------------------------------------------------
 

@@ -26,7 +26,7 @@ from queenright.instrumentation.redaction import redact
 _EVIDENCE_LIMIT: Final = 300
 
 
-class Reading(StrEnum):
+class SignalStatus(StrEnum):
     """The status of a signal, best first; ``unknown``: not reported."""
 
     OK = "ok"
@@ -40,7 +40,7 @@ class Signal:
     """A health signal; ``evidence`` has the numbers in at most 300 characters."""
 
     name: str
-    verdict: Reading
+    verdict: SignalStatus
     evidence: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,14 +105,16 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         if lead := worst(mine):
             bad = severe or any(is_stuck(f) or _is_failing(f) for f in mine)
             evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _mask(lead.evidence)
-            signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
+            signals.append(_signal(name, SignalStatus.BAD if bad else SignalStatus.WARNING, evidence))
         elif severe:
-            signals.append(_signal(name, Reading.BAD, severe))
+            signals.append(_signal(name, SignalStatus.BAD, severe))
         elif name == "errors" and v.status is WorkerStatus.FAILED:
-            signals.append(_signal(name, Reading.WARNING, failure_reason(v)))
+            signals.append(_signal(name, SignalStatus.WARNING, failure_reason(v)))
         else:
             text = describe(v, now)
-            signals.append(_signal(name, Reading.OK if text else Reading.UNKNOWN, text or "not reported"))
+            signals.append(
+                _signal(name, SignalStatus.OK if text else SignalStatus.UNKNOWN, text or "not reported")
+            )
     return Assessment(state=health_state(v, findings, settings, now), signals=tuple(signals))
 
 
@@ -142,7 +144,7 @@ _NUMERIC_EVIDENCE: Final = frozenset(
 )
 
 
-def _signal(name: str, verdict: Reading, evidence: str) -> Signal:
+def _signal(name: str, verdict: SignalStatus, evidence: str) -> Signal:
     return Signal(name=name, verdict=verdict, evidence=evidence[-_EVIDENCE_LIMIT:])
 
 

@@ -49,7 +49,7 @@ class Signatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class AuditResult:
     """The result of an audit."""
 
     log: Verification
@@ -62,14 +62,14 @@ class Audit:
         return self.log.ok and self.archive.ok and not self.signatures.fault_count
 
 
-def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
+def verify_audit(conn: Connection, keys: PublicKeys) -> AuditResult:
     """
     Verify both chains, and the signature of every termination in them.
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
     """
-    return Audit(log=verify(conn), archive=verify_archive(conn), signatures=_signatures_in(conn, keys))
+    return AuditResult(log=verify(conn), archive=verify_archive(conn), signatures=_signatures_in(conn, keys))
 
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:

@@ -75,6 +75,13 @@ class SeenMember:
     """Seconds from its start until it was last seen."""
     unseen_seconds: float
     is_owner: bool
+    can_publish: bool
+    """Whether it reached NATS when it was last seen."""
+
+    @property
+    def can_watch(self) -> bool:
+        """Whether it could be the owner: it is alive, and telemetry can reach it."""
+        return self.can_publish and self.unseen_seconds < LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,26 +121,31 @@ class ClusterLease:
         """Whether this process is certain to own the database: its last renewal is recent enough."""
         return time.monotonic() < self._valid_until
 
-    async def look(self) -> View:
+    async def look(self, *, can_publish: bool) -> View:
         """
         Note that this member is alive, and return the cluster.
+
+        Args:
+            can_publish: Whether this member reaches NATS.
 
         Raises:
             LeaseError: The database cannot be reached.
         """
         try:
-            return await self._look()
+            return await self._look(can_publish)
         except UndefinedTable:
             # A new database, or one of an earlier version: the first owner migrates it.
             return View(members=(), is_vacant=True, has_expired=False)
 
-    async def _look(self) -> View:
+    async def _look(self, can_publish: bool) -> View:
         member = self.member
         await self._execute(
-            "INSERT INTO members (member_id, host, api_port, otlp_port, version, started_at, seen_at)"
-            f" VALUES (%s, %s, %s, %s, %s, {DATABASE_TIME}, {DATABASE_TIME})"
-            f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME}",
-            (member.member_id, member.host, member.api_port, member.otlp_port, member.version),
+            "INSERT INTO members"
+            " (member_id, host, api_port, otlp_port, version, can_publish, started_at, seen_at)"
+            f" VALUES (%s, %s, %s, %s, %s, %s, {DATABASE_TIME}, {DATABASE_TIME})"
+            f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME},"
+            " can_publish = excluded.can_publish",
+            (member.member_id, member.host, member.api_port, member.otlp_port, member.version, can_publish),
         )
         rows = await self._execute(
             f"SELECT m.*, {DATABASE_TIME} - m.seen_at AS unseen,"
@@ -233,4 +245,5 @@ def _member_of_row(row: dict[str, Any]) -> SeenMember:
         uptime_seconds=float(row["seen_at"] - row["started_at"]),
         unseen_seconds=float(row["unseen"]),
         is_owner=row["is_owner"],
+        can_publish=row["can_publish"],
     )

@@ -33,7 +33,7 @@ from queenright.health.stall_detectors import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.vital_facts import CONTEXT_FULL, McpServer, failure_class
+from queenright.health.vital_facts import CONTEXT_FULL, McpServerState, failure_class
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
@@ -529,7 +529,7 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
     )
 
 
-def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServer]:
+def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServerState]:
     """Return the missing MCP servers, the earliest loss first."""
     latest = v.last_activity - _MCP_SERVER_SECONDS
     missing = [
@@ -540,7 +540,7 @@ def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServ
     return sorted(missing, key=lambda server: (server.losses, server.name))
 
 
-def _mcp_server(server: McpServer) -> str:
+def _mcp_server(server: McpServerState) -> str:
     # A server's name is untrusted text.
     title = "MCP server " + json.dumps(server.name, ensure_ascii=False) if server.name else "an MCP server"
     last = server.losses[-1]

@@ -14,7 +14,7 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 
 from queenright.health.database import Database, NoDatabaseError, StoreError, engine_options
-from queenright.runtime.storage.files import Claim, FileLockedError
+from queenright.runtime.storage.files import ExecutionLock, FileLockedError
 
 _PRAGMAS: Final = (
     "journal_mode=WAL",
@@ -49,7 +49,7 @@ class SqliteDatabase(Database):
         super().__init__()
         self._path = _path(address)
         self.name = str(self._path)
-        self._lock: Claim | None = None
+        self._lock: ExecutionLock | None = None
         self._full: bool | None = None
         self._changes = 0
         try:
@@ -142,7 +142,7 @@ class SqliteDatabase(Database):
         # SQLite lets two processes take turns; two services would each have their own view of the tickets.
         path = self._path.resolve()
         try:
-            self._lock = Claim.take(Path(f"{path}.lock"))
+            self._lock = ExecutionLock.take(Path(f"{path}.lock"))
         except FileLockedError as error:
             who = f" (process {error.pid})" if error.pid is not None else ""
             raise StoreError(

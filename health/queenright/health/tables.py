@@ -374,6 +374,7 @@ MEMBERS: Final = Table(
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
+    Column("can_publish", Boolean, nullable=False),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
 

@@ -326,7 +326,7 @@ class McpLoss(NamedTuple):
     """The server's transport and scope, if reported."""
 
 
-class McpServer(NamedTuple):
+class McpServerState(NamedTuple):
     """State of one MCP server; reports may arrive in any order."""
 
     name: str
@@ -342,13 +342,13 @@ class McpServer(NamedTuple):
         """Whether a connection failed since the last successful one."""
         return any(loss.status == "failed" for loss in self.losses)
 
-    def shift_times(self, seconds: float, latest: float = math.inf) -> McpServer:
+    def shift_times(self, seconds: float, latest: float = math.inf) -> McpServerState:
         """Return a copy with its times shifted by ``seconds``, capped at ``latest``."""
         losses = tuple(loss._replace(at=min(loss.at + seconds, latest)) for loss in self.losses)
         return self._replace(losses=losses, connected_at=min(self.connected_at + seconds, latest))
 
 
-McpServers = tuple[McpServer, ...]
+McpServers = tuple[McpServerState, ...]
 
 
 def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) -> McpServers:
@@ -358,7 +358,7 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
         return servers
     server, transport, scope = (_clean(data.get(key)) for key in ("server", "transport", "scope"))
     where = ", ".join(text for text in (transport, scope) if text)
-    unknown = McpServer(server, "" if server else where)
+    unknown = McpServerState(server, "" if server else where)
     previous = next((each for each in servers if each[:2] == unknown[:2]), unknown)
     connected_at, losses = previous.connected_at, set(previous.losses)
     if status == "connected":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queenright.health.assessment import Reading, assess
+from queenright.health.assessment import SignalStatus, assess
 from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
@@ -81,7 +81,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "last_heartbeat": v.last_heartbeat,
         "last_checkpoint": v.last_checkpoint,
         "evidence_snippet": redact(v.evidence, EVIDENCE_LIMIT),
-        "signals": [signal.to_dict() for signal in signals if signal.verdict is not Reading.UNKNOWN],
+        "signals": [signal.to_dict() for signal in signals if signal.verdict is not SignalStatus.UNKNOWN],
         "findings": [finding.to_dict() for finding in health.findings],
         "shadow_findings": [finding.to_dict() for finding in health.shadow],
         "trace_id": v.last_trace_id,

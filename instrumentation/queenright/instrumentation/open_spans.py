@@ -36,7 +36,7 @@ from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SpanOutcome
 from queenright.instrumentation.otlp import SCOPE
-from queenright.instrumentation.telemetry import Record
+from queenright.instrumentation.telemetry import StartRecord
 from queenright.instrumentation.ticker import MAX_TICK_SECONDS, TICKER, Ticker
 
 _IDENTIFYING: Final = {
@@ -230,11 +230,11 @@ class OpenSpans(SpanProcessor):
         return parent.span_id if parent is not None else None
 
     def _put(self, event: str, time_ns: int, entry: _Reported) -> None:
-        self._delivery.put_record(Record(event, time_ns, entry.context, entry.attributes))
+        self._delivery.put_record(StartRecord(event, time_ns, entry.context, entry.attributes))
 
     def _put_ended(self, entry: _Reported, span: ReadableSpan | None) -> None:
         self._delivery.put_record(
-            Record(
+            StartRecord(
                 names.EVENT_SPAN_ENDED,
                 (span.end_time if span is not None else None) or self._clock(),
                 entry.context,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | int | float | bool]
 
 
-class Record(NamedTuple):
+class StartRecord(NamedTuple):
     """A queued start record. It becomes a log record off the agent's thread."""
 
     name: str
@@ -121,7 +121,7 @@ class Telemetry:
     def record(self, name: str, time_ns: int, span: SpanContext, attributes: Attributes) -> None:
         """Queue a start record."""
         if self._records:
-            self._delivery.put_record(Record(name, time_ns, span, attributes))
+            self._delivery.put_record(StartRecord(name, time_ns, span, attributes))
 
     @classmethod
     def muted(cls) -> Telemetry:

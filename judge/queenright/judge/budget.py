@@ -101,7 +101,7 @@ class Reservation:
     estimate: Estimate
 
 
-class Budget:
+class ModelBudget:
     """
     Decides whether another call may be made, and records the spending.
 

@@ -26,7 +26,7 @@ _NEEDS_MODEL: Final = "Without a language model I cannot read or change files (s
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ChatCommand:
     """An operator's command: the tool that carries it out, with its arguments."""
 
     tool: str
@@ -42,7 +42,7 @@ class Command:
         return (self.tool, *self.more_tools)
 
 
-def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
+def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
     """
     Return the command in a message about a ticket, or None if it holds none.
 
@@ -55,16 +55,16 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
         message = nudge[1].strip().strip("\"'“”").strip()
         by_hand = f"queenright nudge {quote(agent)} --message TEXT"
         arguments = {"ticket_id": ticket_id, "message": message[:MAX_NUDGE_LENGTH]}
-        return Command(NUDGE, arguments, by_hand) if message else None
+        return ChatCommand(NUDGE, arguments, by_hand) if message else None
     reason = r"(?:(?:[:,]|because\b|since\b)\s*(.*)|now)?[.!]*\Z"
     if stop := re.match(rf"{_PLEASE}(?:stop|terminate|kill)\s+{worker}\s*{reason}", text):
         why = ": ".join(filter(None, ("The operator wants it stopped", (stop[1] or "").strip())))
         by_hand = f"queenright terminate {quote(agent)} --reason TEXT"
         arguments = {"ticket_id": ticket_id, "reason": why[:MAX_REASON_LENGTH]}
-        return Command(REQUEST_TERMINATION, arguments, by_hand)
+        return ChatCommand(REQUEST_TERMINATION, arguments, by_hand)
     reload = f"queenright agents unload {quote(agent)}, then queenright agents load FOLDER"
     if re.match(rf"{_PLEASE}(?:restart|reload)\s+{worker}\s*{reason}", text):
-        return Command(RESTART, {"ticket_id": ticket_id}, reload)
+        return ChatCommand(RESTART, {"ticket_id": ticket_id}, reload)
     if change := re.match(
         rf"{_PLEASE}(?:change|edit)\s+(?!{worker}(?:\s|:))`?([^\s`:]+)`?"
         rf"(\s+and\s+(?:restart|reload)(?:\s+{worker})?)?\s*:\s*\S",
@@ -73,10 +73,10 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
         path = change[1].removeprefix("./")
         arguments = {"ticket_id": ticket_id, "path": path}
         by_hand = f"edit {path} in the agent's folder, then {reload}"
-        return Command(WRITE_FILE, arguments, by_hand, (RESTART,) if change[2] else ())
+        return ChatCommand(WRITE_FILE, arguments, by_hand, (RESTART,) if change[2] else ())
     if _ACKNOWLEDGE.match(text):
         by_hand = f"queenright tickets acknowledge {ticket_id}"
-        return Command(ACKNOWLEDGE, {"ticket_id": ticket_id}, by_hand)
+        return ChatCommand(ACKNOWLEDGE, {"ticket_id": ticket_id}, by_hand)
     return None
 
 

@@ -28,7 +28,7 @@ from queenright.judge.agent_workspace import (
     show_text,
     workspace_tools,
 )
-from queenright.judge.chat_commands import ACKNOWLEDGE, Command, parse_command
+from queenright.judge.chat_commands import ACKNOWLEDGE, ChatCommand, parse_command
 from queenright.judge.chat_log import Question
 from queenright.judge.monitoring_tools import SummaryArguments, show_summary, summary_tool
 from queenright.judge.queen_actions import (
@@ -80,7 +80,7 @@ class ChatTurn:
         return self.worker if isinstance(self.worker, EscalationTicket) else None
 
     @property
-    def command(self) -> Command | None:
+    def command(self) -> ChatCommand | None:
         """The command in the operator's message, if there is one."""
         about = {
             "agent_id": self.worker.agent_id,

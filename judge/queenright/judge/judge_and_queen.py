@@ -18,7 +18,7 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
 from queenright.judge.agent_workspace import AgentWorkspaces
-from queenright.judge.budget import BUDGET_FILE, Budget
+from queenright.judge.budget import BUDGET_FILE, ModelBudget
 from queenright.judge.chat import OPERATOR_CHAT, ListInterventions, OperatorChat
 from queenright.judge.decision_context import DecisionContext, merge_node_tools
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
@@ -95,7 +95,7 @@ class JudgeAndQueen:
         self.runtime = runtime or AgentRuntime(
             bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep
         )
-        budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
+        budget = ModelBudget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
         judge_provider, queen_provider = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))

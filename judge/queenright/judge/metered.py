@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.instrumentation.redaction import redact
-from queenright.judge.budget import Budget, ExceededLimit, Reservation
+from queenright.judge.budget import ExceededLimit, ModelBudget, Reservation
 from queenright.judge.estimate import Cost, estimate
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.model_backoff import ModelBackoff
@@ -59,7 +59,7 @@ class Metered:
         settings: ModelSettings,
         *,
         metrics: JudgeMetrics,
-        budget: Budget | None = None,
+        budget: ModelBudget | None = None,
         stand_in: LLMProvider | None = None,
         monotonic: Callable[[], float] = time.perf_counter,
         sleep: Sleep = asyncio.sleep,

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
-from queenright.judge.budget import Budget
+from queenright.judge.budget import ModelBudget
 from queenright.judge.tracing import ids_of
 from queenright.runtime.llm.model import ModelReply
 
@@ -84,7 +84,7 @@ class JudgeMetrics:
         """Count one reply of the rules in place of a model."""
         self._fallbacks.labels(role, reason).inc()
 
-    def watch(self, budget: Budget) -> None:
+    def watch(self, budget: ModelBudget) -> None:
         """Expose a budget's limits and spending. Call it once."""
         self._registry.register(_Budget(budget))
 
@@ -128,7 +128,7 @@ class _OpenTickets(Collector):
 class _Budget(Collector):
     """Reads the budget at each scrape: spending leaves its window without an event."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ModelBudget) -> None:
         self._budget = budget
 
     def describe(self) -> Iterable[Metric]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.budget import Budget
+from queenright.judge.budget import ModelBudget
 from queenright.judge.metered import Metered
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.prompting import judge_prompt, queen_prompt
@@ -52,7 +52,7 @@ def load_model(
     role: ModelRole,
     *,
     metrics: JudgeMetrics,
-    budget: Budget | None = None,
+    budget: ModelBudget | None = None,
     monotonic: Callable[[], float] = time.perf_counter,
     sleep: Sleep = asyncio.sleep,
 ) -> LLMProvider:

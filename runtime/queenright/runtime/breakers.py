@@ -35,7 +35,7 @@ class CallRefusedError(QueenrightError):
         self.retry_in = max(0.0, retry_in)
 
 
-class Permit(Protocol):
+class BreakerPermit(Protocol):
     """Permission for one call. The first outcome that is reported counts; later ones are ignored."""
 
     def record_success(self) -> None:
@@ -54,7 +54,7 @@ class Permit(Protocol):
 class CallBreaker(Protocol):
     """Circuit breaker for calls of one kind to one target."""
 
-    def admit(self) -> Permit:
+    def admit(self) -> BreakerPermit:
         """
         Return a permit for one call. Does not wait.
 

@@ -69,7 +69,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "code",
             "code:code",
-            "Build agents with an agent: it writes them, runs them here, and fixes them when they fail.",
+            "Build agents with a coding agent that writes, runs and fixes them here.",
             "code agents --model anthropic/claude-sonnet-4-5",
         ),
         (
@@ -198,7 +198,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "stop-acting",
             "interventions:stop_acting",
-            "Set the emergency stop: no worker is acted on.",
+            "Set the emergency stop, which freezes all interventions.",
             'stop-acting on --reason "provider is down"',
         ),
     ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 _SHOWN: Final = 5
-_ID: Final = re.compile(r"[\w-]+")
+_ID: Final = re.compile(r"[^/\s]+")
 
 
 class UnresolvedIdError(QueenrightError):
@@ -31,7 +31,7 @@ def require_id(text: str) -> str:
     """Return an id, or its beginning; reject a text that cannot be one, such as a path."""
     text = require_text(text.strip(), "id")
     if not _ID.fullmatch(text):
-        raise typer.BadParameter(f"{text!r} is not an id; ids have letters, digits, - and _")
+        raise typer.BadParameter(f"{text!r} is not an id; ids have no slash and no space")
     return text
 
 

@@ -21,7 +21,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -220,7 +220,7 @@ class Service:
         return self.remediation.interventions
 
     @property
-    def instructions(self) -> Instructions:
+    def instructions(self) -> InstructionMailbox:
         """Reach workers in other processes."""
         return self.remediation.instructions
 

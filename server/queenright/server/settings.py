@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -24,6 +25,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_serializer,
     field_validator,
@@ -158,6 +160,18 @@ class ClusterSettings(_Block):
         return addresses and re.sub(r"://[^,]*@", f"://{MASK}@", addresses)
 
 
+_below_environment: ContextVar[tuple[dict[str, Any], ...]] = ContextVar("_below_environment", default=())
+"""The values that the environment precedes, while settings are read: the file's, then the defaults."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Origin:
+    """Where settings were read."""
+
+    settings: Settings
+    read: Callable[[], Settings]
+
+
 class Settings(BaseSettings):
     """All settings. Unknown keys and bad values are refused."""
 
@@ -230,11 +244,16 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return arguments, then the environment; nested blocks are merged key by key."""
-        return init_settings, env_settings
+        """Return arguments, the environment, then file and defaults; nested blocks are merged key by key."""
+        below = (InitSettingsSource(settings_cls, values) for values in _below_environment.get())
+        return init_settings, env_settings, *below
 
-    as_read: ClassVar[Settings | None] = None
-    """The settings as they were read; None if a program made them."""
+    _origin: _Origin | None = PrivateAttr(default=None)
+
+    @property
+    def as_read(self) -> Settings | None:
+        """The settings as they were read, even if this is a changed copy; None if a program made them."""
+        return self._origin.settings if self._origin else None
 
     def read_again(self) -> Settings | None:
         """
@@ -242,7 +261,7 @@ class Settings(BaseSettings):
 
         None if a program made these. Raises ``InvalidSettingsError`` as ``load_settings`` does.
         """
-        return None
+        return self._origin.read() if self._origin else None
 
     def linked_to_service(self) -> Settings:
         """Return the settings with ``console_url`` set to where the service listens, unless it is set."""
@@ -294,31 +313,26 @@ def _load(
     is_pipe = file is not None and (folder / file).is_fifo()
     _refuse_unknown_environment()
 
-    class Loaded(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            sources = super().settings_customise_sources(settings_cls, *args, **kwargs)
-            values = (content, dict(defaults or {}))
-            return (*sources, *(InitSettingsSource(settings_cls, value) for value in values))
+    def read() -> Settings:
+        if file is not None and is_pipe:
+            raise InvalidSettingsError(
+                f"{file} is a pipe that was read when the service started; to change settings, restart "
+                "the service, or start it with a file."
+            )
+        return _load(folder, named, defaults, arguments)
 
-        def read_again(self) -> Settings:
-            if file is not None and is_pipe:
-                raise InvalidSettingsError(
-                    f"{file} is a pipe that was read when the service started; to change settings, restart "
-                    "the service, or start it with a file."
-                )
-            return _load(folder, named, defaults, arguments)
-
+    below = _below_environment.set((content, dict(defaults or {})))
     try:
-        # Copies have this class as well: what changes in them was not read.
-        Loaded.as_read = _resolve_paths(Loaded(**arguments), folder)
-        return Loaded.as_read
+        settings = _resolve_paths(Settings(**arguments), folder)
     except ValidationError as error:
         raise InvalidSettingsError(_explain(error, file)) from None
     except SettingsError as error:
         raise InvalidSettingsError(_explain_environment(error)) from None
+    finally:
+        _below_environment.reset(below)
+    # Copies have it as well: what changes in them was not read.
+    settings._origin = _Origin(settings, read)
+    return settings
 
 
 def _explain_environment(error: SettingsError) -> str:

@@ -216,12 +216,12 @@ async def test_post_api_agents__id__inject(home: House) -> None:
     inject = "/api/agents/guide/inject"
 
     given = {"node_id": "talk", "content": "Ada", "session_id": session}
-    taken = await home.ask("POST", inject, json=given)
+    accepted = await home.ask("POST", inject, json=given)
     await home.over("guide", run)
     idle = await home.ask("POST", inject, json=given, status=409)
     unknown = await home.ask("POST", inject, json=given | {"node_id": "none"}, status=404)
 
-    assert taken == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
+    assert accepted == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
     assert "chat" in idle["title"]
     assert "prepare, talk, finish" in unknown["title"]
 
@@ -513,7 +513,7 @@ async def test_post_api_agents__id__graphs(home: House) -> None:
     graphs = "/api/agents/guide/graphs"
     async with added_graph(home, "other") as named:
         added = await home.ask("POST", graphs, json={"path": "more/second"}, status=201)
-        taken = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
+        accepted = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
         listed = await home.ask("GET", f"{graphs}?limit=2")
         await home.ask("DELETE", f"{graphs}/second", status=204)
 
@@ -521,7 +521,7 @@ async def test_post_api_agents__id__graphs(home: House) -> None:
     assert (named["graph_id"], named["agent_id"]) == ("other", "second")
     assert [graph["graph_id"] for graph in listed["graphs"] if not graph["of_service"]] == ["guide", "other"]
     assert listed["next"]
-    assert "already" in taken["title"]
+    assert "already" in accepted["title"]
 
 
 async def test_delete_api_agents__id__graphs__gid(home: House) -> None:

@@ -9,7 +9,7 @@ from tests.runtime.agents import adder, folder_of, keeper
 from tests.server.agents.parts import House, house
 
 
-async def kept(home: House) -> dict[str, Any]:
+async def run_keeper(home: House) -> dict[str, Any]:
     """Let the keeper load and start the adder; return how that run stands."""
     started = await home.ask("POST", "/api/agents/keeper/trigger", json={"input_data": {}}, status=202)
     ended = await home.over("keeper", started["execution_id"])
@@ -29,7 +29,7 @@ async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "adder")
     folder = keeper(tmp_path / "agents" / "keeper")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        sum_ = await kept(home)
+        sum_ = await run_keeper(home)
         graphs = (await home.ask("GET", "/api/agents/keeper/graphs"))["graphs"]
         await home.ask("DELETE", "/api/agents/keeper/graphs/adder", status=204)
 

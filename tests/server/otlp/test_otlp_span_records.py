@@ -21,8 +21,8 @@ from queenright.instrumentation.open_spans import INTERVAL, OpenSpans
 from queenright.instrumentation.otlp import SCOPE
 from queenright.server.otlp.decode import decode_logs
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.kind import Kind
-from queenright.server.telemetry.sources import Part
+from queenright.server.telemetry.kind import ObservationKind
+from queenright.server.telemetry.sources import SourceData
 from queenright.server.telemetry.span_records import SPAN_EVENTS, SpanRecord, read_span_record
 from tests.instrumentation.parts import Memory
 from tests.instrumentation.test_open_spans import ManualTicker
@@ -77,12 +77,12 @@ def test_record_is_read_as_written_by_the_processor() -> None:
     batch = decode_logs(request, Assembler(), now / 1e9)
     [source] = [source for source in batch.sources if source.records]
     assert (source.dialect, source.records, source.used) == ("other", 6, 4)
-    assert {Part.NAME, Part.OPEN_WORK} <= source.parts
+    assert {SourceData.NAME, SourceData.OPEN_WORK} <= source.parts
     assert events[1].data == {"tool": "search", "call_id": "c-1"}
     agent, tool, lost = read[0], read[4], read[5]
     assert agent is not None
     assert (agent.kind, agent.agent, agent.session, agent.start, agent.time) == (
-        Kind.AGENT,
+        ObservationKind.AGENT,
         "bee",
         "s-1",
         START,
@@ -94,7 +94,7 @@ def test_record_is_read_as_written_by_the_processor() -> None:
         trace_id=call.get_span_context().trace_id.to_bytes(16, "big"),
         span_id=call.get_span_context().span_id.to_bytes(8, "big"),
         parent_id=run.get_span_context().span_id.to_bytes(8, "big"),
-        kind=Kind.TOOL,
+        kind=ObservationKind.TOOL,
         name="execute_tool search",
         scope="any.library",
         start=START + 1,

@@ -10,7 +10,7 @@ import pytest
 from queenright.health.tool_calls import tool_call_failed
 from queenright.instrumentation.effects import effect_of_tool
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
-from queenright.judge.evaluation.events import Steps
+from queenright.judge.evaluation.events import RunSteps
 from tests.server.otlp.framework_spans import decode, one
 
 FACTS = ("tool", "args_hash", "result_hash")
@@ -27,7 +27,7 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
 
 def recorded(tool: str, arguments: object, result: str) -> dict[str, Any]:
     step = {"kind": "tool", "name": tool, "args": arguments, "result_excerpt": result, "is_error": False}
-    return facts_of(dict(Steps([step]).event(0, 1.0).data))
+    return facts_of(dict(RunSteps([step]).event(0, 1.0).data))
 
 
 def live(tool: str, arguments: object, result: str) -> dict[str, Any]:

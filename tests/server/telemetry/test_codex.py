@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.telemetry.client_sessions import Session
+from queenright.server.telemetry.client_sessions import ClientSession
 from queenright.server.telemetry.dialects.codex import CLIENT
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.runs import Run
+from queenright.server.telemetry.runs import TracedRun
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import UNKNOWN_PROCESS, replay, split, summary
 
@@ -86,7 +86,7 @@ def test_command_exiting_while_polled_ends(is_late: bool) -> None:
     observations = [
         CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))
     ]
-    session = Session(Run("a", "s", "s"))
+    session = ClientSession(TracedRun("a", "s", "s"))
     changes = [
         change
         for one in (observations[::-1] if is_late else observations)

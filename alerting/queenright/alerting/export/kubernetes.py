@@ -30,7 +30,7 @@ _WRITTEN: Final = "Written by `queenright rules export --format kubernetes`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Placement:
     """Namespace of the objects (empty for kubectl's current one) and labels for all of them."""
 
     namespace: str = ""
@@ -45,7 +45,7 @@ class Place:
         return metadata
 
 
-def prometheus_rule(groups: Sequence[Group], place: Place) -> dict[str, Any]:
+def prometheus_rule(groups: Sequence[Group], place: Placement) -> dict[str, Any]:
     """Return a PrometheusRule object with all rule groups."""
     return {
         "apiVersion": _MONITORING,
@@ -58,7 +58,7 @@ def prometheus_rule(groups: Sequence[Group], place: Place) -> dict[str, Any]:
 def kubernetes_files(
     groups: Sequence[Group],
     extras: Extras,
-    place: Place,
+    place: Placement,
     *,
     selectors: Selectors,
     service_url: str,
@@ -116,7 +116,7 @@ _ALERTMANAGER_VALUES: Final = (
 )
 
 
-def _service_monitor(place: Place, job: str) -> dict[str, Any]:
+def _service_monitor(place: Placement, job: str) -> dict[str, Any]:
     return {
         "apiVersion": _MONITORING,
         "kind": "ServiceMonitor",
@@ -129,7 +129,7 @@ def _service_monitor(place: Place, job: str) -> dict[str, Any]:
     }
 
 
-def _pod_monitor(place: Place, job: str) -> dict[str, Any]:
+def _pod_monitor(place: Placement, job: str) -> dict[str, Any]:
     return {
         "apiVersion": _MONITORING,
         "kind": "PodMonitor",
@@ -155,7 +155,7 @@ def _job(matchers: str, otherwise: str) -> str:
     return match[1] if match else otherwise
 
 
-def _dashboard(stem: str, text: str, place: Place) -> dict[str, Any]:
+def _dashboard(stem: str, text: str, place: Placement) -> dict[str, Any]:
     metadata = place.metadata(f"queenright-dashboard-{stem}", grafana_dashboard="1")
     return {
         "apiVersion": "v1",
@@ -177,7 +177,7 @@ def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) 
     def monitor(whole: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": whole["metadata"]["name"], **whole["spec"]}
 
-    nowhere = Place()
+    nowhere = Placement()
     service = monitor(_service_monitor(nowhere, _job(selectors.service, "queenright")))
     workers = monitor(_pod_monitor(nowhere, _job(selectors.worker, "queenright-workers")))
     return {

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import yaml
+from yaml.emitter import ScalarAnalysis
+
+_LINES: Final = re.compile(
+    r"(?![ \n])(?:[ -~\u00a1-\u2027\u202a-\ud7ff]*\n)+[ -~\u00a1-\u2027\u202a-\ud7ff]*"
+)
+"""Lines that YAML can hold as they are, unless one ends with a space."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -14,6 +21,26 @@ class _Dumper(yaml.SafeDumper):
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
+        # PyYAML looks at each character in Python, and a dashboard has hundreds of thousands.
+        if _LINES.fullmatch(scalar) and " \n" not in scalar and not scalar.endswith(" "):
+            return ScalarAnalysis(scalar, False, True, False, False, True, True, True)
+        return super().analyze_scalar(scalar)
+
+    def write_literal(self, text: str) -> None:
+        if not _LINES.fullmatch(text):
+            super().write_literal(text)
+            return
+        hints = self.determine_block_hints(text)
+        self.write_indicator(f"|{hints}", True)
+        self.open_ended = hints == "+"
+        self.write_line_break()
+        for line in text.removesuffix("\n").split("\n"):
+            if line:
+                self.write_indent()
+                self.stream.write(line)
+            self.write_line_break()
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

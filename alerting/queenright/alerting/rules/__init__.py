@@ -9,11 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.alerting.rules import agents, fleet, monitor, recording
-from queenright.alerting.rules.rule import DEFAULT_LINKS, NO_SELECTORS, Alert, Group, Links, Record, Selectors
+from queenright.alerting.rules.rule import (
+    DEFAULT_LINKS,
+    NO_SELECTORS,
+    Alert,
+    Group,
+    Links,
+    RecordingRule,
+    Selectors,
+)
 from queenright.alerting.rules.text import render
 from queenright.health.settings import HealthSettings
 
-__all__ = ["Alert", "Group", "Links", "Record", "Selectors", "render", "rule_files", "rule_groups"]
+__all__ = ["Alert", "Group", "Links", "RecordingRule", "Selectors", "render", "rule_files", "rule_groups"]
 
 
 _INTRODUCTION: Final = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queenright.alerting.rules.promql import duration_in_words, select
-from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
+from queenright.alerting.rules.rule import Alert, RecordingRule, Selectors, Severity
 from queenright.health.objectives import (
     FASTEST_BURN,
     INTERVENTION_TARGET_SECONDS,
@@ -128,23 +128,23 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
     )
 
 
-def records(settings: HealthSettings, selectors: Selectors) -> tuple[Record, ...]:
+def records(settings: HealthSettings, selectors: Selectors) -> tuple[RecordingRule, ...]:
     """Return the recording rules: rates over five minutes, and shares over every window."""
     return tuple(
         record for objective in objectives(settings, selectors) for record in _recording_rules(objective)
     )
 
 
-def _recording_rules(objective: Objective) -> Iterator[Record]:
-    yield Record(name=objective.all, expr=objective.all_rate)
-    yield Record(
+def _recording_rules(objective: Objective) -> Iterator[RecordingRule]:
+    yield RecordingRule(name=objective.all, expr=objective.all_rate)
+    yield RecordingRule(
         name=objective.bad,
         expr=f"{objective.bad_rate}\nor\n0 * {objective.all_rate}",
         why="Without any bad event there is no series, which means 0 and not unknown.",
     )
     for window in _SECONDS:
         parts = (f"avg_over_time({part}[{window}])" for part in (objective.bad, objective.all))
-        yield Record(name=objective.ratio(window), expr="\n/\n".join(parts))
+        yield RecordingRule(name=objective.ratio(window), expr="\n/\n".join(parts))
 
 
 def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:

@@ -14,7 +14,7 @@ from queenright.alerting.rules.promql import (
     WAITING,
     select,
 )
-from queenright.alerting.rules.rule import Group, Links, Record, Selectors
+from queenright.alerting.rules.rule import Group, Links, RecordingRule, Selectors
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
@@ -44,7 +44,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     )
 
 
-def _worker_records(selectors: Selectors) -> tuple[Record, ...]:
+def _worker_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     beats = f"max {BY_WORKER} ({select(selectors, names.WORKER_LAST_HEARTBEAT)})"
     from_service = (
         f"unless on (job, instance) last_over_time({select(selectors, names.WORKERS_EVALUATED)}[1h])"
@@ -52,7 +52,7 @@ def _worker_records(selectors: Selectors) -> tuple[Record, ...]:
     steps = select(selectors, names.WORKER_STEPS)
     calls = select(selectors, names.WORKER_TOOL_CALLS)
     return (
-        Record(
+        RecordingRule(
             name=HEARTBEAT,
             expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0\n{from_service}",
             why="The last heartbeat of a worker. The series of a killed process end and its target is down; "
@@ -68,47 +68,47 @@ def _worker_records(selectors: Selectors) -> tuple[Record, ...]:
                 (WAITING, names.WORKER_WAITING),
             )
         ),
-        Record(name=burn.STEPS, expr=f"sum by (agent, verdict) (rate({steps}[5m]))"),
-        Record(name=TOOL_CALLS, expr=f"sum by (agent, job, instance, outcome) (rate({calls}[5m]))"),
-        Record(
+        RecordingRule(name=burn.STEPS, expr=f"sum by (agent, verdict) (rate({steps}[5m]))"),
+        RecordingRule(name=TOOL_CALLS, expr=f"sum by (agent, job, instance, outcome) (rate({calls}[5m]))"),
+        RecordingRule(
             name=TOOL_ERRORS,
             expr=f'sum {BY_WORKER} ({TOOL_CALLS}{{outcome!="ok"}})\n/\nsum {BY_WORKER} ({TOOL_CALLS})',
         ),
     )
 
 
-def _last_value(name: str, metric: str) -> Record:
-    return Record(
+def _last_value(name: str, metric: str) -> RecordingRule:
+    return RecordingRule(
         name=name,
         expr=f"max {BY_WORKER} ({metric})\nor\n{name}\nand on (job, instance) up == 0\n"
         f"and {ON_WORKER} {HEARTBEAT}",
     )
 
 
-def _usage(selectors: Selectors) -> tuple[Record, ...]:
+def _usage(selectors: Selectors) -> tuple[RecordingRule, ...]:
     tokens = select(selectors, names.WORKER_TOKENS)
     return (
-        Record(
+        RecordingRule(
             name=TOKENS,
             expr=f"sum {BY_WORKER} (rate({tokens}[10m])) > 0",
             why="Only while the worker uses tokens, so that the usual rate is its rate while active.",
         ),
-        Record(name=USUAL_TOKENS, expr=f"avg_over_time({TOKENS}[6h] offset 10m)"),
+        RecordingRule(name=USUAL_TOKENS, expr=f"avg_over_time({TOKENS}[6h] offset 10m)"),
     )
 
 
-def _service_records(selectors: Selectors) -> tuple[Record, ...]:
+def _service_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     alive = select(selectors, names.AGENTS)
     unhealthy = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
     # These agents continue with their other tools, so they need no page.
     missing_server = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (
-        Record(name=AGENTS, expr=f"sum({alive})"),
-        Record(
+        RecordingRule(name=AGENTS, expr=f"sum({alive})"),
+        RecordingRule(
             name=UNHEALTHY, expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)))\n/\nsum({alive})"
         ),
-        Record(
+        RecordingRule(
             name="cluster:queenright_detection_delay_seconds:p99_5m",
             expr=f"histogram_quantile(0.99, sum by (le) (rate({delays}[5m])))",
         ),

@@ -45,7 +45,7 @@ DEFAULT_LINKS: Final = Links()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RecordingRule:
     """A recording rule, named ``level:metric:operations``. ``why`` is a comment of one paragraph."""
 
     name: str
@@ -109,7 +109,7 @@ class Group:
 
     name: str
     file: str
-    rules: tuple[Record | Alert, ...]
+    rules: tuple[RecordingRule | Alert, ...]
     links: Links
     interval: str = ""
 

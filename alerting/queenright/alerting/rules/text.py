@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any, Final
 
-from queenright.alerting.rules.rule import Alert, Group, Record
+from queenright.alerting.rules.rule import Alert, Group, RecordingRule
 
 _WIDTH: Final = 110
 
@@ -29,9 +29,9 @@ def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rule(rule: Record | Alert, group: Group) -> Iterator[str]:
+def _rule(rule: RecordingRule | Alert, group: Group) -> Iterator[str]:
     fields = rule.to_dict(group.links)
-    if isinstance(rule, Record):
+    if isinstance(rule, RecordingRule):
         yield from _comment(rule.why, 6)
         yield f"      - record: {rule.name}"
     else:

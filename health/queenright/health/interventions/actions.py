@@ -20,8 +20,8 @@ from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError, Permit, permit
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.interventions.worker_control import (
-    Delivery,
-    Stopped,
+    NudgeDelivery,
+    StopResult,
     WorkerControl,
     WorkerUnreachableError,
 )
@@ -127,7 +127,9 @@ class Actions:
             return await self._end(
                 intervention, _outcome(error), _mark_undelivered(ladder, detail), detail=detail
             )
-        outcome = InterventionOutcome.DONE if delivery is Delivery.INJECTED else InterventionOutcome.QUEUED
+        outcome = (
+            InterventionOutcome.DONE if delivery is NudgeDelivery.INJECTED else InterventionOutcome.QUEUED
+        )
         event = self._event(
             EventType.NUDGE_SENT,
             intervention,
@@ -301,7 +303,7 @@ class Actions:
     async def confirm(
         self,
         intervention: Intervention,
-        stopped: Stopped,
+        stopped: StopResult,
         *,
         ladder: Ladder | None,
         withdrawn: Escalation | None = None,

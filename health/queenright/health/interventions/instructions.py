@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
+from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
 from queenright.health.rows import find_body, put_row
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS
@@ -77,7 +77,7 @@ class InstructionClosedError(QueenrightError):
     """Raised when an answer comes too late, or from another incarnation."""
 
 
-class Instructions:
+class InstructionMailbox:
     """
     The mailbox of workers that fetch, and the ``WorkerControl`` that fills it. Belongs to one event loop.
 
@@ -129,7 +129,7 @@ class Instructions:
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         """
         Queue a nudge; see ``WorkerControl.nudge``.
 
@@ -138,9 +138,11 @@ class Instructions:
             StoreError: Writing failed.
         """
         await self._queue(target, "nudge", message, instruction_id, expires_at)
-        return Delivery.QUEUED
+        return NudgeDelivery.QUEUED
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         """
         Ask the worker to stop and wait for its answer; see ``WorkerControl.terminate``.
 
@@ -158,9 +160,9 @@ class Instructions:
             timer.cancel()
             del self._answers[instruction_id]
         if not answer.done():
-            return Stopped(confirmed=False, detail=f"it did not answer within {within:g} s")
+            return StopResult(confirmed=False, detail=f"it did not answer within {within:g} s")
         closed = answer.result()
-        return Stopped(
+        return StopResult(
             confirmed=closed.status is InstructionStatus.DONE,
             checkpoint_id=closed.checkpoint_id,
             detail=closed.detail or f"it answered: {closed.status.value}",

@@ -29,7 +29,7 @@ from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import LADDER, ActionKind, Target
-from queenright.health.interventions.worker_control import Stopped
+from queenright.health.interventions.worker_control import StopResult
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
@@ -353,7 +353,7 @@ class LadderScheduler:
         )
         await self._actions.confirm(
             intervention,
-            Stopped(confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
+            StopResult(confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
             ladder=self._after_termination(ladder) if ladder is not None and ours else None,
         )
 

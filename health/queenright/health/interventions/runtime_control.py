@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import Delivery, Stopped, WorkerUnreachableError
+from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.execution import ExecutionResult
@@ -40,7 +40,7 @@ class RuntimeControl:
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         """
         Add a note to the nodes that talk with a model; they read it before their next turn.
 
@@ -59,9 +59,11 @@ class RuntimeControl:
             await self._workers.send_note(self._running(target), note)
         except (InvalidWorkerError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be nudged: {error}") from error
-        return Delivery.INJECTED
+        return NudgeDelivery.INJECTED
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         """
         Stop the run, save its state as a checkpoint, and free its session.
 
@@ -77,18 +79,18 @@ class RuntimeControl:
         try:
             result = await _run_within(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
-            return Stopped(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
+            return StopResult(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
         return self._confirm_stop(run, result)
 
-    def _confirm_stop(self, run: RunningWorker, result: ExecutionResult) -> Stopped:
+    def _confirm_stop(self, run: RunningWorker, result: ExecutionResult) -> StopResult:
         if result.status is not SessionStatus.TERMINATED:
-            return Stopped(
+            return StopResult(
                 confirmed=True,
                 checkpoint_id=result.checkpoint_id,
                 detail=f"it was {result.status.value} before it could be stopped",
             )
         if self._workers.still_works(run):
-            return Stopped(
+            return StopResult(
                 confirmed=False,
                 checkpoint_id=result.checkpoint_id,
                 detail="the run has stopped, but one of its functions is still running in a thread; its "
@@ -100,9 +102,9 @@ class RuntimeControl:
             if result.checkpoint_id
             else "no state was saved"
         )
-        return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
+        return StopResult(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
 
-    async def _terminate_killed(self, target: Target) -> Stopped:
+    async def _terminate_killed(self, target: Target) -> StopResult:
         """Ensure that nothing runs a session whose run was killed."""
         try:
             abandoned = await self._workers.find_abandoned(
@@ -111,7 +113,7 @@ class RuntimeControl:
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
         saved = next((link.checkpoint_id for link in abandoned.chain if link.checkpoint is not None), None)
-        return Stopped(confirmed=True, checkpoint_id=saved, detail="it was not running")
+        return StopResult(confirmed=True, checkpoint_id=saved, detail="it was not running")
 
     def _running(self, target: Target) -> RunningWorker:
         run = self._workers.find_running(target.agent_id, target.session_id)

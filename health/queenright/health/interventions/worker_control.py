@@ -19,7 +19,7 @@ class WorkerUnreachableError(QueenrightError):
     """Raised when a worker cannot be reached; says why, and what to do."""
 
 
-class Delivery(StrEnum):
+class NudgeDelivery(StrEnum):
     """The delivery status of a nudge."""
 
     INJECTED = "injected"
@@ -29,7 +29,7 @@ class Delivery(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StopResult:
     """The result of a request to stop."""
 
     confirmed: bool
@@ -50,7 +50,7 @@ class WorkerControl(Protocol):
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
+    ) -> NudgeDelivery:
         """
         Put a message into the worker's context; it is durable on return.
 
@@ -64,7 +64,9 @@ class WorkerControl(Protocol):
         """
         ...
 
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+    async def terminate(
+        self, target: Target, reason: str, *, instruction_id: str, within: float
+    ) -> StopResult:
         """
         Stop the worker: save its state and free what it holds. Takes at most ``within`` seconds.
 

@@ -22,7 +22,7 @@ from queenright.health.recovery.respawner import (
 )
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import BreakerKind, Breakers, CallRefusedError, Permit
+from queenright.runtime.breakers import BreakerKind, BreakerPermit, Breakers, CallRefusedError
 from queenright.runtime.deadline import Sleep, within
 
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class Starter:
             _log.error("the worker of task %s could not be started", recovery.task_id, exc_info=error)
         return NotStarted(redact(str(error)) or type(error).__name__)
 
-    def _admit(self, target: Target) -> Permit | None:
+    def _admit(self, target: Target) -> BreakerPermit | None:
         if self._breakers is None:
             return None
         return self._breakers.get(BreakerKind.RECOVERY, target.agent_id).admit()

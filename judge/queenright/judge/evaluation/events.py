@@ -58,7 +58,7 @@ _NO_ANSWER: Final = re.compile(
 )
 
 
-class Steps:
+class RunSteps:
     """The steps of one run, ready to become events."""
 
     def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:

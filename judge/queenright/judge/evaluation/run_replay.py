@@ -14,7 +14,7 @@ from typing import Any, Final
 from queenright.health.findings import Finding, FindingKind
 from queenright.health.session_replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation.events import Steps, number_of
+from queenright.judge.evaluation.events import RunSteps, number_of
 from queenright.judge.evaluation.recorded import FORMAT, InvalidRunError, read_runs
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
@@ -36,7 +36,7 @@ def events_of(run: Mapping[str, Any]) -> list[TimedEvent]:
             raise InvalidRunError(
                 f"run {run.get('run_id')!r}: step {index} is not an object: {step!r:.80}; {FORMAT}"
             )
-    steps, clock = Steps(recorded), 0.0
+    steps, clock = RunSteps(recorded), 0.0
     events = []
     for index in range(len(steps)):
         clock = steps.time(index, clock)

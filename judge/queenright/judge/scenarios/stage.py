@@ -61,7 +61,7 @@ class StageStuckError(QueenrightError):
 
 
 @dataclass(slots=True)
-class Part:
+class ActorScript:
     """The remaining actions of one actor."""
 
     actor: Actor
@@ -98,7 +98,7 @@ class Stage:
         self._judging = judging or JudgeSettings()
         self._folder = folder
         self._order = itertools.count()
-        self._timers: list[tuple[float, int, Part | None, Actor]] = []
+        self._timers: list[tuple[float, int, ActorScript | None, Actor]] = []
         self._pending: list[AgentEvent] = []
         self._actors: dict[str, Actor] = {}
 
@@ -136,14 +136,14 @@ class Stage:
 
     # -- playing ------------------------------------------------------------------------------------
 
-    def enter(self, actor: Actor, acts: Iterable[Happening]) -> Part:
+    def enter(self, actor: Actor, acts: Iterable[Happening]) -> ActorScript:
         """Start an actor now."""
-        part = Part(actor, iter(acts))
+        part = ActorScript(actor, iter(acts))
         self._actors[actor.agent_id] = actor
         self._at(0.0, part, actor)
         return part
 
-    async def play(self, part: Part) -> None:
+    async def play(self, part: ActorScript) -> None:
         """Let time pass until ``part`` is over; the other actors continue."""
         while not part.over:
             await self._advance(math.inf)
@@ -175,7 +175,7 @@ class Stage:
         await self._publish_pending()
         return True
 
-    def _at(self, seconds: float, part: Part | None, actor: Actor) -> None:
+    def _at(self, seconds: float, part: ActorScript | None, actor: Actor) -> None:
         heapq.heappush(self._timers, (self.time.now + seconds, next(self._order), part, actor))
 
     def _act(self) -> None:

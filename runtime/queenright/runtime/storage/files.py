@@ -279,7 +279,7 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
         os.close(file)
 
 
-class Claim:
+class ExecutionLock:
     """A lock held while an execution runs. The file contains the process id, for error messages."""
 
     def __init__(self, path: Path, file: int) -> None:
@@ -288,7 +288,7 @@ class Claim:
         after_fork_in_child(self._close)
 
     @classmethod
-    def take(cls, path: Path) -> Claim:
+    def take(cls, path: Path) -> ExecutionLock:
         """
         Take the lock on ``path``; the kernel releases it if the process is killed.
 

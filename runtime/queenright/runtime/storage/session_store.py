@@ -21,7 +21,7 @@ from queenright.runtime.events import Clock
 from queenright.runtime.graphs.specs import Identifier
 from queenright.runtime.storage.files import (
     TEMP_SUFFIX,
-    Claim,
+    ExecutionLock,
     FileLockedError,
     SkippedFile,
     UnusableFileError,
@@ -289,7 +289,7 @@ class SessionStore:
         for leftover in trash.iterdir():
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def claim(self, session: Session) -> Claim:
+    def claim(self, session: Session) -> ExecutionLock:
         """
         Become the only writer of a session's graph until the claim is released or the process is killed.
 
@@ -345,9 +345,9 @@ class SessionStore:
             raise SessionNotFoundError(session.id, self._sessions) from error
         return stack
 
-    def _claim_file(self, session: Session, path: Path) -> Claim:
+    def _claim_file(self, session: Session, path: Path) -> ExecutionLock:
         try:
-            return Claim.take(path)
+            return ExecutionLock.take(path)
         except FileLockedError as error:
             raise SessionBusyError(session.id, error.pid) from error
 

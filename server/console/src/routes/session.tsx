@@ -12,7 +12,7 @@ import { Clamped, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/b
 import { NeedsYou } from './attention'
 import { activityOf, stateOf } from './fleet-filters'
 import { Actions } from './session/actions'
-import { OpenWork } from './session/open-work'
+import { NextDetectors, OpenWork } from './session/open-work'
 import { Side } from './session/side'
 import { Timeline } from './session/timeline'
 
@@ -65,6 +65,7 @@ export function SessionPage() {
         <div className="session-columns">
           <div className="stack">
             <OpenWork worker={worker} />
+            <NextDetectors worker={worker} />
             <Timeline key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
           </div>
           <Side worker={worker} />

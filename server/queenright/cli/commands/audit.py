@@ -22,7 +22,7 @@ from queenright.instrumentation.counts import format_count
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from queenright.health.audit import Audit, Signatures
+    from queenright.health.audit import AuditResult, Signatures
     from queenright.health.audit_export import ExportCheck
     from queenright.health.audit_key import PublicKeys
     from queenright.health.store import Store
@@ -199,7 +199,7 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise QueenrightError(f"cannot write {path}: {error.strerror}; name a writable file") from error
 
 
-def _audit_lines(audit: Audit) -> Iterator[str]:
+def _audit_lines(audit: AuditResult) -> Iterator[str]:
     log, archive = audit.log, audit.archive
     if log.ok:
         pruned = f"; {format_count(log.let_go, 'older row')} pruned" if log.let_go else ""
@@ -235,7 +235,7 @@ def _signature_lines(signatures: Signatures) -> Iterator[str]:
             yield f"  and {signatures.fault_count - len(signatures.faults)} more"
 
 
-def _audit_row(audit: Audit) -> dict[str, Any]:
+def _audit_row(audit: AuditResult) -> dict[str, Any]:
     return {
         **asdict(audit.log),
         "ok": audit.ok,

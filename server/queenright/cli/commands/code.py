@@ -22,7 +22,7 @@ def code(
     telemetry: SendTelemetry = True,
 ) -> None:
     """
-    Build agents with an agent: it writes them, runs them here, and fixes them when they fail.
+    Build agents with a coding agent that writes, runs and fixes them here.
 
     A guardian agent handles failed runs: it asks you if you are present, and otherwise fixes them. Code that
     they write and load runs with your rights; only their file tools are limited to the workspace.

@@ -153,7 +153,7 @@ def stop_acting(
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:
-    """Set the emergency stop: no worker is acted on. Detection, judging and notifications continue."""
+    """Set the emergency stop, which freezes all interventions. Detection and notifications continue."""
     if switch is EmergencyStopAction.ON and not reason.strip():
         raise typer.BadParameter("--reason is required to turn the emergency stop on")
     if switch is EmergencyStopAction.STATUS:

@@ -81,7 +81,7 @@ def _job_options(
 @with_options(_job_options)
 def once(options: JobOptions, allow_empty: AllowEmpty = False) -> None:
     """
-    Check all workers once, by their metrics alone, and print the tickets.
+    Check all workers once, from their metrics alone, and print the tickets.
 
     Exit code 0: no tickets; 1: tickets; 2: wrong usage; 3: the check failed, was incomplete, or found no
     workers.

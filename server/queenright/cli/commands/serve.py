@@ -76,7 +76,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="NATS",
-            help="Run as one of several processes, which exchange telemetry by these nats-servers.",
+            help="Run as one process of a cluster, with these NATS servers.",
         ),
     ] = None,
 ) -> None:

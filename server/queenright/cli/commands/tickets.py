@@ -207,7 +207,7 @@ def resolve(
     service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
 ) -> None:
     """
-    Resolve a ticket about a dead worker, abandoned work or repeated failures that you have dealt with.
+    Resolve a ticket about a dead worker, abandoned work or repeated failures.
 
     Every other ticket closes on its own when its worker recovers or ends. Exit code 1 if it is refused.
     """

@@ -19,7 +19,7 @@ FORMATS: Final[Mapping[str, ModuleType]] = {".json": json_text, ".toml": toml_te
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RequiredKey:
     """A key that an object of the document must have."""
 
     path: KeyPath
@@ -63,7 +63,7 @@ class SettingsConflictError(AgentSettingsError):
 
 def add(
     text: str,
-    wanted: Sequence[Member | Item],
+    wanted: Sequence[RequiredKey | Item],
     suffix: str,
     *,
     replace: bool = False,
@@ -86,7 +86,7 @@ def add(
     editor = _Editor(text, suffix)
     conflicts: dict[str, Any] = {}
     for change in wanted:
-        parents = change.path[:-1] if isinstance(change, Member) else change.path
+        parents = change.path[:-1] if isinstance(change, RequiredKey) else change.path
         for end in range(len(parents) + 1):
             is_list = isinstance(change, Item) and end == len(parents)
             editor.ensure_container(parents[:end], list if is_list else dict)

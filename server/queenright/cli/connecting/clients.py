@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from queenright.cli.connecting.changes import Item, Member
+from queenright.cli.connecting.changes import Item, RequiredKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class TelemetryTarget:
         return f"{self.url}/hooks/{client}{query}"
 
 
-WantedSettings = Mapping[str, Sequence[Member | Item]]
+WantedSettings = Mapping[str, Sequence[RequiredKey | Item]]
 """The settings of a client, by file name."""
 
 
@@ -112,8 +112,12 @@ def _claude_code(target: TelemetryTarget) -> WantedSettings:
     attributes = target.resource_attributes()
     return {
         "settings.json": [
-            *(Member(("env", key), value) for key, value in environment.items()),
-            *([Member(("env", "OTEL_RESOURCE_ATTRIBUTES"), attributes, is_list=True)] if attributes else []),
+            *(RequiredKey(("env", key), value) for key, value in environment.items()),
+            *(
+                [RequiredKey(("env", "OTEL_RESOURCE_ATTRIBUTES"), attributes, is_list=True)]
+                if attributes
+                else []
+            ),
             Item(("hooks", "SessionStart"), {"hooks": [start]}),
             *(
                 Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION else hook]})
@@ -130,7 +134,7 @@ def _codex(target: TelemetryTarget) -> WantedSettings:
     hook = {"type": "command", "command": target.hook_command("codex"), "timeout": 1}
     permission_hook = target.permission_hook("codex")
     return {
-        "config.toml": [Member(("otel", "exporter"), {"otlp-http": exporter})],
+        "config.toml": [RequiredKey(("otel", "exporter"), {"otlp-http": exporter})],
         "hooks.json": [
             Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION else hook]})
             for name in _CODEX_HOOKS
@@ -149,7 +153,7 @@ def _gemini(target: TelemetryTarget) -> WantedSettings:
     }
     return {
         "settings.json": [
-            *(Member(("telemetry", key), value) for key, value in telemetry.items()),
+            *(RequiredKey(("telemetry", key), value) for key, value in telemetry.items()),
             *(Item(("hooks", name), {"hooks": [hook]}) for name in _GEMINI_HOOKS),
         ]
     }

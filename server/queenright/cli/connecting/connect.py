@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from queenright.api import Telemetry
-from queenright.cli.connecting.changes import FORMATS, Item, Member, SettingsConflictError, add
+from queenright.cli.connecting.changes import FORMATS, Item, RequiredKey, SettingsConflictError, add
 from queenright.cli.connecting.clients import CLIENTS, CodingAgent, TelemetryTarget
 from queenright.cli.connecting.errors import AgentSettingsError
 from queenright.cli.connecting.files import FileUpdate, RecordStore, plan_connect, plan_disconnect, write
@@ -206,7 +206,7 @@ def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
 
 def _files(
     client: CodingAgent, scope: Scope, target: TelemetryTarget
-) -> list[tuple[Path, Sequence[Member | Item]]]:
+) -> list[tuple[Path, Sequence[RequiredKey | Item]]]:
     if scope is Scope.PROJECT and not client.has_project_scope:
         raise UsageError(f"{client.title} ignores telemetry settings of a project; use --scope user")
     if target.permission_seconds and not client.has_permission_hook:

@@ -18,7 +18,7 @@ from typing import Any
 from queenright.cli.connecting.changes import (
     FORMATS,
     Item,
-    Member,
+    RequiredKey,
     SettingsChange,
     SettingsConflictError,
     add,
@@ -126,7 +126,7 @@ class RecordStore:
 
 
 def plan_connect(
-    path: Path, wanted: Sequence[Member | Item], records: RecordStore, *, replace: bool = False
+    path: Path, wanted: Sequence[RequiredKey | Item], records: RecordStore, *, replace: bool = False
 ) -> FileUpdate:
     """
     Return the update that adds the wanted settings to a file.

@@ -16,7 +16,7 @@ from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
 from queenright.alerting.export.extra_files import texts_in
-from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
+from queenright.alerting.export.kubernetes import Placement, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import render
@@ -46,7 +46,7 @@ class ExportTarget:
 
 def export(selection: RuleSelection, format_: str, output: Path, target: ExportTarget) -> int:
     """Write the rules; return the exit code. Writes nothing if promtool rejects them."""
-    place = Place(namespace=target.namespace, labels=_parse_labels(target.labels))
+    place = Placement(namespace=target.namespace, labels=_parse_labels(target.labels))
     deadman = _deadman(target.deadman_url)
     if format_ == "kubernetes" and str(output) == _STDOUT:
         raise UsageError("--format kubernetes writes a folder, not standard output; name a folder with -o.")
@@ -68,7 +68,7 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
 
 
 def _export_rules(
-    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Placement
 ) -> int:
     """Write the rules: rule files, or one object for the Prometheus operator."""
     groups = selection.groups(settings)
@@ -85,7 +85,7 @@ def _export_rules(
 
 
 def _export_full(
-    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place, deadman: str
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Placement, deadman: str
 ) -> int:
     """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
     extras = Extras(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from importlib.metadata import version
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright import api
 from queenright.health.cluster_lease import (
+    LEASE_SECONDS,
     RENEWAL_SECONDS,
     ClusterLease,
     LeaseError,
@@ -80,6 +82,8 @@ class ClusterMember:
         self._view: View | None = None
         self._fault: str | None = "the database was not asked yet"
         self._token: str | None = None
+        self._deaf_since: float | None = None
+        """Since when another process reaches NATS, and this one does not."""
         self._stopping = asyncio.Event()
         self._lost = asyncio.Event()
         self._vacant = asyncio.Event()
@@ -155,7 +159,7 @@ class ClusterMember:
     async def _look(self) -> None:
         self._metrics.is_stream_available = self._stream.is_accepting
         try:
-            view = await self._lease.look()
+            view = await self._lease.look(can_publish=self._stream.is_available)
             may_evict = view.has_expired and not view.is_vacant and self._token is None
             if may_evict and await self._lease.evict_expired_owner():
                 _log.warning("the owner has not renewed its lease in time; its session was ended")
@@ -167,8 +171,19 @@ class ClusterMember:
         self.front.owner = None if owner is None or owner.member_id == self.member.member_id else owner
         self._view = view
         self._metrics.members = len(view.members)
-        if view.is_vacant and self._token is None:
-            self._vacant.set()
+        others_can_watch = any(
+            seen.can_watch for seen in view.members if seen.member.member_id != self.member.member_id
+        )
+        if self._stream.is_available or not others_can_watch:
+            self._deaf_since = None
+        elif self._deaf_since is None:
+            self._deaf_since = time.monotonic()
+        if self._token is None:
+            if view.is_vacant and self._deaf_since is None:
+                self._vacant.set()
+        elif self._deaf_since is not None and time.monotonic() - self._deaf_since > LEASE_SECONDS:
+            _log.error("NATS cannot be reached from here, only from other processes; one of them takes over")
+            self._lost.set()
 
     def _note_fault(self, fault: str | None) -> None:
         if fault != self._fault and fault is not None:

@@ -37,7 +37,7 @@ _VISIBLE_OUTCOMES: Final = frozenset(
 """Outcomes that have or will have an effect on the worker."""
 
 
-class BreakerStatus(Protocol):
+class BreakerSeries(Protocol):
     """The state of a circuit breaker, for its series."""
 
     @property
@@ -76,7 +76,7 @@ class InterventionMetrics:
     def __init__(
         self,
         registry: CollectorRegistry,
-        breakers: Callable[[], Iterable[BreakerStatus]],
+        breakers: Callable[[], Iterable[BreakerSeries]],
         limited: Limited,
         left_out: Gauge,
         *,
@@ -153,7 +153,7 @@ class _BreakerCollector(Collector):
     """Gauges read from the live breakers, so that a removed breaker has no series."""
 
     def __init__(
-        self, metrics: InterventionMetrics, breakers: Callable[[], Iterable[BreakerStatus]], left_out: Gauge
+        self, metrics: InterventionMetrics, breakers: Callable[[], Iterable[BreakerSeries]], left_out: Gauge
     ) -> None:
         self._metrics, self._breakers, self._left_out = metrics, breakers, left_out
 

@@ -28,7 +28,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.metrics.families import counter, gauge_family, histogram
-from queenright.server.metrics.interventions import BreakerStatus, InterventionMetrics
+from queenright.server.metrics.interventions import BreakerSeries, InterventionMetrics
 
 # `_created` series double the page, and no rule or dashboard reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -58,7 +58,7 @@ class ServiceMetrics:
         workers: Callable[[], Iterable[WorkerHealth]],
         *,
         paged: Callable[[], Collection[str]] = frozenset,
-        breakers: Callable[[], Iterable[BreakerStatus]] = tuple,
+        breakers: Callable[[], Iterable[BreakerSeries]] = tuple,
         recovering: Callable[[], Sized] = tuple,
     ) -> None:
         self.registry = registry

@@ -13,7 +13,7 @@ from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState
 from queenright.health.interventions.approvals import ApprovalChange, Approvals
-from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
@@ -91,7 +91,7 @@ class Remediation:
         self._respawn_webhook = _open_respawn_webhook(settings, store, RuntimeRespawner(runtime))
         self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
         self.storm = StormWatch(health.intervention.storm, ids=new_id)
-        self.instructions = Instructions(store, clock=clock, withheld=self._reason_to_withhold)
+        self.instructions = InstructionMailbox(store, clock=clock, withheld=self._reason_to_withhold)
         self.recovery = RecoveryService(
             store,
             settings=health,

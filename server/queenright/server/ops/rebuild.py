@@ -124,7 +124,7 @@ class Rebuilt:
     logged_health: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
 
 
-class Timeline:
+class ArrivalBounds:
     """
     Upper bounds of each row's arrival: never later than the known time of a later row.
 
@@ -217,7 +217,7 @@ def rebuild(
         alive_until = min(now, max(alive_until, max((time for _, time in moments), default=0.0)))
     end = now if alive_until is None else min(now, alive_until + _SLACK_SECONDS)
     known_times, gaps = _locate_notes(conn, notes)
-    timeline = Timeline([*moments, *known_times], gaps, end)
+    timeline = ArrivalBounds([*moments, *known_times], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
     stopped, terminated_runs = _read_terminated(conn)

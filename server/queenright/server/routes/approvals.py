@@ -11,7 +11,7 @@ from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import ApprovalsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import By, Open, Seen, Text
+from queenright.server.routes.params import By, Open, SeenWorker, Text
 from queenright.server.routes.preconditions import require_seen
 from queenright.server.routes.short_ids import complete_id
 from queenright.server.service import Service
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/approvals", tags=["interventions"])
 ApprovalId = Annotated[str, Path(description="The request's id, or any unique beginning of it.")]
 
 
-class ApprovalDecision(Seen):
+class ApprovalDecision(SeenWorker):
     """The decision's author and reason."""
 
     by: By = "operator"
@@ -66,7 +66,7 @@ async def deny_termination(
     return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=decision.reason))
 
 
-def _complete_and_check(service: Service, seen: Seen, prefix: str) -> str:
+def _complete_and_check(service: Service, seen: SeenWorker, prefix: str) -> str:
     """Return the whole id of a request, if the caller has seen its worker as it is."""
     pending = {approval.approval_id: approval for approval in service.approvals.pending()}
     agents = {id_: approval.agent_id for id_, approval in pending.items()}

@@ -26,20 +26,20 @@ SessionField = Annotated[str, Field(max_length=256, description="The worker's se
 TicketId = Annotated[str, Path(description="The ticket's id.")]
 
 
-class Question(Body):
+class QuestionRequest(Body):
     """An operator's question."""
 
     message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_LENGTH, pattern=r"\S")]
     by: By = "operator"
 
 
-class SessionQuestion(Question):
+class SessionQuestion(QuestionRequest):
     """An operator's question about a session."""
 
     session_id: SessionField
 
 
-class Message(Question):
+class MessageRequest(QuestionRequest):
     """An operator's message."""
 
     act: Annotated[
@@ -54,7 +54,7 @@ class Message(Question):
 
 @router.post("/tickets/{ticket_id}/chat", **operation(errors=(404,)))
 async def chat_about_ticket(
-    request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: MessageRequest
 ) -> api.ChatMessage:
     """Ask the queen about a ticket, and wait for her answer. It is stored even if the client disconnects."""
     answer = await service.judging.chat.ask(

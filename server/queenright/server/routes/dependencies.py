@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.monitoring_service import HealthMonitoringService
 from queenright.health.store import Store
@@ -45,7 +45,7 @@ async def get_permissions(service: ServiceDep) -> Permissions:
     return service.permissions
 
 
-async def get_instructions(service: ServiceDep) -> Instructions:
+async def get_instructions(service: ServiceDep) -> InstructionMailbox:
     """Return the instructions that workers fetch."""
     return service.instructions
 
@@ -54,4 +54,4 @@ HealthDep = Annotated[HealthMonitoringService, Depends(get_health)]
 StoreDep = Annotated[Store, Depends(get_store)]
 ApprovalsDep = Annotated[Approvals, Depends(get_approvals)]
 PermissionsDep = Annotated[Permissions, Depends(get_permissions)]
-InstructionsDep = Annotated[Instructions, Depends(get_instructions)]
+InstructionsDep = Annotated[InstructionMailbox, Depends(get_instructions)]

@@ -27,7 +27,7 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId
 from queenright.server.service import Service
 from queenright.server.stream.feed import Feed, Reader, id_line, reset_block
-from queenright.server.stream.lines import EventFilter
+from queenright.server.stream.lines import StreamFilter
 
 DEFAULT_TYPES: Final = frozenset(
     {
@@ -175,7 +175,7 @@ class EventStream(Response):
     def __init__(
         self,
         feed: Feed,
-        wanted: EventFilter,
+        wanted: StreamFilter,
         *,
         after: Place | None = None,
         unknown: str | None = None,
@@ -317,7 +317,7 @@ async def _open_stream(
     last: str | None,
 ) -> EventStream:
     name = None if agent is None else clean_name(agent)
-    wanted = EventFilter(types, name, None if name is None else service.agents.companions)
+    wanted = StreamFilter(types, name, None if name is None else service.agents.companions)
     shares: Shares = request.state.stream_shares
     caller = caller_of(request)
     if service.feed.readers >= shares.most:

@@ -14,14 +14,14 @@ from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, Seen, Text
+from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, SeenWorker, Text
 from queenright.server.routes.preconditions import require_seen
 from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
 
-class Nudge(Seen):
+class NudgeRequest(SeenWorker):
     """A message to a worker: by default to its newest session."""
 
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
@@ -29,14 +29,14 @@ class Nudge(Seen):
     by: By = "operator"
 
 
-class WorkerRequest(Seen):
+class WorkerRequest(SeenWorker):
     """A reason, and a session: by default the newest one."""
 
     reason: Reason
     by: By = "operator"
 
 
-class EscalationDecision(Seen):
+class EscalationDecisionRequest(SeenWorker):
     """The answer to an escalation."""
 
     decision: Decision
@@ -45,7 +45,7 @@ class EscalationDecision(Seen):
     more_time_seconds: Annotated[float | None, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)] = None
 
 
-class EmergencyStop(Body):
+class EmergencyStopRequest(Body):
     """Whether interventions are frozen, and why."""
 
     on: bool
@@ -55,10 +55,10 @@ class EmergencyStop(Body):
 
 @router.post("/agents/{agent_id:agent}/nudge", **operation(status=202, errors=(404, 409)))
 async def nudge_agent(
-    request: Request, health: HealthDep, agent_id: AgentId, body: Nudge | None = None
+    request: Request, health: HealthDep, agent_id: AgentId, body: NudgeRequest | None = None
 ) -> api.NudgeResult:
     """Send a message into a worker's context."""
-    nudge = body or Nudge()
+    nudge = body or NudgeRequest()
     intervention = await health.send_nudge(
         agent_id,
         nudge.message,
@@ -144,7 +144,7 @@ async def decide_escalation(
     request: Request,
     service: ServiceDep,
     escalation_id: Annotated[str, Path(description="The escalation's id, or any unique beginning of it.")],
-    body: EscalationDecision,
+    body: EscalationDecisionRequest,
 ) -> api.Escalation:
     """Decide an escalation: more time, a hand-off, or termination."""
     pending = service.interventions.ledger.pending
@@ -170,7 +170,9 @@ async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
 
 
 @router.put("/emergency-stop")
-async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
+async def set_emergency_stop(
+    request: Request, health: HealthDep, body: EmergencyStopRequest
+) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
     by = audit_name(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

@@ -92,7 +92,7 @@ Incarnation = Annotated[
 ]
 
 
-class Seen(Body):
+class SeenWorker(Body):
     """The worker as the caller saw it: the action is refused if another has taken its place."""
 
     session_id: Annotated[

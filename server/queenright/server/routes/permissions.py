@@ -13,14 +13,14 @@ from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentQuery, By, Seen, Text
+from queenright.server.routes.params import AgentQuery, By, SeenWorker, Text
 from queenright.server.routes.preconditions import require_seen
 from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
 
-class PermissionAnswer(Seen):
+class PermissionAnswerRequest(SeenWorker):
     """The answer to a permission request."""
 
     decision: PermissionDecision
@@ -54,7 +54,7 @@ async def answer_permission(
     request: Request,
     service: ServiceDep,
     request_id: Annotated[str, Path(description="The request's id, or any unique beginning of it.")],
-    body: PermissionAnswer,
+    body: PermissionAnswerRequest,
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
     agents = {known.request_id: known.agent_id for known in service.permissions.open_requests()}

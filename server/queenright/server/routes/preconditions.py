@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import HTTPException
 
 from queenright.health.interventions.target import Target
-from queenright.server.routes.params import Seen
+from queenright.server.routes.params import SeenWorker
 from queenright.server.service import Service
 
 
-def require_seen(service: Service, seen: Seen, target: Target) -> None:
+def require_seen(service: Service, seen: SeenWorker, target: Target) -> None:
     """
     Refuse an action if the session or the process has changed since the caller looked.
 
@@ -41,10 +41,10 @@ def require_seen_run(
     """Refuse an action on a run of a loaded agent as ``require_seen`` does."""
     worker = service.monitor.get(agent_id, session_id)
     if worker is not None:
-        require_seen(service, Seen(incarnation_id=incarnation_id), Target.of(worker.vitals))
+        require_seen(service, SeenWorker(incarnation_id=incarnation_id), Target.of(worker.vitals))
 
 
-async def require_seen_ticket(service: Service, seen: Seen, ticket_id: str) -> None:
+async def require_seen_ticket(service: Service, seen: SeenWorker, ticket_id: str) -> None:
     """Refuse an action on a ticket as ``require_seen`` does; an unknown ticket is left to the action."""
     if seen.session_id is None and seen.incarnation_id is None:
         return

@@ -13,13 +13,13 @@ from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import By, Seen
+from queenright.server.routes.params import By, SeenWorker
 from queenright.server.routes.preconditions import require_seen
 
 router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
 
-class Recover(Seen):
+class Recover(SeenWorker):
     """The task to recover, and its worker as the caller saw it."""
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]

@@ -13,7 +13,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.params import By, Reason, Seen
+from queenright.server.routes.params import By, Reason, SeenWorker
 from queenright.server.routes.preconditions import require_seen_ticket
 from queenright.server.routes.short_ids import complete_id
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api/silences", tags=["silences"])
 _MAX_SECONDS = 30 * 86_400
 
 
-class CreateSilence(Seen):
+class CreateSilence(SeenWorker):
     """The ticket to silence, for how long, and why."""
 
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]

@@ -18,7 +18,7 @@ from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, Seen
+from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker
 from queenright.server.routes.preconditions import require_seen_ticket
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
@@ -33,7 +33,7 @@ TicketId = Annotated[str, Path(description="The ticket's id.")]
 _LATEST = 253_402_300_799.0
 
 
-class TicketRequest(Seen):
+class TicketRequest(SeenWorker):
     """Who acts on the ticket."""
 
     by: By = "operator"

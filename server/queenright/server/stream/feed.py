@@ -25,9 +25,9 @@ from queenright.health.store import Store
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import TRANSIENT, AgentEvent
 from queenright.server.stream.lines import (
-    EventFilter,
     LogLine,
     LogSlice,
+    StreamFilter,
     format_event,
     read_log_slice,
     select_lines,
@@ -94,7 +94,7 @@ class Feed:
         self._readers: set[Reader] = set()
         self._logged: set[str] = set()
         """Ids of text deltas that are in the log, until the bus delivers them as well."""
-        self._slices: dict[tuple[EventFilter, int], LogSlice] = {}
+        self._slices: dict[tuple[StreamFilter, int], LogSlice] = {}
         """Cache since the last wakeup: readers at the same position share a slice."""
         self._wakeup: asyncio.TimerHandle | None = None
         self._woke_at = float("-inf")
@@ -186,7 +186,7 @@ class Feed:
         """
         return await self._store.read(lambda conn: find_place(conn, event_id))
 
-    def open(self, event_filter: EventFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
+    def open(self, event_filter: StreamFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
         """
         Open a reader. The caller has to ``close`` it.
 
@@ -278,7 +278,7 @@ class Feed:
 
     # -- reading --------------------------------------------------------------------------------
 
-    async def read_next(self, event_filter: EventFilter, after: int, limit: int) -> LogSlice:
+    async def read_next(self, event_filter: StreamFilter, after: int, limit: int) -> LogSlice:
         """
         Return the next slice for a reader at ``after``, which is before `released_seq`. It may be empty.
 
@@ -306,7 +306,7 @@ class Reader:
     to a function that disconnects the client.
     """
 
-    def __init__(self, feed: Feed, event_filter: EventFilter, after: Place, *, capacity: int) -> None:
+    def __init__(self, feed: Feed, event_filter: StreamFilter, after: Place, *, capacity: int) -> None:
         self._feed = feed
         self.event_filter = event_filter
         self.place = after.seq

@@ -18,7 +18,7 @@ _SLICE_ROWS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class EventFilter:
+class StreamFilter:
     """Selects events; None matches all."""
 
     types: frozenset[EventType] | None = None
@@ -76,7 +76,7 @@ class LogSlice:
         return b"".join(text for _, text in self.parts)
 
 
-def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int, limit: int) -> LogSlice:
+def select_lines(lines: Iterable[LogLine], event_filter: StreamFilter, after: int, limit: int) -> LogSlice:
     """Select the matching events of ``lines``, which start after ``after``; about ``limit`` bytes."""
     batch = LogSlice(after)
     for line in lines:
@@ -89,7 +89,7 @@ def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int
 
 
 def read_log_slice(
-    conn: Connection, event_filter: EventFilter, after: int, through: int, limit: int
+    conn: Connection, event_filter: StreamFilter, after: int, through: int, limit: int
 ) -> LogSlice:
     """Read the matching events of a part of the log: about ``limit`` bytes, and a limited number."""
     begins = log_begins(conn)

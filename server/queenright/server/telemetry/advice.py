@@ -8,7 +8,7 @@ from typing import Final
 from queenright.instrumentation.counts import format_count
 from queenright.server.telemetry.dialects import CLIENT_NAMES
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
-from queenright.server.telemetry.sources import OTHER, Part, Source
+from queenright.server.telemetry.sources import OTHER, Source, SourceData
 from queenright.server.telemetry.unusable import REMEDIES, Unused
 
 _GENAI_CONTENT: Final = (
@@ -65,32 +65,32 @@ def advice_for(source: Source) -> list[Advice]:
             )
         return advice
     parts = source.parts
-    if Part.NAME not in parts or source.service == UNKNOWN_SERVICE:
+    if SourceData.NAME not in parts or source.service == UNKNOWN_SERVICE:
         advice.append(
             Advice("the agent has no name", "set OTEL_SERVICE_NAME, or gen_ai.agent.name on its spans")
         )
-    if Part.MODEL_CALLS in parts and Part.TOKENS not in parts:
+    if SourceData.MODEL_CALLS in parts and SourceData.TOKENS not in parts:
         advice.append(
             Advice(
                 "model calls have no token counts",
                 "set gen_ai.usage.input_tokens and gen_ai.usage.output_tokens on their spans",
             )
         )
-    if Part.TOOL_CALLS in parts and Part.CONTENT not in parts:
+    if SourceData.TOOL_CALLS in parts and SourceData.CONTENT not in parts:
         advice.append(
             Advice(
                 "tool calls have no arguments, so repeated calls are not detected",
                 _CONTENT.get(source.dialect, _GENAI_CONTENT),
             )
         )
-    if Part.SESSION not in parts:
+    if SourceData.SESSION not in parts:
         advice.append(
             Advice(
                 "no session id is set, so each trace is a separate run",
                 "set gen_ai.conversation.id on the agent's spans",
             )
         )
-    if Part.OPEN_WORK not in parts:
+    if SourceData.OPEN_WORK not in parts:
         advice.append(
             Advice(
                 "starts of work are not reported, so a hanging call is detected late or not at all",
@@ -106,13 +106,13 @@ def _advise_client(source: Source) -> list[Advice]:
     parts = source.parts
     if not source.used:
         return [Advice("none of its records describe agent work", reconnect)] if source.unused else []
-    if Part.MODEL_CALLS not in parts:
+    if SourceData.MODEL_CALLS not in parts:
         return [
             Advice(
                 "no model calls are reported, so there are no steps and tokens; they come from its log",
                 reconnect,
             )
         ]
-    if Part.TOOL_CALLS in parts and Part.CONTENT not in parts:
+    if SourceData.TOOL_CALLS in parts and SourceData.CONTENT not in parts:
         return [Advice("tool calls have no arguments, so repeated calls are not detected", reconnect)]
     return []

@@ -21,7 +21,7 @@ from queenright.server.telemetry.client_sessions import SessionCache
 from queenright.server.telemetry.dialects import COST_REPORTING_CLIENTS
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.held import HeldRuns, LostSpans
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.loose_runs import LooseRuns
 from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
@@ -31,9 +31,9 @@ from queenright.server.telemetry.process import origin_of
 from queenright.server.telemetry.runs import (
     MAX_TRACES,
     EndedCall,
-    Run,
     Trace,
-    Traces,
+    TraceCache,
+    TracedRun,
     candidate_name,
     restored_name,
 )
@@ -41,17 +41,17 @@ from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 
 _START_EVENTS: Final = {
-    Kind.AGENT: EventType.EXECUTION_STARTED,
-    Kind.STEP: EventType.STEP_STARTED,
-    Kind.LLM: EventType.LLM_CALL_STARTED,
-    Kind.TOOL: EventType.TOOL_CALL_STARTED,
-    Kind.TEXT: EventType.LLM_TEXT_DELTA,
-    Kind.HEARTBEAT: EventType.AGENT_HEARTBEAT,
-    Kind.WAIT: EventType.WORKER_WAITING,
-    Kind.CHECKPOINT: EventType.CHECKPOINT_SAVED,
-    Kind.OUTPUT: EventType.OUTPUT_REPORTED,
-    Kind.RESOURCE: EventType.RESOURCE_REPORTED,
-    Kind.BREAKER: EventType.BREAKER_REPORTED,
+    ObservationKind.AGENT: EventType.EXECUTION_STARTED,
+    ObservationKind.STEP: EventType.STEP_STARTED,
+    ObservationKind.LLM: EventType.LLM_CALL_STARTED,
+    ObservationKind.TOOL: EventType.TOOL_CALL_STARTED,
+    ObservationKind.TEXT: EventType.LLM_TEXT_DELTA,
+    ObservationKind.HEARTBEAT: EventType.AGENT_HEARTBEAT,
+    ObservationKind.WAIT: EventType.WORKER_WAITING,
+    ObservationKind.CHECKPOINT: EventType.CHECKPOINT_SAVED,
+    ObservationKind.OUTPUT: EventType.OUTPUT_REPORTED,
+    ObservationKind.RESOURCE: EventType.RESOURCE_REPORTED,
+    ObservationKind.BREAKER: EventType.BREAKER_REPORTED,
 }
 """The event for work that started, or for something that has no duration."""
 
@@ -85,7 +85,7 @@ class Assembler:
 
     def __init__(self, max_traces: int = MAX_TRACES, prices: Prices | None = None) -> None:
         self.prices = prices or {}
-        self.traces = Traces(max_traces)
+        self.traces = TraceCache(max_traces)
         self.sessions = SessionCache()
         self.duplicates = Duplicates()
         self.lost_spans = LostSpans()
@@ -145,7 +145,7 @@ class _Assembly:
         self._now = now
         self._by_span: dict[bytes, Observation] | None = None
         self._by_trace: dict[tuple[bytes, str], list[Observation]] | None = None
-        self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
+        self._own_runs: dict[tuple[bytes, str, str, str], TracedRun] = {}
         self._named: set[tuple[int, bytes]] = set()
         """Runs and traces whose names were already compared with the rest of the batch."""
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
@@ -161,7 +161,7 @@ class _Assembly:
                 self._batch.on_undo(partial(self._pending_ends.hold, run, observation, self._now))
                 self._end_run(run, observation)
 
-    def add(self, observation: Observation) -> Run | None:
+    def add(self, observation: Observation) -> TracedRun | None:
         """Process one observation; return its run, or None if the observation is not used."""
         batch = self._batch
         if observation.kind is None:
@@ -201,12 +201,12 @@ class _Assembly:
             if not self._is_new_work(run, observation):
                 batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
                 batch.identities.add(observation.identity)
-                if observation.kind is Kind.LLM:
+                if observation.kind is ObservationKind.LLM:
                     self._collect_message_calls(run, observation)  # the other library may have no messages
                 return None
             self._begin_run(run, observation)
             run.last_at = max(run.last_at, observation.end or observation.start)
-        elif observation.kind is Kind.AGENT and not observation.is_own:
+        elif observation.kind is ObservationKind.AGENT and not observation.is_own:
             # An agent of another framework inside one of ours is part of its work.
             batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
             return None
@@ -214,7 +214,7 @@ class _Assembly:
         batch.accepted += 1
         if observation.end:
             _END_HANDLERS[observation.kind](self, run, observation)
-        elif run.is_own or observation.kind is not Kind.AGENT:
+        elif run.is_own or observation.kind is not ObservationKind.AGENT:
             self._emit(
                 _START_EVENTS[observation.kind], run, observation, observation.data, at=observation.start
             )
@@ -240,7 +240,7 @@ class _Assembly:
 
     # -- runs and names -------------------------------------------------------------------------
 
-    def _find_foreign_run(self, observation: Observation) -> Run:
+    def _find_foreign_run(self, observation: Observation) -> TracedRun:
         trace = self._traces.get(observation.trace_id, observation.process)
         run = trace.find(observation)
         if run is None:
@@ -250,15 +250,15 @@ class _Assembly:
         trace.note(observation, run)
         return run
 
-    def _create_run(self, observation: Observation, trace: Trace) -> Run:
+    def _create_run(self, observation: Observation, trace: Trace) -> TracedRun:
         """Create the run of an unknown trace or session."""
         root = self._traces.pop_root(observation)
         outer = self._find_outermost(observation)
-        is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
+        is_loose = not outer.parent_id and outer.kind in (ObservationKind.LLM, ObservationKind.TOOL)
         run = self._loose_runs.find(outer, _to_call(outer)) if is_loose else None
         if run is None:
             session, incarnation = observation.session or trace.id, observation.process.incarnation_id
-            run = Run("", session, incarnation, has_own_session=bool(observation.session))
+            run = TracedRun("", session, incarnation, has_own_session=bool(observation.session))
             if (restored := self._traces.pop_restored_name(incarnation, session)) is not None:
                 run.agent_id, run.session_id = restored
                 run.first_name, run.name = run.agent_id, restored_name(run.agent_id, observation.process)
@@ -282,7 +282,7 @@ class _Assembly:
             observation = outer
         return observation
 
-    def _update_name(self, run: Run, trace: Trace, observation: Observation) -> None:
+    def _update_name(self, run: TracedRun, trace: Trace, observation: Observation) -> None:
         """Give a run and its session the best names known so far."""
         key = id(run), observation.trace_id
         if key in self._named:
@@ -311,7 +311,7 @@ class _Assembly:
 
     def _rename(
         self,
-        run: Run,
+        run: TracedRun,
         observation: Observation,
         agent: str,
         session: str,
@@ -337,7 +337,7 @@ class _Assembly:
                 self._by_trace.setdefault(key, []).append(each)
         return self._by_trace.get((observation.trace_id, observation.process.incarnation_id), ())
 
-    def _find_own_run(self, observation: Observation) -> Run:
+    def _find_own_run(self, observation: Observation) -> TracedRun:
         incarnation = observation.incarnation or observation.process.incarnation_id
         key = (observation.trace_id, observation.agent, observation.session, incarnation)
         run = self._own_runs.get(key)
@@ -347,11 +347,11 @@ class _Assembly:
                 trace = self._traces.get(observation.trace_id, observation.process)
                 run = trace.own_run(observation.agent, observation.session, incarnation)
             else:
-                run = Run(observation.agent, observation.session, incarnation, is_own=True)
+                run = TracedRun(observation.agent, observation.session, incarnation, is_own=True)
             self._own_runs[key] = run
         return run
 
-    def _is_new_work(self, run: Run, observation: Observation) -> bool:
+    def _is_new_work(self, run: TracedRun, observation: Observation) -> bool:
         """
         Return whether work of another framework was not counted before, and record its id.
 
@@ -360,10 +360,10 @@ class _Assembly:
         """
         if not observation.end and not run.open and run.ended_at and observation.start <= run.ended_at:
             return False
-        if observation.kind is Kind.AGENT:
+        if observation.kind is ObservationKind.AGENT:
             return True
         what = _work_key(observation)
-        run.has_tools |= observation.kind is Kind.TOOL
+        run.has_tools |= observation.kind is ObservationKind.TOOL
         around = run.open_work.get(observation.parent_id)
         is_inside = around is not None and around.what == what
         if not observation.end:
@@ -374,7 +374,9 @@ class _Assembly:
             run.add_open_work(observation.span_id, what, call_id, observation.library)
             if elsewhere is not None:
                 return False
-        elif observation.kind is Kind.TOOL and run.is_reported(str(observation.data.get("call_id", ""))):
+        elif observation.kind is ObservationKind.TOOL and run.is_reported(
+            str(observation.data.get("call_id", ""))
+        ):
             return False
         elif self._traces.get(observation.trace_id, observation.process).is_wrapper(
             observation.span_id, observation.parent_id, what
@@ -382,7 +384,7 @@ class _Assembly:
             run.open_work.pop(observation.span_id, None)
             return False
         open_work = run.open_work.get(observation.span_id) or (around if is_inside else None)
-        if open_work is not None and observation.kind is Kind.TOOL:
+        if open_work is not None and observation.kind is ObservationKind.TOOL:
             observation.data["call_id"] = open_work.call_id
         if observation.end:
             run.open_work.pop(observation.span_id, None)
@@ -390,7 +392,7 @@ class _Assembly:
 
     # -- starts and ends ------------------------------------------------------------------------
 
-    def _begin_run(self, run: Run, observation: Observation) -> None:
+    def _begin_run(self, run: TracedRun, observation: Observation) -> None:
         """Start a run of another framework when its first record arrives."""
         spread = CLOCK_TOLERANCE_NS if observation.start <= run.ended_at else 0
         if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
@@ -422,7 +424,7 @@ class _Assembly:
             elif run.began_at <= observation.end:  # else it created the agent, before the run
                 self._end_run(run, observation)
 
-    def _hold_end(self, run: Run, observation: Observation) -> None:
+    def _hold_end(self, run: TracedRun, observation: Observation) -> None:
         """End a run unless more of it arrives."""
         pending = self._pending_ends.get(run)
         self._pending_ends.hold(
@@ -432,7 +434,11 @@ class _Assembly:
         )
 
     def _end_run(
-        self, run: Run, observation: Observation, at: int | None = None, failure: dict[str, Any] | None = None
+        self,
+        run: TracedRun,
+        observation: Observation,
+        at: int | None = None,
+        failure: dict[str, Any] | None = None,
     ) -> None:
         at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
@@ -448,7 +454,7 @@ class _Assembly:
             kind = EventType.EXECUTION_PAUSED
         self._emit(kind, run, observation, failure, at=at)
 
-    def _correct_end(self, run: Run, observation: Observation) -> None:
+    def _correct_end(self, run: TracedRun, observation: Observation) -> None:
         """Emit a corrected end if records that arrived after the end change the outcome."""
         failure = run.own_failure or run.failure
         if bool(failure) != run.has_failed:
@@ -458,7 +464,7 @@ class _Assembly:
 
     # -- work -----------------------------------------------------------------------------------
 
-    def _end_agent(self, run: Run, observation: Observation) -> None:
+    def _end_agent(self, run: TracedRun, observation: Observation) -> None:
         if run.is_own:
             self._end_run(run, observation)
             return
@@ -469,11 +475,11 @@ class _Assembly:
             # An agent inside another agent or a workflow: the outer one may continue.
             self._hold_end(run, observation)
 
-    def _end_step(self, run: Run, observation: Observation) -> None:
+    def _end_step(self, run: TracedRun, observation: Observation) -> None:
         self._emit(EventType.STEP_COMPLETED, run, observation, observation.data)
         run.end_step()
 
-    def _end_llm_call(self, run: Run, observation: Observation) -> None:
+    def _end_llm_call(self, run: TracedRun, observation: Observation) -> None:
         if not run.is_own:
             self._collect_message_calls(run, observation)
         run.end_step()
@@ -489,7 +495,7 @@ class _Assembly:
             self._emit(EventType.STEP_COMPLETED, run, observation, step)
             self._await_answer(run, observation)
 
-    def _await_answer(self, run: Run, observation: Observation) -> None:
+    def _await_answer(self, run: TracedRun, observation: Observation) -> None:
         """Emit the wait for the user if a model turn asks a question; the next work of the run ends it."""
         if observation.end < run.outcome_at or not names_question_tool(observation.response_messages):
             return
@@ -498,7 +504,7 @@ class _Assembly:
             data = {"reason": WaitingReason.USER_INPUT.value, "question": format_question(question)}
             self._emit(EventType.WORKER_WAITING, run, observation, data)
 
-    def _collect_message_calls(self, run: Run, observation: Observation) -> None:
+    def _collect_message_calls(self, run: TracedRun, observation: Observation) -> None:
         """Collect tool calls that appear only in the messages of a model call."""
         if (
             run.has_tools
@@ -514,7 +520,7 @@ class _Assembly:
         if self._pending_answers.get(run) is None:
             self._pending_answers.hold(run, observation, self._now + UNSEEN_TOOL_HOLD_SECONDS)
 
-    def _emit_answered_calls(self, run: Run, observation: Observation) -> None:
+    def _emit_answered_calls(self, run: TracedRun, observation: Observation) -> None:
         """Emit the tool calls that only messages report."""
         if run.has_tools:
             return
@@ -526,14 +532,14 @@ class _Assembly:
             data["turn"] = turn
             self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, data, at=at)
 
-    def _end_tool_call(self, run: Run, observation: Observation) -> None:
+    def _end_tool_call(self, run: TracedRun, observation: Observation) -> None:
         observation.data["turn"] = run.turn_of(observation.span_id.hex(), observation.start, observation.end)
         self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, observation.data)
 
     def _emit(
         self,
         type_: EventType,
-        run: Run,
+        run: TracedRun,
         observation: Observation,
         data: dict[str, Any],
         *,
@@ -578,14 +584,16 @@ def _work_key(observation: Observation) -> str:
     """Return a key for the kind of work; each tool is a separate kind."""
     return (
         f"{observation.kind} {observation.data['tool']}"
-        if observation.kind is Kind.TOOL
+        if observation.kind is ObservationKind.TOOL
         else str(observation.kind)
     )
 
 
 def _to_call(observation: Observation) -> EndedCall:
-    mark = observation.data.get("args_hash" if observation.kind is Kind.TOOL else "output_tokens")
-    id_ = observation.data.get("call_id", "") if observation.kind is Kind.TOOL else observation.call
+    mark = observation.data.get("args_hash" if observation.kind is ObservationKind.TOOL else "output_tokens")
+    id_ = (
+        observation.data.get("call_id", "") if observation.kind is ObservationKind.TOOL else observation.call
+    )
     return EndedCall(
         _work_key(observation),
         (observation.library,),
@@ -596,7 +604,7 @@ def _to_call(observation: Observation) -> EndedCall:
     )
 
 
-def _matches_session(observation: Observation, run: Run, session: str) -> bool:
+def _matches_session(observation: Observation, run: TracedRun, session: str) -> bool:
     """Return whether a span of a run's trace may belong to the run's session."""
     if not observation.session or observation.session == run.session_id:
         return True
@@ -604,8 +612,8 @@ def _matches_session(observation: Observation, run: Run, session: str) -> bool:
 
 
 _END_HANDLERS: Final = {
-    Kind.AGENT: _Assembly._end_agent,
-    Kind.STEP: _Assembly._end_step,
-    Kind.LLM: _Assembly._end_llm_call,
-    Kind.TOOL: _Assembly._end_tool_call,
+    ObservationKind.AGENT: _Assembly._end_agent,
+    ObservationKind.STEP: _Assembly._end_step,
+    ObservationKind.LLM: _Assembly._end_llm_call,
+    ObservationKind.TOOL: _Assembly._end_tool_call,
 }

@@ -9,7 +9,7 @@ from typing import Final
 
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.runs import Run
+from queenright.server.telemetry.runs import TracedRun
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import UnusableRecordError, Unused
 from queenright.server.telemetry.values import number_events
@@ -40,7 +40,7 @@ class Batch:
     not."""
     identities: set[bytes] = field(default_factory=set)
     """Identities of the accepted records."""
-    _before: list[tuple[Run, bool, int]] = field(default_factory=list)
+    _before: list[tuple[TracedRun, bool, int]] = field(default_factory=list)
     _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
     def reject(self, process: Process, scope: str, error: UnusableRecordError) -> None:
@@ -59,7 +59,7 @@ class Batch:
         self.ignored += 1
         self.sources.for_process(process, scope).unused[reason] += 1
 
-    def set_open(self, run: Run, is_open: bool, ended_at: int) -> None:
+    def set_open(self, run: TracedRun, is_open: bool, ended_at: int) -> None:
         """Open or close a run, so that `undo` can revert it."""
         self._before.append((run, run.open, run.ended_at))
         run.open, run.ended_at = is_open, ended_at

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 64
@@ -20,7 +20,7 @@ _SLACK_NS: Final = 2_000_000
 class Call:
     """A model or tool call that at least one source has reported."""
 
-    kind: Kind
+    kind: ObservationKind
     id: str
     start: int
     end: int = 0
@@ -54,14 +54,17 @@ class Calls:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[Kind, dict[str, Call]] = {Kind.LLM: {}, Kind.TOOL: {}}
+        self._calls: dict[ObservationKind, dict[str, Call]] = {
+            ObservationKind.LLM: {},
+            ObservationKind.TOOL: {},
+        }
         """By kind and id, the oldest first."""
-        self._open: dict[Kind, int] = {Kind.LLM: 0, Kind.TOOL: 0}
+        self._open: dict[ObservationKind, int] = {ObservationKind.LLM: 0, ObservationKind.TOOL: 0}
         """How many have not ended."""
         self._sources: set[str] = set()
         self._noted = 0
 
-    def record(self, observation: Observation, kind: Kind) -> tuple[Call, bool]:
+    def record(self, observation: Observation, kind: ObservationKind) -> tuple[Call, bool]:
         """Return the call that an observation reports, and whether the call is new."""
         self._sources.add(observation.source)
         call = self._find(observation, kind)
@@ -78,7 +81,7 @@ class Calls:
         call.sources.add((observation.source, observation.end > 0))
         return call, is_new
 
-    def restore(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
+    def restore(self, kind: ObservationKind, id_: str, tool: str, start: int, end: int) -> Call:
         """Restore a call from before a restart, and its end unless ``end`` is 0."""
         id_ = id_ or f"{tool}-{end}"
         call = self._calls[kind].get(id_)
@@ -97,20 +100,22 @@ class Calls:
             self._open[call.kind] -= 1
         call.end = at
 
-    def is_open(self, kind: Kind) -> bool:
+    def is_open(self, kind: ObservationKind) -> bool:
         """Return whether a call of this kind is open."""
         return self._open[kind] > 0
 
     def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:
         """Return the newest open call of a tool with these arguments, except the ids in ``but``."""
-        for call in reversed(self._calls[Kind.TOOL].values()):
+        for call in reversed(self._calls[ObservationKind.TOOL].values()):
             if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
                 return call
         return None
 
     def newest_open(self) -> Call | None:
         """Return the newest open tool call."""
-        return next((call for call in reversed(self._calls[Kind.TOOL].values()) if not call.end), None)
+        return next(
+            (call for call in reversed(self._calls[ObservationKind.TOOL].values()) if not call.end), None
+        )
 
     def _add(self, call: Call) -> None:
         calls = self._calls[call.kind]
@@ -120,14 +125,14 @@ class Calls:
         calls[call.id] = call
         self._open[call.kind] += 1
 
-    def _find(self, observation: Observation, kind: Kind) -> Call | None:
+    def _find(self, observation: Observation, kind: ObservationKind) -> Call | None:
         if observation.call:
             return self._calls[kind].get(observation.call)
         if len(self._sources) == 1 and not self._open[kind]:
             return None  # the only source has reported the ends of all calls
         alike = reversed(self._calls[kind].values())
         end_report = (observation.source, True)
-        if kind is Kind.TOOL:
+        if kind is ObservationKind.TOOL:
             same = [call for call in alike if _is_same_work(call, observation)]
             started = [call for call in same if (observation.source, False) in call.sources]
             if observation.end and started:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
@@ -33,7 +33,7 @@ class Client:
     span_scope: str = ""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The span attributes from which each of our fields is read."""
-    spans: Mapping[str, Kind] | None = None
+    spans: Mapping[str, ObservationKind] | None = None
     """The kinds of its spans, by span name."""
     reports_cost: bool = False
     """Whether its log reports the cost of each model call, so the price table is not used."""

@@ -10,10 +10,10 @@ from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation, failure_in
 from queenright.server.telemetry.process import client_name, origin_of
-from queenright.server.telemetry.runs import Run
+from queenright.server.telemetry.runs import TracedRun
 
 MAX_SESSIONS: Final = 5_000
 MAX_TURNS: Final = 256
@@ -48,7 +48,7 @@ class PlannedEvent:
     data: dict[str, Any]
 
 
-class Session:
+class ClientSession:
     """
     One session. Converts its records into changes, once each, in any order of arrival.
 
@@ -56,7 +56,7 @@ class Session:
     last tool call.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TracedRun) -> None:
         self.run = run
         self._known_as = run.agent_id
         """The agent's name before a restart of the service."""
@@ -135,18 +135,20 @@ class Session:
 
     def _recall_call(self, event: AgentEvent, at: int) -> None:
         data = event.data
-        kind = Kind.LLM if event.type is EventType.LLM_CALL_COMPLETED else Kind.TOOL
+        kind = ObservationKind.LLM if event.type is EventType.LLM_CALL_COMPLETED else ObservationKind.TOOL
         began = at - round((data.get("duration") or 0.0) * 1e9)
         ended = 0 if event.type is EventType.TOOL_CALL_STARTED else at
         call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), began, ended)
         call.has_failed |= "error_type" in data
-        if kind is Kind.LLM and not data.get("amends"):
+        if kind is ObservationKind.LLM and not data.get("amends"):
             call.unpriced_tokens = _tokens_of(data)
         call.has_cost |= "cost_usd" in data
         if data.get("amends"):
             return
-        self._is_model_pending = self._is_model_pending and kind is Kind.LLM and at < self._model_asked_at
-        if kind is Kind.LLM and at >= self._answered_at:
+        self._is_model_pending = (
+            self._is_model_pending and kind is ObservationKind.LLM and at < self._model_asked_at
+        )
+        if kind is ObservationKind.LLM and at >= self._answered_at:
             self._failure, self._answered_at = failure_in(data), at
 
     def _adjust_clock(self, observation: Observation, now: int) -> None:
@@ -175,10 +177,10 @@ class Session:
         """Yield the changes of one record; ``now`` is in nanoseconds since the epoch."""
         self._adjust_clock(observation, now)
         at = observation.end or observation.start
-        if observation.kind is Kind.MCP_SERVER:
+        if observation.kind is ObservationKind.MCP_SERVER:
             yield from self._apply_mcp_change(observation, at)
             return
-        if observation.kind is Kind.AGENT and observation.end:
+        if observation.kind is ObservationKind.AGENT and observation.end:
             yield from self._end_session(at)
             return
         if not self.run.open:
@@ -205,15 +207,15 @@ class Session:
         is_news = self.run.open and at >= self._last
         self._last = max(self._last, at)
         match observation.kind:
-            case Kind.TURN:
+            case ObservationKind.TURN:
                 yield from self._apply_turn(observation, at, is_news)
-            case Kind.LLM:
+            case ObservationKind.LLM:
                 yield from self._apply_model_call(observation, at, is_news)
-            case Kind.TOOL:
+            case ObservationKind.TOOL:
                 yield from self._apply_tool_call(observation, at, is_news)
-            case Kind.WAIT:
+            case ObservationKind.WAIT:
                 yield from self._apply_wait(observation, at, is_news)
-            case Kind.NOTE:
+            case ObservationKind.NOTE:
                 make_room(self._notes, MAX_CALLS)
                 self._notes[str(observation.data.get("call_id"))] = observation.failure
 
@@ -327,7 +329,7 @@ class Session:
                 yield from self._ask_model(at)
                 self._model_asked_at = at
             return
-        call, is_new = self._calls.record(observation, Kind.LLM)
+        call, is_new = self._calls.record(observation, ObservationKind.LLM)
         cost = observation.data.get("cost_usd")
         if not is_new:
             if cost is not None and not call.has_cost:
@@ -364,7 +366,11 @@ class Session:
             )
         for index, tool in enumerate(tools):
             start = replace(
-                observation, kind=Kind.TOOL, start=observation.end + index, end=0, data={"tool": tool}
+                observation,
+                kind=ObservationKind.TOOL,
+                start=observation.end + index,
+                end=0,
+                data={"tool": tool},
             )
             yield from self._apply_tool_call(start, start.start, True)
 
@@ -380,7 +386,7 @@ class Session:
             observation = replace(
                 observation, call=continued.id, continuation="", data=observation.data | known_data
             )
-        call, is_new = self._calls.record(observation, Kind.TOOL)
+        call, is_new = self._calls.record(observation, ObservationKind.TOOL)
         if observation.continuation:
             pending = self._continued.pop(observation.continuation, None)
             self._continue(observation.continuation, call)
@@ -426,7 +432,7 @@ class Session:
         if call.subagent:
             data["subagent"], data["turn"] = call.subagent, f"{call.subagent} {data['turn']}"
         yield PlannedEvent(EventType.TOOL_CALL_COMPLETED, observation.end, data)
-        if is_news and not self._calls.is_open(Kind.TOOL):
+        if is_news and not self._calls.is_open(ObservationKind.TOOL):
             if self._is_turn_over and call.subagent:
                 # It is unknown whether the sub-agent continues; its parent waits for a prompt.
                 yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
@@ -474,13 +480,13 @@ class SessionCache:
     """Sessions by client and id. The least recently seen are dropped first."""
 
     def __init__(self) -> None:
-        self._sessions: dict[tuple[str, str], Session] = {}
+        self._sessions: dict[tuple[str, str], ClientSession] = {}
 
-    def get(self, client: str, session: str) -> Session:
+    def get(self, client: str, session: str) -> ClientSession:
         """Return a session; create it without a name if it is new."""
         key = (client, session)
         existing = self._sessions.pop(key, None)
-        return self._keep(key, existing or Session(Run("", session, session)))
+        return self._keep(key, existing or ClientSession(TracedRun("", session, session)))
 
     def reset(self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool) -> None:
         """
@@ -493,9 +499,9 @@ class SessionCache:
             ended_at: The end of the session, in nanoseconds since the epoch; None if it is open.
             has_failed: Whether it ended with a failure.
         """
-        run = Run(agent, session, session, open=ended_at is None, ended_at=ended_at or 0)
+        run = TracedRun(agent, session, session, open=ended_at is None, ended_at=ended_at or 0)
         run.has_failed = has_failed
-        self._keep((client, session), Session(run))
+        self._keep((client, session), ClientSession(run))
 
     def restore(self, event: AgentEvent) -> None:
         """Restore state of a known session from a stored event."""
@@ -503,7 +509,7 @@ class SessionCache:
         if session is not None:
             session.restore(event)
 
-    def _keep(self, key: tuple[str, str], session: Session) -> Session:
+    def _keep(self, key: tuple[str, str], session: ClientSession) -> ClientSession:
         make_room(self._sessions, MAX_SESSIONS)
         self._sessions[key] = session
         return session

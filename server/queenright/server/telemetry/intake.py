@@ -15,7 +15,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
-from queenright.server.telemetry.unusable import Fault, Unused
+from queenright.server.telemetry.unusable import RecordFault, Unused
 
 MAX_SOURCES: Final = 100
 """Sources to remember; the most recent ones are kept."""
@@ -27,16 +27,16 @@ _PATHS: Final[Mapping[str, str]] = dict.fromkeys(
     ("/v1/traces", "/v1/logs", "/v1/metrics", GRPC_PATH), OTHER
 ) | {f"/hooks/{client.name}": client.name for client in CLIENTS}
 """Known paths, and the dialect to which an unreadable request is attributed."""
-_FAULTS: Final[Mapping[int, Fault]] = {
-    400: Fault.UNREADABLE,
-    401: Fault.UNAUTHORIZED,
-    403: Fault.UNAUTHORIZED,
-    404: Fault.UNSUPPORTED,
-    405: Fault.UNSUPPORTED,
-    408: Fault.TIMEOUT,
-    413: Fault.TOO_LARGE,
-    415: Fault.UNSUPPORTED,
-    505: Fault.UNSUPPORTED,
+_FAULTS: Final[Mapping[int, RecordFault]] = {
+    400: RecordFault.UNREADABLE,
+    401: RecordFault.UNAUTHORIZED,
+    403: RecordFault.UNAUTHORIZED,
+    404: RecordFault.UNSUPPORTED,
+    405: RecordFault.UNSUPPORTED,
+    408: RecordFault.TIMEOUT,
+    413: RecordFault.TOO_LARGE,
+    415: RecordFault.UNSUPPORTED,
+    505: RecordFault.UNSUPPORTED,
 }
 """The fault of a refused request, by status. Clients retry on other statuses, so nothing is lost."""
 NOTICE_INTERVAL_SECONDS: Final = 3_600.0
@@ -44,7 +44,7 @@ NOTICE_INTERVAL_SECONDS: Final = 3_600.0
 
 
 @dataclass(slots=True)
-class Refusal:
+class RefusalCount:
     """Requests to one path that were refused with one HTTP status."""
 
     path: str
@@ -65,17 +65,17 @@ class Intake:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sources = Sources(MAX_SOURCES)
-        self.rejected: Counter[tuple[str, Fault]] = Counter()
+        self.rejected: Counter[tuple[str, RecordFault]] = Counter()
         """Rejected records by dialect and reason."""
         self.unused: Counter[tuple[str, Unused]] = Counter()
-        self._refusals: dict[tuple[str, int], Refusal] = {}
+        self._refusals: dict[tuple[str, int], RefusalCount] = {}
         self._rejected_total, self._unused_total = (
             prometheus_client.Counter(
                 metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
             )
             for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
         )
-        for dialect, fault in product(DIALECTS, Fault):
+        for dialect, fault in product(DIALECTS, RecordFault):
             self._rejected_total.labels(dialect, fault)
 
     def add(self, sources: Sources, now: float) -> list[str]:
@@ -107,7 +107,7 @@ class Intake:
         return notices
 
     def add_refusal(
-        self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None
+        self, path: str, status: int, reason: str, now: float, *, fault: RecordFault | None = None
     ) -> None:
         """
         Count a refused request as one rejected record.
@@ -127,12 +127,12 @@ class Intake:
         key = path if path in _PATHS else OTHER_PATH, status
         while key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
             del self._refusals[next(iter(self._refusals))]
-        refusal = self._refusals.pop(key, None) or Refusal(*key)
+        refusal = self._refusals.pop(key, None) or RefusalCount(*key)
         refusal.count += 1
         refusal.reason, refusal.last_seen = redact(reason, 300), now
         self._refusals[key] = refusal
 
-    def refusals(self) -> list[Refusal]:
+    def refusals(self) -> list[RefusalCount]:
         """Return the refused requests by path and status, newest first."""
         return list(reversed(self._refusals.values()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class ObservationKind(StrEnum):
     """The subject of an observation: a piece of work, or a momentary event."""
 
     AGENT = "agent"

@@ -19,12 +19,12 @@ from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, Fields, fields_of
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process, origin_of
 from queenright.server.telemetry.span_records import observation_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL, read_span
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     count_of,
@@ -49,7 +49,8 @@ def read_log(
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise UnusableRecordError(
-            Fault.TOO_LARGE, f"a record with {len(record.attributes)} attributes, more than {MAX_ATTRIBUTES}"
+            RecordFault.TOO_LARGE,
+            f"a record with {len(record.attributes)} attributes, more than {MAX_ATTRIBUTES}",
         )
     if (span := read_span_record(record)) is not None:
         return observation_of(span, process)
@@ -75,14 +76,14 @@ def read_log(
     agent = text_of(fields.get("agent")) or process.agent
     session = text_of(fields.get("session"))
     if not agent or not session:
-        fault = Fault.NO_SESSION if agent else Fault.NO_NAME
+        fault = RecordFault.NO_SESSION if agent else RecordFault.NO_NAME
         missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
         raise UnusableRecordError(fault, f"a {event_name} record without {missing}")
     kind, read = reader
     trace_id, span_id = record.trace_id, record.span_id
     time = record.time_unix_nano or record.observed_time_unix_nano
     data = read(fields, now)
-    if kind is Kind.AGENT:
+    if kind is ObservationKind.AGENT:
         data = _known_values(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
         data |= origin_of(process.user, process.repository)
     return Observation(
@@ -179,18 +180,18 @@ def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
 Reader = Callable[[Fields, float], dict[str, Any]]
 """Takes the attributes and the time of arrival."""
 
-RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
-    names.EVENT_AGENT_STARTED: (Kind.AGENT, _read_start),
-    names.EVENT_STEP_STARTED: (Kind.STEP, _read_step_start),
-    names.EVENT_LLM_STARTED: (Kind.LLM, _read_llm_start),
-    names.EVENT_LLM_DELTA: (Kind.TEXT, _read_nothing),
-    names.EVENT_TOOL_STARTED: (Kind.TOOL, _read_tool_start),
-    names.EVENT_HEARTBEAT: (Kind.HEARTBEAT, _read_heartbeat),
-    names.EVENT_WAITING: (Kind.WAIT, _read_waiting),
-    names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _read_checkpoint),
-    names.EVENT_OUTPUT: (Kind.OUTPUT, _read_output),
-    names.EVENT_RESOURCE: (Kind.RESOURCE, _read_resource),
-    names.EVENT_BREAKER: (Kind.BREAKER, _read_breaker),
+RECORDS: Final[Mapping[str, tuple[ObservationKind, Reader]]] = {
+    names.EVENT_AGENT_STARTED: (ObservationKind.AGENT, _read_start),
+    names.EVENT_STEP_STARTED: (ObservationKind.STEP, _read_step_start),
+    names.EVENT_LLM_STARTED: (ObservationKind.LLM, _read_llm_start),
+    names.EVENT_LLM_DELTA: (ObservationKind.TEXT, _read_nothing),
+    names.EVENT_TOOL_STARTED: (ObservationKind.TOOL, _read_tool_start),
+    names.EVENT_HEARTBEAT: (ObservationKind.HEARTBEAT, _read_heartbeat),
+    names.EVENT_WAITING: (ObservationKind.WAIT, _read_waiting),
+    names.EVENT_CHECKPOINT: (ObservationKind.CHECKPOINT, _read_checkpoint),
+    names.EVENT_OUTPUT: (ObservationKind.OUTPUT, _read_output),
+    names.EVENT_RESOURCE: (ObservationKind.RESOURCE, _read_resource),
+    names.EVENT_BREAKER: (ObservationKind.BREAKER, _read_breaker),
 }
 """The event names that are read."""
 
@@ -220,7 +221,9 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         return None
     text = body.string_value
     if len(text) > _MAX_BODY:
-        raise UnusableRecordError(Fault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters")
+        raise UnusableRecordError(
+            RecordFault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters"
+        )
     try:
         resource, scope, span = _from_json(text) if text.startswith("{") else _from_protobuf(text)
     except (
@@ -228,7 +231,7 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
     ):
         raise UnusableRecordError(
-            Fault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
+            RecordFault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
         ) from None
     span.end_time_unix_nano = 0
     return read_span(span, Process.from_resource(resource), scope, now)

@@ -6,7 +6,7 @@ from typing import Final
 
 from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.runs import EndedCall, Run
+from queenright.server.telemetry.runs import EndedCall, TracedRun
 
 MAX_PROCESSES: Final = 10_000
 MAX_RUNS: Final = 64
@@ -24,11 +24,11 @@ class LooseRuns:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[str, list[Run]] = {}
+        self._runs: dict[str, list[TracedRun]] = {}
 
-    def find(self, observation: Observation, call: EndedCall) -> Run | None:
+    def find(self, observation: Observation, call: EndedCall) -> TracedRun | None:
         """Return the run of a call's session, or the run with the nearest calls; None if there is none."""
-        nearest: tuple[int, Run] | None = None
+        nearest: tuple[int, TracedRun] | None = None
         for run in reversed(self._runs.get(observation.process.incarnation_id, ())):
             if observation.session and run.has_own_session:
                 if observation.session == run.session_id:
@@ -39,14 +39,14 @@ class LooseRuns:
                 nearest = gap, run
         return None if nearest is None else nearest[1]
 
-    def add(self, run: Run) -> None:
+    def add(self, run: TracedRun) -> None:
         """Add a new run."""
         runs = self._runs.pop(run.incarnation_id, [])
         make_room(self._runs, MAX_PROCESSES)
         self._runs[run.incarnation_id] = [*runs[1 - MAX_RUNS :], run]
 
 
-def _gap(run: Run, observation: Observation, call: EndedCall) -> int | None:
+def _gap(run: TracedRun, observation: Observation, call: EndedCall) -> int | None:
     """Return the time between a call and the nearest call of a run; None if the call overlaps one."""
     gaps = []
     for work in run.open_work.values():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.process import Process
 
 
@@ -21,7 +21,7 @@ class Observation:
     identity: bytes
     """Equal for two arrivals of the same record."""
     process: Process
-    kind: Kind | None
+    kind: ObservationKind | None
     """None for a span that is not an agent's work."""
     start: int
     end: int

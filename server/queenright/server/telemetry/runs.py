@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queenright.server.telemetry.bounded import make_room
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.messages import CallResult, RequestedCall
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
@@ -47,7 +47,7 @@ _FROM_WORK: Final = 3
 
 def candidate_name(observation: Observation) -> RankedName:
     """Return the name that an observation gives its agent."""
-    is_agent = observation.kind is Kind.AGENT
+    is_agent = observation.kind is ObservationKind.AGENT
     if observation.agent:
         return _FROM_WORK, -observation.start, is_agent, observation.agent
     if is_agent and observation.name:
@@ -102,7 +102,7 @@ class OpenWork:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class TracedRun:
     """The work of one agent in one trace or session."""
 
     agent_id: str
@@ -246,27 +246,27 @@ class Trace:
     """The state of one trace in one process."""
 
     id: str
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, TracedRun] = field(default_factory=dict)
     """By session."""
-    own_runs: dict[tuple[str, str], Run] = field(default_factory=dict)
+    own_runs: dict[tuple[str, str], TracedRun] = field(default_factory=dict)
     """Runs of our instrumentation, by agent and session."""
-    last_run: Run | None = None
-    runs_by_parent: dict[bytes, Run] = field(default_factory=dict)
+    last_run: TracedRun | None = None
+    runs_by_parent: dict[bytes, TracedRun] = field(default_factory=dict)
     work_by_parent: dict[bytes, str] = field(default_factory=dict)
     open_agents: dict[bytes, None] = field(default_factory=dict)
     """Open agent spans."""
 
-    def own_run(self, agent: str, session: str, incarnation: str) -> Run:
+    def own_run(self, agent: str, session: str, incarnation: str) -> TracedRun:
         """Return the run of our instrumentation with these names; create it if it is new."""
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
-            run = Run(agent, session, incarnation, is_own=True)
+            run = TracedRun(agent, session, incarnation, is_own=True)
             make_room(self.own_runs, MAX_RUNS)
             self.own_runs[agent, session] = run
         self.last_run = run
         return run
 
-    def find(self, observation: Observation) -> Run | None:
+    def find(self, observation: Observation) -> TracedRun | None:
         """Return the run of an observation: by its session, else by the spans around it."""
         near = (
             self.runs_by_parent.get(observation.span_id)
@@ -278,17 +278,17 @@ class Trace:
         named_run = self.runs.get(observation.session)
         return near if named_run is None and not near.has_own_session else named_run
 
-    def add(self, run: Run) -> None:
+    def add(self, run: TracedRun) -> None:
         """Add a run of another framework, or one whose session was renamed."""
         make_room(self.runs, MAX_RUNS)
         self.runs[run.session_id] = run
 
-    def note(self, observation: Observation, run: Run) -> None:
+    def note(self, observation: Observation, run: TracedRun) -> None:
         """Assign a span to a run, as a hint for its siblings and children."""
         self.last_run = run
         if observation.parent_id:
             self.note_child(observation.parent_id, run)
-        if observation.kind is Kind.AGENT:
+        if observation.kind is ObservationKind.AGENT:
             if observation.end:
                 self.open_agents.pop(observation.span_id, None)
             else:
@@ -296,7 +296,7 @@ class Trace:
                 make_room(self.open_agents, MAX_PARENTS)
                 self.open_agents[observation.span_id] = None
 
-    def note_child(self, parent: bytes, run: Run) -> None:
+    def note_child(self, parent: bytes, run: TracedRun) -> None:
         """Assign the children of a span to a run."""
         make_room(self.runs_by_parent, MAX_PARENTS)
         self.runs_by_parent[parent] = run
@@ -312,12 +312,12 @@ class Trace:
             self.work_by_parent[parent] = what
         return self.work_by_parent.get(span_id) == what
 
-    def open_runs(self) -> Iterator[Run]:
+    def open_runs(self) -> Iterator[TracedRun]:
         """Yield the open runs of other frameworks."""
         return (run for run in self.runs.values() if run.open)
 
 
-class Traces:
+class TraceCache:
     """Traces by process. The least recently seen are dropped first. Not thread-safe."""
 
     def __init__(self, max_traces: int = MAX_TRACES) -> None:

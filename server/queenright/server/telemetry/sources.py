@@ -11,11 +11,11 @@ from typing import Final
 
 from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.dialects import CLIENT_NAMES, CLIENTS
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import UNKNOWN_SERVICE, Process
-from queenright.server.telemetry.runs import Run
-from queenright.server.telemetry.unusable import Fault, Unused
+from queenright.server.telemetry.runs import TracedRun
+from queenright.server.telemetry.unusable import RecordFault, Unused
 
 OTHER: Final = "other"
 """The dialect of libraries that are not in the table below; their spans are read as well."""
@@ -40,7 +40,7 @@ DIALECTS: Final = (*dict.fromkeys(name for _, name in _SCOPES), OTHER)
 _MAX_NAMES: Final = 5
 
 
-class Part(StrEnum):
+class SourceData(StrEnum):
     """A kind of data that a source sends about its agents."""
 
     NAME = "name"
@@ -54,7 +54,9 @@ class Part(StrEnum):
     """Starts of work, by which a hanging call is detected while it hangs."""
 
 
-_WORK: Final = frozenset({Kind.AGENT, Kind.TURN, Kind.LLM, Kind.TOOL})
+_WORK: Final = frozenset(
+    {ObservationKind.AGENT, ObservationKind.TURN, ObservationKind.LLM, ObservationKind.TOOL}
+)
 
 
 @lru_cache(maxsize=1_024)
@@ -74,9 +76,9 @@ class Source:
     """The service's name; for a coding agent with its owner, ``claude-code/ada@laptop/website``."""
     dialect: str
     records: int = 0
-    rejected: Counter[Fault] = field(default_factory=Counter)
+    rejected: Counter[RecordFault] = field(default_factory=Counter)
     unused: Counter[Unused] = field(default_factory=Counter)
-    parts: set[Part] = field(default_factory=set)
+    parts: set[SourceData] = field(default_factory=set)
     agents: dict[str, None] = field(default_factory=dict)
     """Some of its agents, newest last."""
     session: tuple[str, str] = ("", "")
@@ -109,7 +111,7 @@ class Source:
         self.wrong_times += 1
         self.wrong_time = self.wrong_time or problem
 
-    def note(self, run: Run, observation: Observation) -> None:
+    def note(self, run: TracedRun, observation: Observation) -> None:
         """Record which data an observation has."""
         _keep(self.agents, (run.agent_id,))
         self.session = run.agent_id, run.session_id
@@ -119,19 +121,19 @@ class Source:
             or observation.process.agent
             or observation.process.service not in ("", UNKNOWN_SERVICE)
         ):
-            add(Part.NAME)
+            add(SourceData.NAME)
         if observation.session:
-            add(Part.SESSION)
+            add(SourceData.SESSION)
         if not observation.end and kind in _WORK:
-            add(Part.OPEN_WORK)
-        if kind is Kind.LLM:
-            add(Part.MODEL_CALLS)
+            add(SourceData.OPEN_WORK)
+        if kind is ObservationKind.LLM:
+            add(SourceData.MODEL_CALLS)
             if data.get("input_tokens") or data.get("output_tokens"):
-                add(Part.TOKENS)
-        elif kind is Kind.TOOL:
-            add(Part.TOOL_CALLS)
+                add(SourceData.TOKENS)
+        elif kind is ObservationKind.TOOL:
+            add(SourceData.TOOL_CALLS)
             if data.get("args_hash"):
-                add(Part.CONTENT)
+                add(SourceData.CONTENT)
 
     def add(self, other: Source) -> None:
         """Merge later telemetry of the same source."""

@@ -11,7 +11,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SpanOutcome
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import UNNAMED_TOOL, tool_outcome
@@ -19,7 +19,9 @@ from queenright.server.telemetry.values import duration_of, number_of, span_id_i
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
 
-_KINDS: Final[Mapping[str, Kind]] = {kind.value: kind for kind in (Kind.AGENT, Kind.LLM, Kind.TOOL)}
+_KINDS: Final[Mapping[str, ObservationKind]] = {
+    kind.value: kind for kind in (ObservationKind.AGENT, ObservationKind.LLM, ObservationKind.TOOL)
+}
 _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcome in SpanOutcome}
 
 
@@ -31,7 +33,7 @@ class SpanRecord:
     trace_id: bytes
     span_id: bytes
     parent_id: bytes
-    kind: Kind | None
+    kind: ObservationKind | None
     """None if the span has no attribute yet that shows its kind."""
     name: str
     """The span's name."""
@@ -97,13 +99,13 @@ def observation_of(record: SpanRecord, process: Process) -> Observation | None:
         "model": record.model,
         "provider": record.provider,
     }
-    if record.kind is Kind.TOOL:
+    if record.kind is ObservationKind.TOOL:
         data["tool"] = record.tool or UNNAMED_TOOL
     if has_ended:
         data["duration"] = duration_of(record.start, record.time)
         if record.outcome is SpanOutcome.ERROR:
             data["error_type"] = record.error_type or "error"
-        if record.kind is Kind.TOOL:
+        if record.kind is ObservationKind.TOOL:
             data["outcome"] = tool_outcome(data)
     span = record.trace_id + record.span_id
     return Observation(

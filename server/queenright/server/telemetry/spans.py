@@ -19,11 +19,11 @@ from queenright.instrumentation.names import SPAN_STEP, ToolOutcome
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.verdict import Verdict
 from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields_of, kind_of
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import add_unreported_failure
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     NO_CONTENT,
@@ -68,21 +68,21 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     trace_id, span_id = span.trace_id, span.span_id
     if len(trace_id) != 16 or len(span_id) != 8 or trace_id == NO_TRACE or span_id == NO_SPAN:
         raise UnusableRecordError(
-            Fault.INVALID_ID,
+            RecordFault.INVALID_ID,
             "a span without a valid trace id and span id "
             f"(they have {len(trace_id)} and {len(span_id)} bytes)",
         )
     attributes = span.attributes
     if len(attributes) > MAX_ATTRIBUTES:
         raise UnusableRecordError(
-            Fault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
+            RecordFault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
         )
     fields = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
     if "pending_parent" in fields and _SPAN_ID.fullmatch(pending_parent := text_of(fields["pending_parent"])):
         # A pending span represents its parent, which is open.
         if len(parent_id) != 8:
-            raise UnusableRecordError(Fault.INVALID_ID, "a pending span without a valid parent span id")
+            raise UnusableRecordError(RecordFault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
     text = process.text_of
     incarnation = text(fields["incarnation"]) if "incarnation" in fields else ""
@@ -91,14 +91,14 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     if client is not None and client.spans is not None:
         kind = client.spans.get(name)
     elif is_own and "operation" not in fields and _is_step(fields, name):
-        kind = Kind.STEP
+        kind = ObservationKind.STEP
     else:
         if "{" in name:
             name = fill_template(name, lambda key: _attribute_text(span, key))
         kind = _find_kind(fields, name)
-        if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
+        if kind is ObservationKind.TOOL and span.kind in _ENTRY_KINDS:
             kind = None  # the caller has a span of the call as well
-        elif kind is Kind.LLM and _is_preparation(span, fields):
+        elif kind is ObservationKind.LLM and _is_preparation(span, fields):
             kind = None
     # It has no parent, one in another process, or is an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
@@ -126,7 +126,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         data=_find_failure(span, kind, events, fields),
     )
     if kind is not None:
-        if events and kind is Kind.TOOL:
+        if events and kind is ObservationKind.TOOL:
             _add_content(events, fields)
         _READERS[kind](observation, name, fields)
     if client is not None:
@@ -247,16 +247,16 @@ def _read_nothing(observation: Observation, name: str, fields: Fields) -> None:
 
 
 _READERS: Final = {
-    Kind.AGENT: _read_agent,
-    Kind.STEP: _read_step,
-    Kind.LLM: _read_llm,
-    Kind.TOOL: _read_tool,
-    Kind.TURN: _read_nothing,
-    Kind.NOTE: _read_note,
+    ObservationKind.AGENT: _read_agent,
+    ObservationKind.STEP: _read_step,
+    ObservationKind.LLM: _read_llm,
+    ObservationKind.TOOL: _read_tool,
+    ObservationKind.TURN: _read_nothing,
+    ObservationKind.NOTE: _read_note,
 }
 
 
-def _find_kind(fields: Fields, name: str) -> Kind | None:
+def _find_kind(fields: Fields, name: str) -> ObservationKind | None:
     operation = fields.get("operation")
     if operation is not None:
         return kind_of(operation.string_value, "", name)
@@ -270,7 +270,7 @@ def _is_step(fields: Fields, name: str) -> bool:
 
 
 def _find_failure(
-    span: Span, kind: Kind | None, events: Sequence[Span.Event], fields: Fields
+    span: Span, kind: ObservationKind | None, events: Sequence[Span.Event], fields: Fields
 ) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a failed span, else an empty dict."""
     error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
@@ -280,7 +280,7 @@ def _find_failure(
         last = islice(reversed(events), MAX_ATTRIBUTES)
         exception = next((event for event in last if event.name == _EXCEPTION_EVENT), None)
     # A model call with output was retried after the exception.
-    has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in fields)
+    has_failed = exception is not None and not (kind is ObservationKind.LLM and "output_tokens" in fields)
     if span.status.code != _ERROR and not error_type and not message and not has_failed:
         return {}
     message = span.status.message or message

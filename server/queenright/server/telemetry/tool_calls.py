@@ -13,7 +13,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import plain_text
 
 
@@ -27,7 +27,7 @@ def hook_session(call: Mapping[str, Any], process: Process, client: str) -> str:
     session = process.id_in(call.get("session_id"))
     if not session:
         raise UnusableRecordError(
-            Fault.NO_SESSION,
+            RecordFault.NO_SESSION,
             f"a hook call of {client} without session_id",
             remedy=f"send the JSON that {client} gives its hooks",
         )

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Fault(StrEnum):
+class RecordFault(StrEnum):
     """Why a record or a whole request is rejected. The sender has to change something."""
 
     INVALID_ID = "invalid_id"
@@ -39,17 +39,17 @@ class Unused(StrEnum):
     """Another record reported the same call, or more of it."""
 
 
-REMEDIES: Final[Mapping[Fault, str]] = {
-    Fault.INVALID_ID: "set trace ids of 16 bytes and span ids of 8 bytes, not all zero; "
+REMEDIES: Final[Mapping[RecordFault, str]] = {
+    RecordFault.INVALID_ID: "set trace ids of 16 bytes and span ids of 8 bytes, not all zero; "
     "write them in hexadecimal in JSON",
-    Fault.INVALID_SPAN: "write the open span into the record's body as OTLP's TracesData",
-    Fault.NO_NAME: "set gen_ai.agent.name on the records or on the resource",
-    Fault.NO_SESSION: "set gen_ai.conversation.id; for a coding agent run `queenright connect`",
-    Fault.TOO_LARGE: "send fewer attributes and shorter texts",
-    Fault.UNREADABLE: "send a body that matches Content-Type and Content-Encoding",
-    Fault.UNSUPPORTED: "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, and the endpoint without a path",
-    Fault.TIMEOUT: "send smaller batches",
-    Fault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",
+    RecordFault.INVALID_SPAN: "write the open span into the record's body as OTLP's TracesData",
+    RecordFault.NO_NAME: "set gen_ai.agent.name on the records or on the resource",
+    RecordFault.NO_SESSION: "set gen_ai.conversation.id; for a coding agent run `queenright connect`",
+    RecordFault.TOO_LARGE: "send fewer attributes and shorter texts",
+    RecordFault.UNREADABLE: "send a body that matches Content-Type and Content-Encoding",
+    RecordFault.UNSUPPORTED: "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, and the endpoint without a path",
+    RecordFault.TIMEOUT: "send smaller batches",
+    RecordFault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",
 }
 """The change that the sender has to make."""
 
@@ -64,6 +64,6 @@ class UnusableRecordError(ValueError):
         remedy: What to change; ``REMEDIES`` of the fault by default.
     """
 
-    def __init__(self, fault: Fault, problem: str, *, remedy: str = "") -> None:
+    def __init__(self, fault: RecordFault, problem: str, *, remedy: str = "") -> None:
         super().__init__(f"{problem}; {remedy or REMEDIES[fault]}")
         self.fault = fault

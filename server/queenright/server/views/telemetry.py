@@ -9,19 +9,19 @@ from queenright import api
 from queenright.health.monitor import HealthMonitor
 from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
-from queenright.server.telemetry.sources import Part, Source
-from queenright.server.telemetry.unusable import Fault, Unused
+from queenright.server.telemetry.sources import Source, SourceData
+from queenright.server.telemetry.unusable import RecordFault, Unused
 
 _REASONS: Final[Mapping[str, str]] = {
-    Fault.INVALID_ID: "no valid trace id or span id",
-    Fault.INVALID_SPAN: "a record about an open span that contains no span",
-    Fault.NO_NAME: "a record that needs an agent's name and has none",
-    Fault.NO_SESSION: "a record that needs a session and has none",
-    Fault.TOO_LARGE: "too many attributes, a text that is too long, or a request that is too long",
-    Fault.UNREADABLE: "a request whose body is not what its headers say",
-    Fault.UNSUPPORTED: "a request to another path, or with another method, content type or encoding",
-    Fault.TIMEOUT: "a request whose body did not arrive in time",
-    Fault.UNAUTHORIZED: "a request without a valid token, or from a web page",
+    RecordFault.INVALID_ID: "no valid trace id or span id",
+    RecordFault.INVALID_SPAN: "a record about an open span that contains no span",
+    RecordFault.NO_NAME: "a record that needs an agent's name and has none",
+    RecordFault.NO_SESSION: "a record that needs a session and has none",
+    RecordFault.TOO_LARGE: "too many attributes, a text that is too long, or a request that is too long",
+    RecordFault.UNREADABLE: "a request whose body is not what its headers say",
+    RecordFault.UNSUPPORTED: "a request to another path, or with another method, content type or encoding",
+    RecordFault.TIMEOUT: "a request whose body did not arrive in time",
+    RecordFault.UNAUTHORIZED: "a request without a valid token, or from a web page",
     Unused.NO_AGENT_WORK: "not about work of an agent",
     Unused.METRICS: "metrics are forwarded, not read",
     Unused.REPEATED: "received before",
@@ -61,6 +61,6 @@ def _source(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
         steps=0 if vitals is None else vitals.steps_total,
         tool_calls=0 if vitals is None else vitals.tool_calls_total,
         tokens=0 if vitals is None else vitals.tokens,
-        shows=[part.value for part in Part if part in source.parts],
+        shows=[part.value for part in SourceData if part in source.parts],
         missing=[api.MissingPart.of(advice) for advice in advice_for(source)],
     )

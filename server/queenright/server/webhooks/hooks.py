@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.health.interventions.instructions import (
     InstructionClosedError,
+    InstructionMailbox,
     InstructionNotFoundError,
-    Instructions,
 )
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.target import Target
@@ -34,14 +34,14 @@ from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.client import Client, PermissionAnswer
-from queenright.server.telemetry.client_sessions import ANSWERED_SUFFIX, Session
+from queenright.server.telemetry.client_sessions import ANSWERED_SUFFIX, ClientSession
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sources import Sources
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError, Unused
 
 PREFIX: Final = "/hooks/"
 CLIENT_BY_PATH: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
@@ -90,7 +90,7 @@ class HookReceiver:
         self,
         ingest: Ingest,
         assembler: Assembler,
-        instructions: Instructions,
+        instructions: InstructionMailbox,
         permissions: Permissions,
         intake: Intake,
         *,
@@ -236,7 +236,7 @@ class HookReceiver:
         _log.error("cannot store a hook call; its agent continues: %s", error, exc_info=error)
 
     def _refuse(
-        self, client: Client, status: int, reason: str, fault: Fault | None = None
+        self, client: Client, status: int, reason: str, fault: RecordFault | None = None
     ) -> tuple[int, dict[str, Any] | _Question]:
         self._calls.labels(client.name, "refused").inc()
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
@@ -335,7 +335,7 @@ class HookReceiver:
                 answer = instruction
         return answer
 
-    def _session(self, observation: Observation) -> Session:
+    def _session(self, observation: Observation) -> ClientSession:
         return self._assembler.sessions.get(observation.client, observation.session)
 
     def _target(self, observation: Observation) -> Target:

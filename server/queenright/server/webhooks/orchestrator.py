@@ -37,13 +37,10 @@ class OrchestratorWebhook:
         url: The orchestrator's URL. It may contain a token, so no message, log or repr includes it.
         api: Base URL of our API, for the answer's URL; "" if unknown.
         secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
-        timeout: Seconds per attempt.
     """
 
-    def __init__(
-        self, url: SecretStr, *, api: str = "", secret: SecretStr | None = None, timeout: float = 10.0
-    ) -> None:
-        self._webhook = WebhookClient(url, receiver="the orchestrator", secret=secret, timeout=timeout)
+    def __init__(self, url: SecretStr, *, api: str = "", secret: SecretStr | None = None) -> None:
+        self._webhook = WebhookClient(url, receiver="the orchestrator", secret=secret)
         self._api = api.rstrip("/")
 
     def __repr__(self) -> str:

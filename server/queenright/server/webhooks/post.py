@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SIGNATURE: Final = "X-Queenright-Signature"
 TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
+_TIMEOUT_SECONDS: Final = 10.0
+"""For one attempt."""
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses to retry, in addition to 5xx."""
 _MAX_RESPONSE_BYTES: Final = 64 << 10
@@ -53,7 +55,6 @@ class WebhookClient:
         url: The URL. It may contain a token, so no message, log or repr includes it.
         receiver: The receiver's name for messages, such as "the orchestrator".
         secret: The key of the signature; see `signature_headers`.
-        timeout: Seconds per attempt.
         retry_timeout: Seconds after which no retry starts; None retries up to ``ATTEMPTS`` times.
         clock: Seconds since the epoch.
     """
@@ -64,14 +65,12 @@ class WebhookClient:
         *,
         receiver: str,
         secret: SecretStr | None = None,
-        timeout: float = 10.0,
         retry_timeout: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._receiver = receiver
         self._secret = secret
-        self._timeout = timeout
         self._retry_timeout = retry_timeout
         self._clock = clock
         self._client: httpx.AsyncClient | None = None
@@ -115,7 +114,9 @@ class WebhookClient:
             # Signed for each attempt, so that a receiver that checks the time accepts the last one.
             headers = {**headers, **signature_headers(body, self._secret, self._clock())}
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False, verify=certificates(url))
+            self._client = httpx.AsyncClient(
+                timeout=_TIMEOUT_SECONDS, trust_env=False, verify=certificates(url)
+            )
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as response:
                 answer = b""

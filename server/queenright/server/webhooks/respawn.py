@@ -49,7 +49,6 @@ class RespawnWebhook:
         store: The event log, with the checkpoints that workers reported.
         local: The respawner of the local runtime, which handles its own workers.
         secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
-        timeout: Seconds per attempt.
     """
 
     def __init__(
@@ -59,10 +58,9 @@ class RespawnWebhook:
         *,
         local: Respawner | None = None,
         secret: SecretStr | None = None,
-        timeout: float = 10.0,
     ) -> None:
         self._webhook = WebhookClient(
-            url, receiver="the respawner", secret=secret, timeout=timeout, retry_timeout=_RETRY_SECONDS
+            url, receiver="the respawner", secret=secret, retry_timeout=_RETRY_SECONDS
         )
         self._store = store
         self._local = local

@@ -36,10 +36,10 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
   const mayNotify = useQuery(alertmanagerQuery).data
   const ask = (action: Action): void => setAsked({ action, worker, ticket })
-  if (!caller) return null
+  if (!caller) return <div className="session-actions" />
   if (!caller.may_act) return <ReadOnly />
   return (
-    <div className="row wraps" role="group" aria-label="Actions">
+    <div className="row wraps session-actions" role="group" aria-label="Actions">
       {worker.actions.includes('nudge') && <Button onPress={() => ask('nudge')}>Nudge…</Button>}
       {worker.actions.includes('escalate') && <Button onPress={() => ask('escalate')}>Escalate…</Button>}
       {ticket && mayNotify && <Button onPress={() => ask('silence')}>Silence…</Button>}

@@ -7,10 +7,10 @@ import { Loading, Panel, Shape, toneOf } from '../../ui/basics'
 import { HoldBar } from './holds'
 import { KindIcon, kindName, stepName } from './kinds'
 
-/** What the worker is doing now, for how long, and when a detector fires. */
+/** What the worker is doing now, and for how long. */
 export function OpenWork({ worker }: { worker: AgentHealth }) {
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
-  const { open = [], clocks = [], counts = [] } = log.data ?? {}
+  const open = log.data?.open ?? []
   const now = useNow()
   if (worker.ended) {
     const outcome = worker.outcome || 'unknown'
@@ -46,6 +46,17 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
           <span className="number">Last activity {duration(now - worker.last_activity)} ago</span>
         </p>
       )}
+    </Panel>
+  )
+}
+
+/** What the detectors hold that fire next. */
+export function NextDetectors({ worker }: { worker: AgentHealth }) {
+  const { clocks = [], counts = [] } = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data ?? {}
+  const now = useNow()
+  if (worker.ended || !(clocks.length || counts.length)) return null
+  return (
+    <Panel id="detectors" title="Detectors">
       {clocks.length > 0 && (
         <ul className="clocks" aria-label="Detectors that fire if nothing happens">
           {clocks.slice(0, 4).map((clock) => (

@@ -53,7 +53,7 @@ OptionalGraph = Annotated[
 ]
 
 
-class Trigger(Body):
+class TriggerRequest(Body):
     """Where a run starts, and its input."""
 
     entry_point_id: Annotated[
@@ -73,7 +73,7 @@ class Trigger(Body):
         return value
 
 
-class Chat(Body):
+class ChatRequest(Body):
     """A user's message: for the node that waits for one, or for a new run."""
 
     message: Annotated[Message, Field(examples=["Hello!"])]
@@ -151,7 +151,9 @@ def _is_storable(value: Any) -> bool:
 
 
 @router.post("/trigger", **operation(status=202, errors=(404, 409)))
-async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None = None) -> api.Started:
+async def trigger_agent(
+    log: OperatorLogDep, slot: SlotDep, body: TriggerRequest | None = None
+) -> api.Started:
     """
     Start a run, and return as soon as it has its session, or is queued.
 
@@ -159,7 +161,7 @@ async def trigger_agent(log: OperatorLogDep, slot: SlotDep, body: Trigger | None
     memory; it is lost if the service is killed. A run that waits for its user does not count. 429: as many
     runs wait as `max_waiting` allows.
     """
-    trigger = body or Trigger()
+    trigger = body or TriggerRequest()
     graph = graph_of(slot, trigger.graph_id)
     entry_point = entry_point_of(graph, trigger.entry_point_id)
     started = await _start(slot, graph, entry_point, trigger.input_data, trigger.session_id)
@@ -240,7 +242,9 @@ async def stop_agent(
         },
     ),
 )
-async def chat_with_agent(log: OperatorLogDep, slot: SlotDep, body: Chat) -> api.Injected | api.Started:
+async def chat_with_agent(
+    log: OperatorLogDep, slot: SlotDep, body: ChatRequest
+) -> api.Injected | api.Started:
     """
     Send a message to an agent: to a node that waits for its user, else to a new run.
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from queenright.instrumentation import conventions
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import claude_code, codex, gemini_cli, queenright
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 
 Fields = dict[str, AnyValue]
 """Attributes by our field name."""
@@ -38,7 +38,7 @@ def _attributes() -> dict[str, tuple[str, ...]]:
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
 """Our field name -> the attribute names that it is read from, best first."""
-_KINDS: Final = {kind: Kind(kind.value) for kind in conventions.Kind}
+_KINDS: Final = {kind: ObservationKind(kind.value) for kind in conventions.Kind}
 
 LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
     name: (field, name == spellings[0]) for field, spellings in ATTRIBUTES.items() for name in spellings
@@ -59,7 +59,7 @@ def fields_of(attributes: Iterable[KeyValue]) -> Fields:
     return fields
 
 
-def kind_of(operation: str, marker: str, name: str) -> Kind | None:
+def kind_of(operation: str, marker: str, name: str) -> ObservationKind | None:
     """Return the kind of a span, or None if it is not an agent's work; see `conventions.kind_of`."""
     kind = conventions.kind_of(operation, marker, name)
     return None if kind is None else _KINDS[kind]

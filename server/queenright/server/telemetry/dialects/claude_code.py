@@ -27,7 +27,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import describe_permission, format_question, permission_answer
 from queenright.server.telemetry.process import Process
@@ -38,7 +38,7 @@ from queenright.server.telemetry.tool_calls import (
     hook_session,
     without_description,
 )
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
 NAME: Final = "claude-code"
@@ -51,11 +51,11 @@ _ATTRIBUTES: Final = {
     "succeeded": ("success",),
 }
 
-_SPANS: Final[Mapping[str, Kind]] = {
-    "claude_code.interaction": Kind.TURN,
-    "claude_code.llm_request": Kind.LLM,
-    "claude_code.tool": Kind.TOOL,
-    "claude_code.tool.execution": Kind.NOTE,
+_SPANS: Final[Mapping[str, ObservationKind]] = {
+    "claude_code.interaction": ObservationKind.TURN,
+    "claude_code.llm_request": ObservationKind.LLM,
+    "claude_code.tool": ObservationKind.TOOL,
+    "claude_code.tool.execution": ObservationKind.NOTE,
 }
 
 _NANO: Final = 1_000_000_000
@@ -69,12 +69,16 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     session = process.id_in(record.get("session.id"))
     if not session:
         raise UnusableRecordError(
-            Fault.NO_SESSION,
+            RecordFault.NO_SESSION,
             "a record of Claude Code without session.id",
             remedy="set OTEL_METRICS_INCLUDE_SESSION_ID=true",
         )
     kind, is_end = _LOGS[name]
-    took = count_in(record.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
+    took = (
+        count_in(record.get("duration_ms")) * _MILLI
+        if is_end and kind in (ObservationKind.LLM, ObservationKind.TOOL)
+        else 0
+    )
     tool, prompt = process.id_in(record.get("tool_use_id")), process.id_in(record.get("prompt.id"))
     observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{record.get('event.sequence')}".encode(),
@@ -85,15 +89,15 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         client=NAME,
         source="log",
         session=session,
-        call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
+        call=tool if kind is ObservationKind.TOOL else prompt if kind is ObservationKind.TURN else "",
         library=NAME,
         version=process.version,
     )
-    if kind is Kind.LLM:
+    if kind is ObservationKind.LLM:
         _add_model_call(observation.data, name, record)
-    elif kind is Kind.MCP_SERVER:
+    elif kind is ObservationKind.MCP_SERVER:
         _add_mcp_server(observation.data, record)
-    elif kind is Kind.TOOL:
+    elif kind is ObservationKind.TOOL:
         observation.data["tool"] = clean_name(plain_text(record.get("tool_name") or "unknown"))
         if name == "tool_decision" and record.get("decision") == "reject":
             # Rejected by a person or a rule: the call ended, and the tool did not fail.
@@ -104,16 +108,16 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     return observation
 
 
-_LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "user_prompt": (Kind.TURN, False),
-    "assistant_response": (Kind.TURN, True),
-    "api_retries_exhausted": (Kind.TURN, True),
-    "api_request": (Kind.LLM, True),
-    "api_error": (Kind.LLM, True),
-    "api_refusal": (Kind.LLM, True),
-    "tool_decision": (Kind.TOOL, False),
-    "tool_result": (Kind.TOOL, True),
-    "mcp_server_connection": (Kind.MCP_SERVER, False),
+_LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+    "user_prompt": (ObservationKind.TURN, False),
+    "assistant_response": (ObservationKind.TURN, True),
+    "api_retries_exhausted": (ObservationKind.TURN, True),
+    "api_request": (ObservationKind.LLM, True),
+    "api_error": (ObservationKind.LLM, True),
+    "api_refusal": (ObservationKind.LLM, True),
+    "tool_decision": (ObservationKind.TOOL, False),
+    "tool_result": (ObservationKind.TOOL, True),
+    "mcp_server_connection": (ObservationKind.MCP_SERVER, False),
 }
 """The events that are used, and whether each reports an end."""
 
@@ -185,11 +189,11 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         subagent=process.id_in(call.get("agent_id")),
         folder=folder_name(call.get("cwd")),
         session=session,
-        call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
+        call=tool if kind is ObservationKind.TOOL else prompt if kind is ObservationKind.TURN else "",
         library=NAME,
         version=process.version,
     )
-    if kind is Kind.TOOL:
+    if kind is ObservationKind.TOOL:
         observation.data["tool"] = tool_in(call.get("tool_name"))
         arguments = None
         if call.get("tool_input") is not None:
@@ -201,7 +205,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             observation.data["question"] = format_question(question)
     elif name == "StopFailure":
         observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
-    elif kind is Kind.WAIT:
+    elif kind is ObservationKind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         observation.is_of_open_call = name == "Notification"
         if name == "PermissionRequest":
@@ -212,18 +216,18 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     return observation
 
 
-_HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "SessionStart": (Kind.AGENT, False),
-    "SessionEnd": (Kind.AGENT, True),
-    "UserPromptSubmit": (Kind.TURN, False),
-    "Stop": (Kind.TURN, True),
-    "StopFailure": (Kind.TURN, True),
-    "PreToolUse": (Kind.TOOL, False),
-    "PostToolUse": (Kind.TOOL, True),
-    "PostToolUseFailure": (Kind.TOOL, True),
-    "PermissionRequest": (Kind.WAIT, False),
-    "Elicitation": (Kind.WAIT, False),
-    "Notification": (Kind.WAIT, False),
+_HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+    "SessionStart": (ObservationKind.AGENT, False),
+    "SessionEnd": (ObservationKind.AGENT, True),
+    "UserPromptSubmit": (ObservationKind.TURN, False),
+    "Stop": (ObservationKind.TURN, True),
+    "StopFailure": (ObservationKind.TURN, True),
+    "PreToolUse": (ObservationKind.TOOL, False),
+    "PostToolUse": (ObservationKind.TOOL, True),
+    "PostToolUseFailure": (ObservationKind.TOOL, True),
+    "PermissionRequest": (ObservationKind.WAIT, False),
+    "Elicitation": (ObservationKind.WAIT, False),
+    "Notification": (ObservationKind.WAIT, False),
 }
 
 

@@ -28,7 +28,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import (
@@ -39,7 +39,7 @@ from queenright.server.telemetry.tool_calls import (
     hook_session,
     parse_arguments,
 )
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, plain_text, tool_in
 
 NAME: Final = "codex"
@@ -53,21 +53,21 @@ _HEAD: Final = 1_000
 _EXIT_CODE: Final = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
 _RUNNING: Final = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
 
-_LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "user_prompt": (Kind.TURN, False),
-    "api_request": (Kind.LLM, True),
-    "sse_event": (Kind.LLM, True),
-    "tool_decision": (Kind.TOOL, False),
-    "tool_result": (Kind.TOOL, True),
+_LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+    "user_prompt": (ObservationKind.TURN, False),
+    "api_request": (ObservationKind.LLM, True),
+    "sse_event": (ObservationKind.LLM, True),
+    "tool_decision": (ObservationKind.TOOL, False),
+    "tool_result": (ObservationKind.TOOL, True),
 }
-_HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "SessionStart": (Kind.AGENT, False),
-    "SessionEnd": (Kind.AGENT, True),
-    "UserPromptSubmit": (Kind.TURN, False),
-    "Stop": (Kind.TURN, True),
-    "PreToolUse": (Kind.TOOL, False),
-    "PostToolUse": (Kind.TOOL, True),
-    "PermissionRequest": (Kind.WAIT, False),
+_HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+    "SessionStart": (ObservationKind.AGENT, False),
+    "SessionEnd": (ObservationKind.AGENT, True),
+    "UserPromptSubmit": (ObservationKind.TURN, False),
+    "Stop": (ObservationKind.TURN, True),
+    "PreToolUse": (ObservationKind.TOOL, False),
+    "PostToolUse": (ObservationKind.TOOL, True),
+    "PermissionRequest": (ObservationKind.WAIT, False),
 }
 
 
@@ -77,7 +77,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     session = process.id_in(record.get("conversation.id"))
     if not session:
-        raise UnusableRecordError(Fault.NO_SESSION, "a record of Codex CLI without conversation.id")
+        raise UnusableRecordError(RecordFault.NO_SESSION, "a record of Codex CLI without conversation.id")
     status = str(record.get("http.response.status_code") or "")
     if name == "api_request" and status.startswith("2"):
         return None
@@ -105,12 +105,12 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         client=NAME,
         source="log",
         session=session,
-        call=call if kind is Kind.TOOL and not is_exit else "",
+        call=call if kind is ObservationKind.TOOL and not is_exit else "",
         continuation=running[1] if running else _polled_session(record.get("arguments")) if is_exit else "",
         library=NAME,
         version=clean_name(plain_text(record.get("app.version") or "")),
     )
-    if kind is Kind.LLM:
+    if kind is ObservationKind.LLM:
         observation.data["model"] = clean_name(plain_text(record.get("model") or ""))
         if name == "sse_event":
             observation.data["input_tokens"] = count_in(record.get("input_token_count"))
@@ -122,7 +122,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         else:
             add_error(observation.data, status or "api_error", record.get("error.message"))
             observation.data["duration"] = took / 1e9
-    elif kind is Kind.TOOL:
+    elif kind is ObservationKind.TOOL:
         observation.data["tool"] = tool
         if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
             # Rejected by a person or a rule: the call ended, and the tool did not fail.
@@ -173,7 +173,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     kind, is_end = _HOOKS[name]
     tool = tool_in(call.get("tool_name"))
     tool = _COMMAND if tool == "Bash" else tool
-    if kind is Kind.TOOL and tool == _POLL:
+    if kind is ObservationKind.TOOL and tool == _POLL:
         return None
     work, turn = process.id_in(call.get("tool_use_id")), process.id_in(call.get("turn_id"))
     observation = Observation(
@@ -187,10 +187,10 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         subagent=process.id_in(call.get("agent_id")),
         folder=folder_name(call.get("cwd")),
         session=session,
-        call=work if kind is Kind.TOOL else turn if kind is Kind.TURN else "",
+        call=work if kind is ObservationKind.TOOL else turn if kind is ObservationKind.TURN else "",
         library=NAME,
     )
-    if kind is Kind.TOOL:
+    if kind is ObservationKind.TOOL:
         observation.data["tool"] = tool
         if is_end:
             arguments = None
@@ -200,7 +200,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)
             _add_result(observation.data, plain_text(text), True, arguments)
-    elif kind is Kind.WAIT:
+    elif kind is ObservationKind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
     return observation
 

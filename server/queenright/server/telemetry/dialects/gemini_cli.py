@@ -31,7 +31,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
-from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
@@ -43,30 +43,30 @@ from queenright.server.telemetry.tool_calls import (
     hook_session,
     without_description,
 )
-from queenright.server.telemetry.unusable import Fault, UnusableRecordError
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
 NAME: Final = "gemini-cli"
 
-_LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "user_prompt": (Kind.TURN, False),
-    "api_request": (Kind.LLM, False),
-    "api_response": (Kind.LLM, True),
-    "api_error": (Kind.LLM, True),
-    "tool_call": (Kind.TOOL, True),
+_LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+    "user_prompt": (ObservationKind.TURN, False),
+    "api_request": (ObservationKind.LLM, False),
+    "api_response": (ObservationKind.LLM, True),
+    "api_error": (ObservationKind.LLM, True),
+    "tool_call": (ObservationKind.TOOL, True),
 }
 """The events that are used, and whether each reports an end."""
 
-_HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "SessionStart": (Kind.AGENT, False),
-    "SessionEnd": (Kind.AGENT, True),
-    "BeforeAgent": (Kind.TURN, False),
-    "AfterAgent": (Kind.TURN, True),
-    "BeforeModel": (Kind.LLM, False),
-    "AfterModel": (Kind.LLM, True),
-    "BeforeTool": (Kind.TOOL, False),
-    "AfterTool": (Kind.TOOL, True),
-    "Notification": (Kind.WAIT, False),
+_HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+    "SessionStart": (ObservationKind.AGENT, False),
+    "SessionEnd": (ObservationKind.AGENT, True),
+    "BeforeAgent": (ObservationKind.TURN, False),
+    "AfterAgent": (ObservationKind.TURN, True),
+    "BeforeModel": (ObservationKind.LLM, False),
+    "AfterModel": (ObservationKind.LLM, True),
+    "BeforeTool": (ObservationKind.TOOL, False),
+    "AfterTool": (ObservationKind.TOOL, True),
+    "Notification": (ObservationKind.WAIT, False),
 }
 
 _MAIN_ROLE: Final = "main"
@@ -89,7 +89,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     session = process.id_in(record.get("session.id"))
     if not session:
-        raise UnusableRecordError(Fault.NO_SESSION, f"a {name} record of Gemini CLI without session.id")
+        raise UnusableRecordError(RecordFault.NO_SESSION, f"a {name} record of Gemini CLI without session.id")
     kind, is_end = _LOGS[name]
     took = count_in(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
@@ -107,7 +107,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         session=session,
         library=NAME,
     )
-    if kind is Kind.LLM and is_end:
+    if kind is ObservationKind.LLM and is_end:
         observation.data |= {
             "model": clean_name(plain_text(record.get("model") or "")),
             "provider": "google",
@@ -123,7 +123,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             _add_tokens(observation.data, record)
             if record.get("role") == _MAIN_ROLE:
                 observation.requested_tools = _tools_in(record.get("response_text"))
-    elif kind is Kind.TOOL:
+    elif kind is ObservationKind.TOOL:
         observation.data |= {
             "tool": clean_name(plain_text(tool or "unknown")),
             "duration": took / 1000,
@@ -204,14 +204,14 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         session=session,
         library=NAME,
     )
-    if kind is Kind.TOOL:
+    if kind is ObservationKind.TOOL:
         observation.data["tool"] = tool_in(tool)
         arguments = without_description(arguments)
         if arguments:
             add_arguments(observation.data, arguments)
         if is_end:
             _add_result(observation.data, call.get("tool_response"), arguments)
-    elif kind is Kind.LLM and is_end:
+    elif kind is ObservationKind.LLM and is_end:
         request = call.get("llm_request")
         model = request.get("model") if isinstance(request, dict) else None
         observation.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
@@ -221,7 +221,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             observation.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
             thoughts = count_in(usage.get("thoughtsTokenCount"))
             observation.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
-    elif kind is Kind.WAIT:
+    elif kind is ObservationKind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         details = call.get("details")
         command = details.get("command") if isinstance(details, dict) else None
