@@ -1,8 +1,8 @@
 """
 Take the pictures of the console that README and docs show: ``python -m tools.console_pictures``.
 
-A service with its demo must run (``make up``), and ``researcher`` must be stuck: from ten to thirty seconds after
-its start.
+A service with its demo must run (``make up``), and ``researcher`` must be stuck: from ten to thirty seconds
+after its start.
 """
 
 from __future__ import annotations
