@@ -1,7 +1,8 @@
 """
 Take the pictures of the console that README and docs show: ``python -m tools.console_pictures``.
 
-A service with its demo must run (``make up``), and ``researcher`` must have a ticket: within a minute.
+A service with its demo must run (``make up``), and ``researcher`` must be stuck: from ten to thirty seconds
+after its start.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from queenright.server.ops.programs import find_program
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
 PICTURES: Final = {
-    "console-fleet.png": "/console/",
     "console-session.png": "/console/agents/{agent}?session={session}",
+    "console-fleet.png": "/console/",
     "console-recorder.png": "/console/agents/{agent}?session={session}&view=recorder",
 }
 
@@ -42,10 +43,12 @@ def main() -> int:
         browser = playwright.chromium.launch(
             executable_path=find_program("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page = browser.new_page()
         for name, address in PICTURES.items():
+            # The fleet is below what needs a person.
+            page.set_viewport_size({"width": 1280, "height": 1200 if name == "console-fleet.png" else 800})
             page.goto(url + address.format(**values))
-            page.wait_for_timeout(3000)
+            page.wait_for_timeout(5000)
             page.screenshot(path=FOLDER / name)
         browser.close()
     return 0

@@ -13,7 +13,7 @@ SCRIPTED_MODEL: Final = "demo-model"
 LARGE_MODEL: Final = "demo-model-large"
 DEMO_PRICES: Final = {
     SCRIPTED_MODEL: (Decimal("0.000003"), Decimal("0.000015")),
-    LARGE_MODEL: (Decimal("0.00015"), Decimal("0.00075")),
+    LARGE_MODEL: (Decimal("0.0003"), Decimal("0.0015")),
 }
 """Pretended prices of the scripted models: US dollars per input token and per output token."""
 

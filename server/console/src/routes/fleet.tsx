@@ -86,17 +86,15 @@ export function Fleet() {
             </button>
           ))}
         </div>
-        <div className="choices">
-          <SearchInput label="Name, owner or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
-          <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0] as const).filter(([, total]) => total)} onChange={(activity) => change({ activity })} />
-          <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
-          <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
-          {isFiltered && (
-            <button className="button plain small" onClick={() => change({ search: '', health: '', activity: '', owner: '', repository: '' })}>
-              Clear
-            </button>
-          )}
-        </div>
+        <SearchInput label="Name, owner or reason" value={filters.search ?? ''} onChange={(search) => change({ search })} />
+        <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0] as const).filter(([, total]) => total)} onChange={(activity) => change({ activity })} />
+        <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
+        <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
+        {isFiltered && (
+          <button className="button plain small" onClick={() => change({ search: '', health: '', activity: '', owner: '', repository: '' })}>
+            Clear
+          </button>
+        )}
       </div>
       <Ignored values={unknown} onRemove={() => change({})} />
       {fleet.error && !first ? (
