@@ -811,6 +811,7 @@ async def test_deliveries_are_in_the_event_log(make_post: MakePost, peer: Served
         "peer": peer.url,
         "status": "firing",
         "severity": "critical",
+        "ticket_severity": "high",
         "attempts": 1,
     }
 
