@@ -152,9 +152,15 @@ class Service:
         check = self.spec["healthcheck"]
         kind, *command = check["test"]
         assert kind == "CMD"
-        timeout = seconds(check["timeout"])
+        return self._succeeds(command, seconds(check["timeout"]))
+
+    def answers(self, url: str) -> bool:
+        """Return whether a URL answers, as seen by the service."""
+        return self._succeeds(["wget", "-q", "-O-", url], 60)
+
+    def _succeeds(self, command: Sequence[str], limit: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(self.entering(*command), timeout=timeout, capture_output=True)
+            done = subprocess.run(self.entering(*command), timeout=limit, capture_output=True)
             return done.returncode == 0
         return False
 

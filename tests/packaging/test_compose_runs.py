@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.packaging import test_kubernetes, test_kubernetes_cluster
 from tests.packaging.stack import NO_GRACE, Stack, read_services, stack
 from tests.packaging.test_compose import COMPOSE, prepared
 from tests.waiting import until
@@ -114,6 +115,16 @@ def in_slack(stack: Stack, agent: str) -> list[Any]:
     return [body for body in received(stack, "/slack") if agent in json.dumps(body)]
 
 
+def probe_urls() -> set[str]:
+    """Return what the probes of the Kubernetes files ask; the pods run the same command."""
+    containers = (test_kubernetes.CONTAINER, test_kubernetes_cluster.CONTAINER)
+    ports = {port["name"]: port["containerPort"] for port in test_kubernetes.CONTAINER["ports"]}
+    gets = [
+        container[f"{kind}Probe"]["httpGet"] for container in containers for kind in ("liveness", "readiness")
+    ]
+    return {f"http://127.0.0.1:{ports[get['port']]}{get['path']}" for get in gets}
+
+
 async def test_services_start_in_order_and_a_ticket_reaches_slack(single: Stack, secrets: Path) -> None:
     await single.up()
     with looping(single, secrets, "looping_agent"):
@@ -121,10 +132,12 @@ async def test_services_start_in_order_and_a_ticket_reaches_slack(single: Stack,
             lambda: in_slack(single, "looping_agent"), "Slack has a message about the agent", seconds=120
         )
     await until(lambda: received(single, "/deadman"), "Prometheus' watchdog pings the dead man's switch")
+    answers = {url: single.services["queenright"].answers(url) for url in probe_urls()}
     codes = {name: service.stop() for name, service in single.services.items() if name != "receiver"}
 
     assert set(read_services(secrets, COMPOSE)) - set(single.services) == WITHOUT_PROGRAM
     assert len(in_slack(single, "looping_agent")) == 1
+    assert answers == dict.fromkeys(answers, True)
     assert codes == dict.fromkeys(codes, 0)
     assert "Traceback" not in single.services["queenright"].log.read_text()
 

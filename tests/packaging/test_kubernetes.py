@@ -66,6 +66,13 @@ def test_workers_that_are_scraped_may_reach_the_service(exported: dict[str, Any]
     assert workers["from"][0]["podSelector"] == scraped
 
 
+def test_pod_gets_as_long_to_stop_as_a_container_of_compose() -> None:
+    compose = yaml.safe_load((FILE.parents[1] / "docker-compose.yml").read_text())
+    grace = compose["services"]["queenright"]["stop_grace_period"]
+
+    assert f"{POD['spec']['terminationGracePeriodSeconds']}s" == grace
+
+
 def test_two_services_never_run_at_once_and_nothing_runs_as_root() -> None:
     spec = OBJECTS["Deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})

@@ -52,6 +52,8 @@ def test_pods_differ_from_one_process_only_by_the_cluster() -> None:
     added = {"env"}
     single = one_process.CONTAINER
     assert {key: value for key, value in CONTAINER.items() if key not in added} == single
+    grace = "terminationGracePeriodSeconds"
+    assert POD["spec"][grace] == one_process.POD["spec"][grace]
     assert OBJECTS["Service"] == one_process.OBJECTS["Service"]
     *rules, between = OBJECTS["NetworkPolicy"]["spec"]["ingress"]
     assert rules == one_process.OBJECTS["NetworkPolicy"]["spec"]["ingress"]

@@ -1,0 +1,40 @@
+"""The Kubernetes files of compose/ are what the API of Kubernetes accepts, and their probes get an answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from tests.packaging.test_compose import COMPOSE
+
+SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("kubernetes.schema.json").read_text("utf-8"))
+FILES = ("judge-cronjob.yaml", "kubernetes-cluster.yaml", "kubernetes.yaml")
+OBJECTS = [
+    pytest.param(one, id=f"{name}-{one['kind']}")
+    for name in FILES
+    for one in yaml.safe_load_all((COMPOSE.parent / "compose" / name).read_text("utf-8"))
+]
+
+
+def problems(one: dict[str, Any]) -> list[str]:
+    """Return what the API of Kubernetes would refuse, unknown fields included."""
+    schema = {"$ref": SCHEMA["kinds"][f"{one['apiVersion']}/{one['kind']}"], "$defs": SCHEMA["$defs"]}
+    return [f"{error.json_path}: {error.message}" for error in Draft7Validator(schema).iter_errors(one)]
+
+
+def test_unknown_field_is_a_problem() -> None:
+    one = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "lables": {}}}
+
+    assert problems(one) == [
+        "$.metadata: Additional properties are not allowed ('lables' was unexpected)",
+    ]
+
+
+@pytest.mark.parametrize("one", OBJECTS)
+def test_object_is_valid(one: dict[str, Any]) -> None:
+    assert problems(one) == []
