@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from queenright.cli.output.log_filter import INTERVAL_SECONDS, RateLimiter
@@ -17,7 +20,7 @@ from queenright.server.up import serving
 from tests.databases import locked
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
-from tests.warm import PROGRAM
+from tests.warm import PROGRAM, Command
 
 FULL = StoreError("cannot write to hive.db: database or disk is full")
 
@@ -174,6 +177,23 @@ def first_words_of_serve(folder: Path) -> str:
         running.terminate()
         _, output = running.communicate(timeout=30)
     return output
+
+
+async def test_serve_without_standard_streams_stops_as_asked(tmp_path: Path, port: int) -> None:
+    """As from a shell with ``<&-``: its files and sockets must not become its standard streams."""
+    serve = Command(
+        *("serve", f"--storage={tmp_path / 's'}", f"--port={port}", "--otlp-port=0"),
+        streams=(None, None, None),
+    )
+    async with asyncio.timeout(60), httpx.AsyncClient(trust_env=False) as http:
+        is_ready = False
+        while not is_ready:
+            assert not serve.ended()
+            with contextlib.suppress(httpx.TransportError):
+                is_ready = (await http.get(f"http://127.0.0.1:{port}/readyz")).is_success
+            await asyncio.sleep(0.05)
+    serve.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(serve.wait) == 0
 
 
 def test_serve_logs_the_database_first_and_no_tools(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -88,10 +89,18 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     import uvloop
 
+    _open_standard_streams()
     raise_descriptor_limit()
     tune_garbage_collector()
     shorten_switch_interval()
     uvloop.run(main)
+
+
+def _open_standard_streams() -> None:
+    """Open closed standard streams on /dev/null, as libuv aborts if it gets one of their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def _stop_event() -> asyncio.Event:
