@@ -17,6 +17,8 @@ import pytest
 SLOW: Final = {
     "alerting/test_cluster.py": 48,
     "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
+    "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity[bundled-storm-1]": 8,  # noqa: E501
+    "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
     "alerting/test_rules_by_promtool.py::test_the_tests_notice_an_alert": 15,
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
@@ -24,14 +26,23 @@ SLOW: Final = {
     "cluster/test_chaos.py": 170,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
+    "console/test_home.py::test_change_reads_four_pages_again_however_deep_the_list_is": 21,
+    "console/test_home.py::test_list_that_becomes_shorter_shows_its_end": 13,
     "console/test_home.py::test_long_fleet_is_sixty_rows_at_most[10000]": 17,
+    "console/test_home.py::test_network_that_goes_silent_is_noticed_and_left": 14,
     "console/test_memory.py::test_memory_is_flat_while_changes_come_in[18000]": 29,
-    "console/test_pages.py::test_every_page_says_that_the_connection_is_lost_and_catches_up": 100,
     "console/test_pages.py::test_every_page_and_dialog_is_accessible": 240,
+    "console/test_pages.py::test_every_page_fits_the_screen": 40,
+    "console/test_pages.py::test_every_page_says_that_the_connection_is_lost_and_catches_up": 100,
+    "console/test_pages.py::test_heartbeat_that_says_nothing_new_reads_nothing_again": 13,
+    "console/test_pages.py::test_steps_that_arrive_do_not_move_the_page_of_a_phone": 15,
+    "console/test_pages.py::test_text_of_agents_is_text_on_every_page": 28,
+    "console/test_talk.py::test_loaded_agent_is_handled_by_keyboard_alone": 21,
     "end_to_end/test_acknowledged.py": 18,
     "end_to_end/test_alertmanager_away.py": 83,
     "end_to_end/test_crashing_agent.py": 19,
     "end_to_end/test_crowd.py": 15,
+    "end_to_end/test_examples.py::test_example_prints_its_documented_output[log_digest]": 12,
     "end_to_end/test_examples.py::test_log_digest_counts_the_errors_of_its_sample": 12,
     "end_to_end/test_judge_job.py::test_lost_targets_close_no_ticket": 22,
     "end_to_end/test_judge_job.py::test_run_notifies_an_undecided_ticket_after_the_bypass_time": 10,
@@ -41,18 +52,35 @@ SLOW: Final = {
     "end_to_end/test_shared_cause.py": 30,
     "end_to_end/test_symptoms.py": 114,
     "end_to_end/test_up.py::test_killed_demo_leaves_no_process_and_its_agents_are_not_paged_by_the_next": 28,
+    "judge/test_crowd.py::test_crowd_does_not_wait_for_models": 7,
+    "judge/test_crowd.py::test_crowd_of_medium_findings_is_left_to_the_model": 7,
+    "judge/test_crowd.py::test_new_findings_are_judged_before_standing_ones": 9,
+    "judge/test_crowd.py::test_waiting_tickets_share_one_timer": 7,
     "judge/test_judge.py::test_conversation_is_bounded_and_the_last_numbers_exact[1000]": 27,
+    "judge/test_scenarios.py::test_always_alarming_model_has_no_kappa_and_notifies_nobody_about_healthy_workers": 5,  # noqa: E501
+    "judge/test_scenarios.py::test_always_healthy_model_has_no_kappa_and_lowers_no_floor": 5,
     "judge/test_scenarios.py::test_no_floor_is_lowered_and_no_unrelated_worker_ticketed": 1,
     "judge/test_scenarios.py::test_rules_agree_well_and_miss_no_binding_finding": 1,
+    "judge/test_scenarios.py::test_silent_model_leaves_binding_findings_to_the_rules": 5,
     "judge/test_scenarios.py::test_the_rules_agree_with_the_labels_as_the_document_states": 20,
     "packaging/test_compose_runs.py": 175,
     "packaging/test_image.py": 510,
+    "runtime/test_mcp_tools.py::test_hanging_server_is_killed_with_its_client[15]": 5,
     "server/test_cli.py::test_each_part_of_the_commands_can_be_the_first_to_be_imported": 17,
+    "server/test_crash_loop.py::test_agent_whose_runs_fail_every_few_minutes_pages_few_times[4-3]": 4,
+    "server/test_crash_loop.py::test_crash_loop_that_keeps_its_session_pages_twice[fails]": 10,
+    "server/test_crash_loop.py::test_crash_loop_with_default_settings_pages_three_times[a person resolves it]": 6,  # noqa: E501
     "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,
+    "server/test_operator_requests.py::test_unreachable_termination_is_notified_once": 20,
+    "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept[True]": 16,
     "simulation/test_day.py::test_a_ticket_costs_at_most_three_calls_of_the_model": 11,
     "simulation/test_day.py::test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick": 11,
     "simulation/test_day.py::test_hundred_healthy_workers_cost_no_model_call": 11,
     "simulation/test_week.py": 99,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place1-bursts1]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place2-bursts2]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place3-bursts3]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place4-bursts4]": 5,
 }
 """By file, test, or test with its parameters."""
 
@@ -71,10 +99,10 @@ SAMPLES: Final = {
         "name", frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"}), 370
     ),
     "judge/test_injections.py::test_obedient_orchestrator_stops_nobody_and_grants_at_most_an_hour": Sample(
-        "kind", frozenset({"approval", "escalation", "tool-result"}), 11
+        "kind", frozenset({"approval"}), 21
     ),
     "judge/test_injections.py::test_rules_withstand_every_injection": Sample(
-        "kind", frozenset({"approval", "name", "severity", "tool-result"}), 12
+        "kind", frozenset({"approval", "name"}), 21
     ),
     "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets": Sample(  # noqa: E501
         "arguments", frozenset({"{}"}), 5
