@@ -1,4 +1,4 @@
-"""The graph as it was added, and the services of the runtime that streams and executors use."""
+"""Loaded graphs, and the runtime services that streams and executors share."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RuntimeServices:
     """For graphs that are not workers: their spans and metrics are discarded."""
     incarnations: IncarnationRegistry
     context: Mapping[str, object]
-    """Context parameters of tools that are the same for all: ``runtime``."""
+    """Context parameters that every tool gets: ``runtime``."""
     approvals: ApprovalGate = field(default_factory=ApprovalGate)
     """Approves tool calls of workers."""
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)

@@ -49,10 +49,10 @@ class Respawned:
 
 
 class Respawner(Protocol):
-    """Starts the workers that it reaches again."""
+    """Restarts the workers that it can reach."""
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether this worker could be started again here. Quick."""
+        """Return whether this worker could be restarted here. Must not block."""
         ...
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
@@ -80,13 +80,13 @@ class Respawner(Protocol):
 
         Args:
             target: The incarnation of the worker that is over.
-            checkpoint: Where to start; None starts over.
+            checkpoint: Where to start; None starts from the beginning.
             attempt: The number of the attempt, from 1.
             repeatable: The task is declared repeatable; its new incarnation must declare that too.
             may_start_over: The task or a person allows it to start over without a checkpoint.
 
         Raises:
-            InvalidCheckpointError: The checkpoint is invalid; it is called again with the next one.
+            InvalidCheckpointError: The checkpoint is invalid; the caller retries with the next one.
             RespawnRefusedError: The worker did not start.
         """
         ...

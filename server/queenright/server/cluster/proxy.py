@@ -26,13 +26,13 @@ class OwnerUnreachableError(Exception):
 
 
 class Proxy:
-    """Passes requests on, headers and bodies as they are. One pool of connections for one event loop."""
+    """Forwards requests with headers and bodies unchanged. Holds the connection pool of one event loop."""
 
     def __init__(self) -> None:
         self._client = httpx.AsyncClient(
             trust_env=False,
             follow_redirects=False,
-            # A stream of events may be silent; the owner ends what takes too long.
+            # No read timeout: event streams may be silent, and the owner limits other requests.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
@@ -62,7 +62,7 @@ class Proxy:
             send: Sends the response.
             body: The body, if it was received already.
             answer_seconds: How long the owner may take until its response begins; None: any time.
-            ended: Ends a stream of events when it is set: the owner may be gone without a word.
+            ended: Ends an event stream when it is set: a lost owner may not close its connection.
 
         Raises:
             OwnerUnreachableError: No response has begun.
@@ -110,7 +110,7 @@ async def _answer(
     start: dict[str, Any] = {
         "type": "http.response.start",
         "status": response.status_code,
-        # The date is set by whoever sends the response.
+        # The server that sends the response sets date and server.
         "headers": passed_headers(response.headers.raw, without=frozenset({b"date", b"server"})),
     }
     await send(start)

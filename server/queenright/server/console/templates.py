@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 PAGES: Final = Path(__file__).parents[1] / "pages"
 
 _HEADERS: Final = {
-    # No script; forms post to us only; no framing.
+    # No script, no framing; forms post only to this origin.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
@@ -25,6 +25,6 @@ def render_error(status: int, fault: str) -> HTMLResponse:
 
 
 def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return a page."""
+    """Render a template."""
     html = _environment.get_template(template).render(status_code=status, **values)
     return HTMLResponse(html, status, headers=dict(_HEADERS))

@@ -1,4 +1,4 @@
-"""Routes to silence the alert of a ticket, for 1 minute up to a maximum, and to list and end silences."""
+"""Add, list and end silences of tickets. A silence lasts one minute up to a maximum."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Call:
     start: int
     end: int = 0
     clock_shift: int | None = None
-    """Its `Observation.clock_shift`; that of another record may be greater."""
+    """The clock shift of the record that opened the call; later records may have a greater one."""
     has_failed: bool = False
     """Whether a source reported its end as a failure."""
     subagent: str = ""
@@ -49,8 +49,8 @@ class Calls:
 
     Records with a call id match by id. Without ids (a log record and a span of one model call), two records
     are the same call if they come from different sources and at least half of the shorter one overlaps the
-    other: a session has one model call at a time. Tool calls must also have the same tool and arguments; a
-    source that reported a start also reports the end, and among equal calls the first one ends.
+    other: a session has one model call at a time. Tool calls must also have the same tool and arguments. A
+    source that reports starts also reports ends; among equal calls, the oldest open one ends.
     """
 
     def __init__(self) -> None:
