@@ -157,15 +157,19 @@ async def cable(running: Running) -> AsyncIterator[Cable]:
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the console's sources with its npm packages; skips the test if they cannot be installed."""
-    folder = tmp_path_factory.getbasetemp().parent / "console-packages"
-    with Path(f"{folder}.lock").open("w") as lock:
+    # As in the repository: a test of the sources reads the runbooks.
+    root = tmp_path_factory.getbasetemp().parent / "console-packages"
+    folder = root / "server" / "console"
+    folder.mkdir(parents=True, exist_ok=True)
+    with Path(f"{root}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        ignored = shutil.ignore_patterns("node_modules")
+        shutil.copytree(console.SOURCE, folder, ignore=ignored, dirs_exist_ok=True)
+        runbooks = Path("alerting") / "runbooks"
+        shutil.copytree(Path(__file__).parents[2] / runbooks, root / runbooks, dirs_exist_ok=True)
         if not (folder / "installed").exists():
             if (npm := shutil.which("npm")) is None:
                 pytest.skip("npm is not installed")
-            shutil.copytree(
-                console.SOURCE, folder, ignore=shutil.ignore_patterns("node_modules"), dirs_exist_ok=True
-            )
             found = subprocess.run(
                 [npm, "ci", "--silent"], cwd=folder, capture_output=True, text=True, check=False
             )
