@@ -247,10 +247,10 @@ class Outage:
     async def last(self, service: Service, clock: Clock, seconds: float) -> None:
         """Let time pass in which nothing can arrive."""
         service.pipeline.can_receive = self
-        assert service.pipeline.is_listening(clock.now)
+        assert service.pipeline.check_listening(clock.now)
         self.is_over = False
         clock.now += seconds
-        assert not service.pipeline.is_listening(clock.now)
+        assert not service.pipeline.check_listening(clock.now)
 
 
 async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings, clock: Clock) -> None:
@@ -261,7 +261,7 @@ async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings
         look(service, clock, 100)
         await outage.last(service, clock, HOUR)
         outage.is_over = True
-        assert service.pipeline.is_listening(clock.now)
+        assert service.pipeline.check_listening(clock.now)
         look(service, clock, 60)
         assert states(service) == {"bee": "healthy"}
     async with ServiceRun(settings, clock) as service:
@@ -305,11 +305,11 @@ async def test_database_that_is_away_is_an_outage(
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
         look(service, clock, 200)
-        assert service.pipeline.is_listening(clock.now)
+        assert service.pipeline.check_listening(clock.now)
         with monkeypatch.context() as away:
             away.setattr(Store, "is_writable", False)
             clock.now += 10 * MINUTE
-            assert not service.pipeline.is_listening(clock.now)
+            assert not service.pipeline.check_listening(clock.now)
         await service.ingest([beat(clock.now)])
         await service.scheduler.sweep()
         assert states(service) == {"bee": "healthy"}
@@ -328,7 +328,7 @@ async def test_outage_extends_the_waits_of_actions(
         )
         await outage.last(service, clock, HOUR)
         outage.is_over = True
-        assert service.pipeline.is_listening(clock.now)
+        assert service.pipeline.check_listening(clock.now)
 
     assert moved == [("i", clock.now), ("r", HOUR)]
 

@@ -108,6 +108,6 @@ class HookClient:
         } | fields
         self._connection = connection = http.client.HTTPConnection(self._address)
         with contextlib.closing(connection):
-            connection.request("POST", _PATH, json.dumps(call | fields), self._headers)
+            connection.request("POST", _PATH, json.dumps(call), self._headers)
             answer = json.loads(connection.getresponse().read())
         return answer if isinstance(answer, dict) else {}

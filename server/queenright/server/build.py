@@ -115,7 +115,7 @@ async def build(
         registry: Where the metrics are registered.
         tracer: Makes the service's own spans.
         may_deliver: Whether this process may deliver notifications; see ``Outbox``.
-        can_receive: Whether agents can send telemetry; see ``EventPipeline.is_listening``.
+        can_receive: Whether agents can send telemetry; see ``EventPipeline.check_listening``.
         open_store: Opens the store at a URL, in a thread.
 
     Raises:

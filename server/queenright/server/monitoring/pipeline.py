@@ -96,9 +96,8 @@ class EventPipeline:
     """Findings and states that are not published yet."""
     _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _listened_at: float | None = field(default=None, init=False)
-    """When telemetry could last arrive, while it cannot; else None."""
-    _checked_at: float | None = field(default=None, init=False)
+    _listened_until: float | None = field(default=None, init=False)
+    """When telemetry could last arrive, as far as was looked."""
     _live: set[WorkerKey] = field(default_factory=set, init=False)
     """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
     _is_reading_step_log: bool = field(default=False, init=False)
@@ -172,7 +171,7 @@ class EventPipeline:
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
             )
         now = self.clock()
-        self.is_listening(now)
+        self.check_listening(now)
         self.arrivals.record_events(events, now)
         if not self.monitor.settings.enabled:
             return
@@ -282,31 +281,29 @@ class EventPipeline:
     def close(self) -> None:
         """Record when the service stopped."""
         now = self.clock()
-        if self.is_listening(now):
+        if self.check_listening(now):
             self.arrivals.write_alive(now, at_once=True)
         self.arrivals.close()
 
     # -- time -----------------------------------------------------------------------------------
 
-    def is_listening(self, now: float) -> bool:
+    def check_listening(self, now: float) -> bool:
         """
         Return whether telemetry can arrive and be stored.
 
         While it cannot, a silence means nothing. Once it can again, the time in between is excluded from
         every age, as after a restart.
         """
-        if self.store.is_writable and self.can_receive():
-            since, self._listened_at = self._listened_at, None
-            if since is not None and since < now:
-                _log.info("telemetry can arrive again after %.0f s, which count as no silence", now - since)
-                self.monitor.exclude_outage(since, now)
-                self.remediation.handle_clock_jump(now, now - since)
-                self.arrivals.record_gap(Gap("away", since, now))
-            self._checked_at = now
-        elif self._listened_at is None:
-            self._listened_at = now if self._checked_at is None else self._checked_at
-        self.metrics.is_listening = self._listened_at is None
-        return self.metrics.is_listening
+        was_listening, since = self.metrics.is_listening, self._listened_until
+        is_listening = self.metrics.is_listening = self.store.is_writable and self.can_receive()
+        if is_listening or since is None:
+            self._listened_until = now
+        if is_listening and not was_listening and since is not None and since < now:
+            _log.info("telemetry can arrive again after %.0f s, which count as no silence", now - since)
+            self.monitor.exclude_outage(since, now)
+            self.remediation.handle_clock_jump(now, now - since)
+            self.arrivals.record_gap(Gap("away", since, now))
+        return is_listening
 
     async def advance(self, now: float, limit: int) -> None:
         """Evaluate at most ``limit`` workers whose deadline has passed, and publish the results."""

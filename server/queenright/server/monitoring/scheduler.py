@@ -57,7 +57,7 @@ class Scheduler:
             if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
                 self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
-            if not self.pipeline.is_listening(now):
+            if not self.pipeline.check_listening(now):
                 continue
             try:
                 await self.pipeline.advance(now, _DUE_BATCH)
@@ -75,14 +75,14 @@ class Scheduler:
     def _pause(self) -> float:
         parts = (self.monitor, self.tickets, self.remediation)
         deadlines = [deadline for part in parts if (deadline := part.next_deadline()) is not None]
-        if not deadlines or not self.pipeline.is_listening(self.clock()):
+        if not deadlines or not self.metrics.is_listening:
             return _MAX_SLEEP_SECONDS
         return min(max(min(deadlines) - self.clock(), _MIN_SLEEP_SECONDS), _MAX_SLEEP_SECONDS)
 
     async def run_sweeps(self) -> None:
         """Evaluate every worker periodically, in case a deadline was missed, until cancelled."""
         while True:
-            if not self.pipeline.is_listening(self.clock()):
+            if not self.pipeline.check_listening(self.clock()):
                 await asyncio.sleep(_MAX_SLEEP_SECONDS)
                 continue
             began = time.perf_counter()
