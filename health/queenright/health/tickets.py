@@ -219,7 +219,7 @@ class EscalationTicket(WorkerFacts):
     The id of a storm, or a cause: ``provider:anthropic``. A cause may become known after the opening.
     """
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorated property
     @property
     def created_at(self) -> float:
         """``first_seen``, by the requirement document's name."""

@@ -16,7 +16,6 @@ from queenright.cli.service import require_text
 from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:
-    from queenright.api.tickets import Ticket
     from queenright.client.synchronous import Queenright
 
 _SHOWN: Final = 5
@@ -76,16 +75,11 @@ def _some(matches: list[str]) -> str:
     return f"{', '.join(matches[:_SHOWN])}{more}"
 
 
-def find_ticket(service: Queenright, prefix: str) -> Ticket:
+def find_ticket_id(service: Queenright, prefix: str) -> str:
     """
-    Return the ticket with this id, or the only one whose id begins with it.
+    Return the whole id of a ticket.
 
     Raises:
-        RequestRejectedError: No ticket matches, or several do; the message names the first matches.
+        RequestRejectedError: No ticket's id begins so, or several do; the message names the first matches.
     """
-    return service.tickets.get(prefix)
-
-
-def find_ticket_id(service: Queenright, prefix: str) -> str:
-    """Return the whole id of a ticket; see ``find_ticket``."""
-    return find_ticket(service, prefix).ticket_id
+    return service.tickets.get(prefix).ticket_id

@@ -20,6 +20,12 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider
 
+CODER: Final = "coder"
+GUARDIAN: Final = "guardian"
+
+# Files are long, and a file must still be in the context when it is edited.
+_CONTEXT_TOKENS: Final = 60_000
+
 
 def run_code(options: ShellOptions) -> int:
     """
@@ -63,13 +69,6 @@ async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, options: ShellO
     finally:
         await runtime.stop()
         await lifecycle.close()
-
-
-CODER: Final = "coder"
-GUARDIAN: Final = "guardian"
-
-# Files are long, and a file must still be in the context when it is edited.
-_CONTEXT_TOKENS: Final = 60_000
 
 
 def coder_graph(tools: Iterable[str]) -> GraphSpec:

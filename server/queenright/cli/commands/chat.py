@@ -16,7 +16,6 @@ from queenright.cli.options import CURRENT_USER, By, Json
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import local_time, strip_control
 from queenright.cli.service import with_service
-from queenright.cli.short_ids import find_ticket
 from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def chat(
         raise typer.BadParameter("the message is blank; give a text, or leave --say out")
     if act and say is None:
         raise typer.BadParameter("--act needs an order in --say TEXT")
-    row = json_values(find_ticket(service, ticket))
+    row = json_values(service.tickets.get(ticket))
     talk = TicketChat(service, row["ticket_id"], by)
     if say is not None:
         printer = AnswerPrinter(sys.stdout)

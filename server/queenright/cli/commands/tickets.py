@@ -14,7 +14,7 @@ from queenright.cli.options import CURRENT_USER, By, Json, Reason
 from queenright.cli.output.printing import json_values, print_list, print_result
 from queenright.cli.output.text import local_time, single_line, worker_cells
 from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import find_ticket, find_ticket_id, require_id
+from queenright.cli.short_ids import find_ticket_id, require_id
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_spend
 
@@ -65,7 +65,7 @@ tickets = listing_group(
 @with_service
 def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
     """Show one ticket: cause, evidence, judgement, triage, notifications."""
-    result = find_ticket(service, ticket)
+    result = service.tickets.get(ticket)
     if as_json:
         typer.echo(json.dumps(json_values(result), indent=2))
         return

@@ -61,7 +61,7 @@ def tracer_provider(own_url: str) -> TracerProvider:
                 limit = threading.Timer(_LAST_EXPORT_SECONDS, self.span_exporter.shutdown)
                 limit.daemon = True
                 limit.start()
-                super().shutdown()  # type: ignore[no-untyped-call]
+                super().shutdown()  # type: ignore[no-untyped-call]  # the SDK annotates no result
                 limit.cancel()
 
         provider.add_span_processor(Processor(OTLPSpanExporter()))
