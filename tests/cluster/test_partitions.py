@@ -61,7 +61,7 @@ async def wait_for_shares(
 def stored(cluster: Cluster) -> list[tuple[str, str]]:
     """Return the stored ends of tool calls, in all partitions: the session, and the id of the call."""
     with connected(cluster.database) as conn:
-        rows = []
+        rows: list[Any] = []
         for schema in SCHEMAS:
             if conn.exec_driver_sql(f"SELECT to_regclass('{schema}.events') IS NOT NULL").scalar():
                 rows += conn.exec_driver_sql(
