@@ -53,6 +53,7 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
     "orchestrator": ("coordinator",),
     "provider": ("model vendor", "model supplier", "llm vendor"),
     "cluster": ("service pool", "server farm"),
+    "partition": ("shard", "data partition"),
     "owner": ("leader", "active process", "main process"),
     "standby": ("follower", "hot spare", "secondary process"),
 }

@@ -23,16 +23,24 @@ _GONE_SECONDS = 6.0
 @cluster.command("status", epilog="Example: queenright cluster status")
 @with_service
 def status(service: Queenright, as_json: Json = False) -> None:
-    """List the processes of the cluster, which one watches the workers, and what waits to be stored."""
+    """List the processes of the cluster, which ones watch the workers, and what waits to be stored."""
     found = service.service.cluster()
+    is_split = len(found.partitions) > 1
     lines = []
     for member in found.members:
         role = "owner" if member.is_owner else "standby"
+        owned = [str(part.number) for part in found.partitions if part.owner == member.member_id]
+        if is_split and owned:
+            role = f"owner of {', '.join(owned)}"
         if member.unseen_seconds > _GONE_SECONDS:
             role = f"not seen for {format_duration(member.unseen_seconds)}"
         lines.append(
             f"{role:<22} {member.url:<36} {member.version:<10} up {format_duration(member.uptime_seconds)}"
         )
+    for part in found.partitions:
+        if is_split and part.backlog is not None and part.backlog.messages:
+            waiting = format_count(part.backlog.messages, "message")
+            lines.append(f"partition {part.number}: {waiting} of telemetry to store")
     if found.backlog is not None:
         lines.append(f"{format_count(found.backlog.messages, 'message')} of telemetry to store")
     lines += [f"fault: {fault}" for fault in found.faults]
