@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -106,5 +107,102 @@ async def test_two_processes_share_the_partitions_and_replace_each_other(
     await wait_for_shares(client, second, lambda found: found == {first.url: 2, second.url: 2})
     await sending
     await check_stored(partitioned, sender)
+    assert await asyncio.to_thread(first.stop) == 0
+    await wait_for_shares(client, second, lambda found: found == {second.url: 4})
     for process in processes:
+        assert "Traceback" not in process.log(), process.log()
+
+
+async def test_paused_process_loses_its_partitions_and_writes_nothing_more(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """Its requests are answered by the owners of the partitions, before, meanwhile and afterwards."""
+    paused, other = processes = [partitioned.add(), partitioned.add()]
+    even = {paused.url: 2, other.url: 2}
+    await wait_for_shares(client, other, lambda found: found == even)
+    sender = Sender(client, processes)
+    await send(sender, 1)
+    await check_stored(partitioned, sender)
+    agents = await agents_by_partition(client, other)
+    assert sorted(agent for found in agents for agent in found) == sorted(f"clerk-{n}" for n in range(12))
+    assert sum(bool(found) for found in agents) > 1
+
+    paused.signal(signal.SIGSTOP)
+    sender.processes = [other]
+    await send(sender, 1)
+    await wait_for_shares(client, other, lambda found: found == {other.url: 4})
+    await check_stored(partitioned, sender)
+    assert await agents_by_partition(client, other) == agents
+    paused.signal(signal.SIGCONT)
+
+    await send(sender, 1)
+    await wait_for_shares(client, paused, lambda found: found == {paused.url: 2, other.url: 2})
+    await check_stored(partitioned, sender)
+    assert await agents_by_partition(client, paused) == agents
+    assert paused.log().count("another process of the cluster has taken over") == 2
+    metrics = [(await client.get(f"{process.url}/metrics")).text for process in processes]
+    for number in range(PARTITIONS):
+        owner = f'queenright_cluster_owner{{partition="{number}"}} '
+        assert sum(f"{owner}1.0" in page for page in metrics) == 1
+        states = f'queenright_agents{{partition="{number}",state="healthy"}} '
+        assert sum(states in page for page in metrics) == 1
+    for process in processes:
+        assert "Traceback" not in process.log(), process.log()
+
+
+async def agents_by_partition(client: httpx.AsyncClient, process: Process) -> list[list[str]]:
+    """Return the agents of each partition, through one process."""
+    found = []
+    for number in range(PARTITIONS):
+        async with asyncio.timeout(60):
+            while True:
+                headers = {"x-queenright-partition": str(number)}
+                answer = await client.get(f"{process.url}/api/agents", headers=headers)
+                if answer.status_code == 200:
+                    break
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
+                await asyncio.sleep(0.1)
+        found.append(sorted(agent["agent_id"] for agent in answer.json()["agents"]))
+    return found
+
+
+async def test_process_with_another_number_of_partitions_owns_nothing(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    first = partitioned.add()
+    await wait_for_shares(client, first, lambda found: found == {first.url: 4})
+    partitioned.settings["cluster"]["partitions"] = 2
+    second = partitioned.add()
+
+    # A process that has just started may not have reached NATS.
+    async with asyncio.timeout(60):
+        while len(faults := (await status_of(client, second))["faults"]) != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+    [fault] = faults
+    assert fault.startswith("cluster.partitions is 2 here and 4 in the other processes")
+    assert await shares(client, first) == {first.url: 4}
+    assert (await client.get(f"{second.url}/readyz")).status_code == 503
+
+
+async def test_third_process_gets_its_share_one_partition_at_a_time(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    processes = [partitioned.add(), partitioned.add()]
+    first, second = processes
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    sender = Sender(client, processes)
+    sending = asyncio.create_task(send(sender, 4))
+    third = partitioned.add()
+
+    found = await wait_for_shares(client, first, lambda found: found.get(third.url) == 1)
+
+    assert sorted(found.values()) == [1, 1, 2]
+    await sending
+    await check_stored(partitioned, sender)
+    handed_over = [
+        line for process in processes for line in process.log().splitlines() if "handed over" in line
+    ]
+    assert len(handed_over) == 3  # two of them when the second one joined
+    for process in partitioned.processes:
         assert "Traceback" not in process.log(), process.log()

@@ -1,0 +1,43 @@
+"""Which members of a cluster can own partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.cluster_lease import Member, Ownership, SeenMember, View
+from queenright.server.cluster.member import find_candidates
+
+
+def seen(name: str, *, partitions: int = 4, **values: object) -> SeenMember:
+    member = Member(
+        member_id=name, host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=partitions
+    )
+    known = {"uptime_seconds": 9.0, "unseen_seconds": 0.5, "is_connected": True, "can_publish": True}
+    return SeenMember(member=member, **{**known, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (seen("other"), {"own", "other"}),
+        (seen("other", unseen_seconds=7.0), {"own"}),
+        (seen("other", is_connected=False), {"own"}),
+        (seen("other", can_publish=False), {"own"}),
+        (seen("other", partitions=2), {"own"}),
+    ],
+    ids=["alive", "paused", "gone", "without NATS", "other number"],
+)
+def test_member_that_cannot_watch_is_no_candidate(other: SeenMember, expected: set[str]) -> None:
+    view = View(members=(seen("own"), other), partitions=(Ownership(),) * 4)
+
+    assert find_candidates(view, 4) == expected
+
+
+def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
+    members = (
+        seen("own", can_publish=False),
+        seen("other", can_publish=False),
+        seen("gone", is_connected=False),
+    )
+
+    assert find_candidates(View(members=members, partitions=(Ownership(),)), 4) == {"own", "other"}

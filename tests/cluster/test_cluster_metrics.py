@@ -1,0 +1,84 @@
+"""The metrics of a process that owns several partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from queenright.server.cluster.metrics import ClusterMetrics, collect_process, merge_families
+from queenright.server.metrics.metrics import OPENMETRICS, PROMETHEUS_TEXT, Exposition
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Owned:
+    number: int
+    registry: CollectorRegistry | None
+    backlog: int | None = None
+
+
+def service(agents: int) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Gauge("queenright_agents", "Agents.", ["state"], registry=registry).labels("stuck").set(agents)
+    dropped = Counter("queenright_telemetry_dropped", "Dropped.", ["signal"], registry=registry)
+    dropped.labels("traces").inc(agents)
+    delay = Histogram("queenright_detection_delay_seconds", "Delay.", registry=registry)
+    delay.observe(1.5, {"trace_id": "a" * 32})
+    return registry
+
+
+async def exposed(partitions: list[Owned], content_type: str) -> dict[tuple[str, Labels], float]:
+    """Return the values by name and labels; each series and each family may come once."""
+    own = CollectorRegistry()
+    own.register(ClusterMetrics(members=2, is_stream_available=True, partitions=partitions))
+    Counter("queenright_telemetry_dropped", "Dropped.", ["signal"], registry=own).labels("traces").inc(5)
+    page = await Exposition(lambda: collect_process(own, partitions), merge_families).render(content_type)
+    families = list((parse_openmetrics if content_type == OPENMETRICS else parse_text)(page.decode()))
+    assert len(families) == len({family.name for family in families})
+    samples = [sample for family in families for sample in family.samples]
+    found = {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
+    assert len(found) == len(samples)
+    return found
+
+
+@pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
+async def test_series_of_several_partitions_have_their_number(content_type: str) -> None:
+    partitions = [Owned(0, service(3), 7), Owned(1, None), Owned(2, service(4))]
+
+    found = await exposed(partitions, content_type)
+
+    assert {
+        labels: value for (name, labels), value in found.items() if name == "queenright_cluster_owner"
+    } == {(("partition", "0"),): 1, (("partition", "1"),): 0, (("partition", "2"),): 1}
+    assert found["queenright_cluster_backlog", (("partition", "0"),)] == 7
+    assert found["queenright_cluster_members", ()] == 2
+    for number, agents in ((0, 3), (2, 4)):
+        label = ("partition", str(number))
+        assert found["queenright_agents", (label, ("state", "stuck"))] == agents
+        assert found["queenright_telemetry_dropped_total", (label, ("signal", "traces"))] == agents
+        assert found["queenright_detection_delay_seconds_count", (label,)] == 1
+    assert found["queenright_telemetry_dropped_total", (("signal", "traces"),)] == 5
+
+
+@pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
+async def test_series_of_the_only_partition_have_no_number(content_type: str) -> None:
+    """What process and service both count is one series."""
+    found = await exposed([Owned(0, service(3), 7)], content_type)
+
+    assert not any(name == "partition" for _, labels in found for name, _ in labels)
+    assert found["queenright_cluster_owner", ()] == 1
+    assert found["queenright_cluster_backlog", ()] == 7
+    assert found["queenright_agents", (("state", "stuck"),)] == 3
+    assert found["queenright_telemetry_dropped_total", (("signal", "traces"),)] == 8
+
+
+async def test_standby_exposes_the_cluster_only() -> None:
+    found = await exposed([Owned(0, None)], PROMETHEUS_TEXT)
+
+    names = {name for name, _ in found if not name.startswith("queenright_telemetry_dropped")}
+    assert names == {"queenright_cluster_owner", "queenright_cluster_members", "queenright_cluster_stream_up"}
