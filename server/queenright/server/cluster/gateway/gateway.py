@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -11,6 +12,7 @@ from urllib.parse import parse_qs, quote
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from queenright.health.heartbeat import InvalidHeartbeatError, parse_heartbeat
 from queenright.instrumentation.identity import clean_name
 from queenright.server.cluster.gateway.ask import (
     BodyTooLargeError,
@@ -114,25 +116,24 @@ class Gateway:
         body = b"" if scope["method"] == "GET" else await read_body(receive)
         session_id = query.get("session_id", [""])[0] or _session_in(body)
         session = Session(agent_id, clean_name(session_id) if session_id else "")
-        likely = self._partition_of_agent(agent_id)
-        places = await self._places(backends, session, likely, scope, receive)
-        found = await self._find(backends, places, scope, replay(body, receive), send)
-        if found is not None and session.session_id:
-            self._remember(session, found)
+        places = await self._places(backends, session, scope, receive)
+        await self._find(backends, places, scope, replay(body, receive), send)
 
     async def _places(
         self,
         backends: Sequence[ASGIApp | None],
         session: Session,
-        likely: int,
         scope: Scope,
         receive: Receive,
     ) -> Sequence[int]:
         """Return the partitions to ask for a session, the first one first."""
-        known = self._remembered.get(session)
-        if known is None:
-            known = await self._locate(backends, session, scope, receive)
-        first = likely if known is None else known
+        first = self._remembered.get(session)
+        if first is None:
+            first = await self._locate(backends, session, scope, receive)
+            if first is None:
+                first = self._partition_of_agent(session.agent_id)
+            elif session.session_id:
+                self._remember(session, first)
         return [first, *(number for number in range(len(backends)) if number != first)]
 
     async def _locate(
@@ -163,17 +164,10 @@ class Gateway:
     ) -> None:
         body = await read_body(receive)
         number = 0
-        try:
-            heartbeat = orjson.loads(body)
-            agent_id = heartbeat.get("agent_id") or heartbeat.get("agentId") or ""
-            session = Session(
-                clean_name(agent_id),
-                clean_name(heartbeat.get("session_id") or heartbeat.get("sessionId") or ""),
-            )
-            known = self._remembered.get(session)
-            number = self._partition_of_agent(session.agent_id) if known is None else known
-        except (ValueError, AttributeError, TypeError):
-            pass  # The partition refuses it, and says why.
+        with contextlib.suppress(InvalidHeartbeatError):
+            heartbeat = parse_heartbeat(body)
+            session = Session(heartbeat.agent_id, heartbeat.session_id)
+            number = (await self._places(backends, session, scope, receive))[0]
         await (backends[number] or self._answer_unowned)(scope, replay(body, receive), send)
 
     async def _find(
@@ -183,8 +177,8 @@ class Gateway:
         scope: Scope,
         receive: Receive,
         send: Send,
-    ) -> int | None:
-        """Pass a request on until a partition knows what it is about; return that partition."""
+    ) -> None:
+        """Pass a request on until a partition knows what it is about."""
         body = await read_body(receive)
         missing: list[Message] = []
         is_unowned = False
@@ -196,14 +190,13 @@ class Gateway:
             answer = _UnlessMissing(send)
             await app(scope, replay(body, receive), answer)
             if answer.is_sent:
-                return number
+                return
             missing = missing or answer.messages
         if is_unowned or not missing:
             await self._answer_unowned(scope, replay(body, receive), send)
-            return None
+            return
         for message in missing:
             await send(message)
-        return None
 
 
 class _UnlessMissing:
