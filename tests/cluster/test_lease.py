@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member
+from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member, Ownership
 from queenright.health.engines import parse_address
 from queenright.health.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
@@ -18,12 +18,12 @@ from tests.databases import Postgres, change
 async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
     """The first owner creates the tables, and that of a new version the tables that are new."""
     url = postgres.empty()
-    member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1")
+    member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=1)
     lease = ClusterLease(parse_address(url), member)
 
     view = await lease.look(can_publish=True)
 
-    assert (view.is_vacant, view.members) == (True, ())
+    assert (view.partitions, view.members) == ((Ownership(is_vacant=True),), ())
     await lease.close()
     postgres.drop(url)
 
@@ -42,7 +42,7 @@ async def lease(url: str, postgres: Postgres) -> AsyncIterator[ClusterLease]:
 
 
 def lease_of(url: str, member_id: str) -> ClusterLease:
-    member = Member(member_id=member_id, host="127.0.0.1", api_port=1, otlp_port=2, version="1")
+    member = Member(member_id=member_id, host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=1)
     return ClusterLease(parse_address(url), member)
 
 
@@ -57,13 +57,13 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
 
-    view = await lease.look(can_publish=True)
-    assert (view.has_expired, view.is_vacant) == (True, False)
-    assert not await lease.evict_expired_owner()
+    [found] = (await lease.look(can_publish=True)).partitions
+    assert (found.has_expired, found.is_vacant) == (True, False)
+    assert not await lease.evict_expired_owner(0)
 
     await store.append([heartbeat("clerk")])
     await store.close()
-    assert (await lease.look(can_publish=True)).is_vacant
+    assert (await lease.look(can_publish=True)).partitions[0].is_vacant
 
 
 async def test_renewal_after_another_process_took_over_is_refused(url: str, lease: ClusterLease) -> None:
@@ -74,10 +74,10 @@ async def test_renewal_after_another_process_took_over_is_refused(url: str, leas
     second = Store.open(url, member_id="two")
 
     with pytest.raises(LeaseLostError):
-        await lease.renew(token)
-    assert not lease.is_valid
-    await lease.renew(second.writer_token)
-    assert lease.is_valid
+        await lease.renew(0, token)
+    assert not lease.is_valid(0)
+    await lease.renew(0, second.writer_token)
+    assert lease.is_valid(0)
     await second.close()
 
 
