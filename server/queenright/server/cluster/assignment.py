@@ -14,8 +14,8 @@ def assign_partitions(owners: Sequence[str | None], members: Collection[str]) ->
     """
     Return the member that should own each partition; None for all if there are no members.
 
-    The shares of members differ by one partition at most. An owner keeps its partitions, those with the lowest
-    numbers first, up to its share; the larger shares go to those who own most.
+    The shares of members differ by one partition at most. An owner keeps its partitions, the lowest numbers
+    first, up to its share; the larger shares go to those who own most.
 
     Args:
         owners: The current owner of each partition, by number; None, or no member, if there is none.
