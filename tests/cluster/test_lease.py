@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member
+from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member, Ownership
 from queenright.health.engines import parse_address
 from queenright.health.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
@@ -18,12 +19,11 @@ from tests.databases import Postgres, change
 async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
     """The first owner creates the tables, and that of a new version the tables that are new."""
     url = postgres.empty()
-    member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1")
-    lease = ClusterLease(parse_address(url), member)
+    lease = lease_on(url, "one", 1)
 
     view = await lease.look(can_publish=True)
 
-    assert (view.is_vacant, view.members) == (True, ())
+    assert (view.partitions, view.members) == ((Ownership(is_vacant=True),), ())
     await lease.close()
     postgres.drop(url)
 
@@ -35,14 +35,16 @@ def url(postgres: Postgres) -> str:
 
 @pytest_asyncio.fixture
 async def lease(url: str, postgres: Postgres) -> AsyncIterator[ClusterLease]:
-    found = lease_of(url, "two")
+    found = lease_on(url, "two", 1)
     yield found
     await found.close()
     postgres.drop(url)
 
 
-def lease_of(url: str, member_id: str) -> ClusterLease:
-    member = Member(member_id=member_id, host="127.0.0.1", api_port=1, otlp_port=2, version="1")
+def lease_on(url: str, member_id: str, partitions: int) -> ClusterLease:
+    member = Member(
+        member_id=member_id, host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=partitions
+    )
     return ClusterLease(parse_address(url), member)
 
 
@@ -57,13 +59,13 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
 
-    view = await lease.look(can_publish=True)
-    assert (view.has_expired, view.is_vacant) == (True, False)
-    assert not await lease.evict_expired_owner()
+    [found] = (await lease.look(can_publish=True)).partitions
+    assert (found.has_expired, found.is_vacant) == (True, False)
+    assert not await lease.evict_expired_owner(0)
 
     await store.append([heartbeat("clerk")])
     await store.close()
-    assert (await lease.look(can_publish=True)).is_vacant
+    assert (await lease.look(can_publish=True)).partitions[0].is_vacant
 
 
 async def test_renewal_after_another_process_took_over_is_refused(url: str, lease: ClusterLease) -> None:
@@ -74,10 +76,10 @@ async def test_renewal_after_another_process_took_over_is_refused(url: str, leas
     second = Store.open(url, member_id="two")
 
     with pytest.raises(LeaseLostError):
-        await lease.renew(token)
-    assert not lease.is_valid
-    await lease.renew(second.writer_token)
-    assert lease.is_valid
+        await lease.renew(0, token)
+    assert not lease.is_valid(0)
+    await lease.renew(0, second.writer_token)
+    assert lease.is_valid(0)
     await second.close()
 
 
@@ -93,3 +95,52 @@ async def test_events_that_the_database_refuses_are_told_from_a_database_that_is
     await store.append([heartbeat("waiter")])
     assert store.is_writable
     await store.close()
+
+
+async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> None:
+    """A partition that was never opened, held, expired or released is seen as such by every member."""
+    lease = lease_on(url, "one", 4)
+    stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
+    change(url, "UPDATE queenright_1.store_writer SET renewed_at = renewed_at - 60")
+    await lease.look(can_publish=True)
+    await stores[2].close()
+    await lease.release(2, stores[2].writer_token)
+
+    view = await lease.look(can_publish=True)
+
+    assert view.partitions == (
+        Ownership(owner_id="one", is_vacant=False),
+        Ownership(owner_id="one", is_vacant=False, has_expired=True),
+        Ownership(owner_id=None, is_vacant=True),
+        Ownership(owner_id=None, is_vacant=True),
+    )
+    assert [view.find_owner(number) for number in range(4)] == [lease.member, lease.member, None, None]
+    await lease.renew(1, stores[1].writer_token)
+    assert [lease.is_valid(number) for number in range(4)] == [False, True, False, False]
+    for store in stores[:2]:
+        await store.close()
+    view = await lease.look(can_publish=True)
+    assert view.partitions[0] == Ownership(owner_id="one", is_vacant=True)
+    assert view.find_owner(0) is None
+    await lease.close()
+    postgres.drop(url)
+
+
+async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgres) -> None:
+    """Its connection ends with it; a member that only lost its connection is back with the next look."""
+    one, two = lease_on(url, "one", 1), lease_on(url, "two", 1)
+    await one.look(can_publish=True)
+    seen = {seen.member.member_id: seen for seen in (await two.look(can_publish=True)).members}
+    assert all(member.is_alive for member in seen.values())
+    await one.close()
+
+    async with asyncio.timeout(30):
+        while seen["one"].is_connected:
+            seen = {seen.member.member_id: seen for seen in (await two.look(can_publish=True)).members}
+
+    assert (seen["one"].is_alive, seen["two"].is_alive) == (False, True)
+    await one.look(can_publish=True)
+    assert all(seen.is_alive for seen in (await two.look(can_publish=True)).members)
+    await one.close()
+    await two.close()
+    postgres.drop(url)

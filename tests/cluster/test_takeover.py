@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.cluster.stream import TelemetryStream
+from queenright.server.cluster.stream import NatsConnection
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import connected
 from tests.waiting import until
@@ -345,9 +345,10 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
 ) -> None:
     process = cluster.add()
     await cluster.owner()
-    stream = TelemetryStream(cluster.nats.url, replicas=1, max_bytes=1 << 30)
-    running = asyncio.create_task(stream.run())
-    await until(lambda: stream.is_available, "the stream is there")
+    nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
+    running = asyncio.create_task(nats.run())
+    await until(lambda: nats.is_available, "the stream is there")
+    [stream] = nats.streams
     for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
         await stream.publish(path, b"\xff\xff\xff", is_unique=False)
     running.cancel()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events
+from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import Postgres
+from tests.databases import Postgres, change
 from tests.warm import queenright
 
 
@@ -39,6 +40,30 @@ def test_copy_passes_the_audit_and_prints_a_summary(tmp_path: Path, postgres: Po
     assert audit["ok"]
     assert f"ends in {audit['head']}.\n" in done.stdout
     postgres.drop(target)
+
+
+def test_audit_covers_each_partition_of_a_cluster(tmp_path: Path, postgres: Postgres) -> None:
+    url = postgres.empty()
+    for number in (0, 1):
+        Store.open(url, partition=number).close_now()
+    (tmp_path / "queenright.yaml").write_text(json.dumps({"database": url}))
+
+    checked = queenright("audit", "verify", cwd=tmp_path)
+    refused = queenright("audit", "export", cwd=tmp_path)
+    exported = queenright("audit", "export", "--partition", "1", cwd=tmp_path)
+    change(url, "UPDATE queenright_1.event_log_head SET length = 7")
+    changed = queenright("audit", "verify", "--json", cwd=tmp_path)
+
+    assert checked.stdout.splitlines() == [
+        f"Partition {number}: The event log is intact: 0 rows, none changed." for number in (0, 1)
+    ]
+    assert (checked.returncode, exported.returncode) == (0, 0)
+    assert (refused.returncode, "has 2 partitions" in refused.stderr) == (2, True)
+    assert changed.returncode == 1
+    found = json.loads(changed.stdout)
+    assert [(row["partition"], row["ok"]) for row in found["partitions"]] == [(0, True), (1, False)]
+    assert found["ok"] is False
+    postgres.drop(url)
 
 
 def test_copy_as_json_has_the_rows_by_table(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
     running: Running, file: File, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
-    reload_on_sighup(lambda: service)
+    reload_on_sighup(lambda: [service])
     try:
         file.write(warning=2)
         os.kill(os.getpid(), signal.SIGHUP)

@@ -1,10 +1,13 @@
 """
-The lease on a PostgreSQL database: which process of a cluster owns it.
+The leases on a PostgreSQL database: which processes of a cluster own its partitions.
 
-The owner is the process that holds the store's advisory lock (``postgres``). It renews its lease every
-`RENEWAL_SECONDS`. A lease that is not renewed for `LEASE_SECONDS` has expired: another process then ends the
-owner's session on the server. That releases the lock, and a process that was only paused can no longer write:
-its connection is closed, and a new one waits for the lock. All times are those of the database's clock.
+The owner of a partition is the process that holds its store's advisory lock (``postgres``). It renews its
+lease every `RENEWAL_SECONDS`. A lease that is not renewed for `LEASE_SECONDS` has expired: another process
+then ends the owner's session on the server. That releases the lock, and a process that was only paused can no
+longer write: its connection is closed, and a new one waits for the lock. All times are those of the
+database's clock.
+
+Each process also holds a shared lock of its own, so that the others notice at once when it is gone.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 import psycopg
@@ -19,7 +23,7 @@ from psycopg.errors import UndefinedTable
 from psycopg.rows import dict_row
 from sqlalchemy import URL
 
-from queenright.health.postgres import DATABASE_TIME, WRITER_LOCK
+from queenright.health.postgres import DATABASE_TIME, list_schemas_query, partition_lock, partition_schema
 from queenright.instrumentation.http_url import http_url
 
 RENEWAL_SECONDS: Final = 2.0
@@ -30,12 +34,13 @@ _STATEMENT_TIMEOUT_SECONDS: Final = 3
 _CLAIM_MINUTES: Final = 30
 """How long a process may take from the lock to its first lease, such as for an update of the schema."""
 
+_PRESENCE: Final = 0x71756565  # "quee"
+"""The first half of the key of each process's own lock."""
 _LOCKS: Final = (
-    f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {WRITER_LOCK >> 32}"
-    f" AND objid = {WRITER_LOCK & 0xFFFFFFFF} AND objsubid = 1"
+    "SELECT classid::bigint, objid::bigint, objsubid, pid FROM pg_locks"
+    " WHERE locktype = 'advisory' AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-_EXPIRED: Final = f"SELECT 1 FROM store_writer WHERE renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
 
 LeaseError = psycopg.Error
 """Raised while the database cannot be reached."""
@@ -54,6 +59,8 @@ class Member:
     api_port: int
     otlp_port: int
     version: str
+    partitions: int
+    """The number of partitions by its settings."""
 
     @property
     def api_url(self) -> str:
@@ -74,14 +81,27 @@ class SeenMember:
     uptime_seconds: float
     """Seconds from its start until it was last seen."""
     unseen_seconds: float
-    is_owner: bool
+    is_connected: bool
+    """Whether it is connected to the database."""
     can_publish: bool
-    """Whether it reached NATS when it was last seen."""
+    """Whether it reached NATS when it was last seen, and was not about to stop."""
 
     @property
-    def can_watch(self) -> bool:
-        """Whether it could be the owner: it is alive, and telemetry can reach it."""
-        return self.can_publish and self.unseen_seconds < LEASE_SECONDS
+    def is_alive(self) -> bool:
+        """Whether it runs, as far as is known."""
+        return self.is_connected and self.unseen_seconds < LEASE_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who owns a partition."""
+
+    owner_id: str | None = None
+    """The member that owns it, or was the last to own it and has not released it."""
+    is_vacant: bool = True
+    """Whether no process holds its lock, so that another one may try."""
+    has_expired: bool = False
+    """Whether the owner has not renewed its lease in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +109,21 @@ class View:
     """The cluster as a member sees it."""
 
     members: tuple[SeenMember, ...]
-    is_vacant: bool
-    """Whether no process holds the lock, so that this one may try."""
-    has_expired: bool
-    """Whether the owner has not renewed its lease in time."""
+    """The oldest first."""
+    partitions: tuple[Ownership, ...]
 
-    @property
-    def owner(self) -> Member | None:
-        """The owner; None if there is none, or it is no member of a cluster."""
-        return next((seen.member for seen in self.members if seen.is_owner), None)
+    def find_owner(self, partition: int) -> Member | None:
+        """Return the owner of a partition; None if there is none, or it is no member of a cluster."""
+        found = self.partitions[partition]
+        if found.is_vacant or found.owner_id is None:
+            return None
+        members = (seen.member for seen in self.members)
+        return next((member for member in members if member.member_id == found.owner_id), None)
 
 
 class ClusterLease:
     """
-    One member's connection to the lease. Belongs to one event loop.
+    One member's connection to the leases. Belongs to one event loop.
 
     Args:
         address: The database, on PostgreSQL.
@@ -114,50 +135,92 @@ class ClusterLease:
         self.member = member
         self._conn: psycopg.AsyncConnection[dict[str, Any]] | None = None
         self._lock = asyncio.Lock()
-        self._valid_until = float("-inf")
+        self._valid_until: dict[int, float] = {}
+        self._created: set[int] = set()
+        """The partitions that have tables."""
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether this process is certain to own the database: its last renewal is recent enough."""
-        return time.monotonic() < self._valid_until
+    def is_valid(self, partition: int) -> bool:
+        """Return whether this process is certain to own a partition: its last renewal is recent enough."""
+        return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
     async def look(self, *, can_publish: bool) -> View:
         """
         Note that this member is alive, and return the cluster.
 
         Args:
-            can_publish: Whether this member reaches NATS.
+            can_publish: Whether this member reaches NATS, and is not about to stop.
 
         Raises:
             LeaseError: The database cannot be reached.
         """
+        members = await self._read_members(can_publish)
+        writers = await self._read_writers()
+        found = await self._execute(_LOCKS)
+        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in found}
+        return View(
+            members=tuple(
+                SeenMember(
+                    member=Member(**{name: row[name] for name in Member.__slots__}),
+                    uptime_seconds=float(row["seen_at"] - row["started_at"]),
+                    unseen_seconds=float(row["unseen"]),
+                    is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks,
+                    can_publish=row["can_publish"],
+                )
+                for row in members
+            ),
+            partitions=tuple(
+                Ownership(
+                    owner_id=writer["member_id"] if (writer := writers.get(partition)) else None,
+                    is_vacant=(*divmod(partition_lock(partition), 1 << 32), 1) not in locks,
+                    has_expired=writer is not None and writer["has_expired"],
+                )
+                for partition in range(self.member.partitions)
+            ),
+        )
+
+    async def _read_members(self, can_publish: bool) -> list[dict[str, Any]]:
+        """Write that this member is alive, and return the rows of all, the oldest first."""
+        values = {name: getattr(self.member, name) for name in Member.__slots__}
+        values["can_publish"] = can_publish
         try:
-            return await self._look(can_publish)
+            await self._execute(
+                f"INSERT INTO members ({', '.join(values)}, started_at, seen_at)"
+                f" VALUES ({', '.join(f'%({name})s' for name in values)}, {DATABASE_TIME}, {DATABASE_TIME})"
+                f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME},"
+                " can_publish = excluded.can_publish",
+                values,
+            )
+            return await self._execute(
+                f"SELECT *, {DATABASE_TIME} - seen_at AS unseen FROM members ORDER BY started_at, member_id"
+            )
         except UndefinedTable:
             # A new database, or one of an earlier version: the first owner migrates it.
-            return View(members=(), is_vacant=True, has_expired=False)
+            return []
 
-    async def _look(self, can_publish: bool) -> View:
-        member = self.member
-        await self._execute(
-            "INSERT INTO members"
-            " (member_id, host, api_port, otlp_port, version, can_publish, started_at, seen_at)"
-            f" VALUES (%s, %s, %s, %s, %s, %s, {DATABASE_TIME}, {DATABASE_TIME})"
-            f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME},"
-            " can_publish = excluded.can_publish",
-            (member.member_id, member.host, member.api_port, member.otlp_port, member.version, can_publish),
-        )
-        rows = await self._execute(
-            f"SELECT m.*, {DATABASE_TIME} - m.seen_at AS unseen,"
-            f" w.member_id IS NOT NULL AND EXISTS ({_LOCKS}) AS is_owner"
-            " FROM members m LEFT JOIN store_writer w ON w.member_id = m.member_id ORDER BY m.started_at, 1"
-        )
-        state = await self._execute(
-            f"SELECT NOT EXISTS ({_LOCKS}) AS is_vacant, EXISTS ({_EXPIRED}) AS has_expired"
-        )
-        return View(members=tuple(_member_of_row(row) for row in rows), **state[0])
+    async def _read_writers(self) -> dict[int, dict[str, Any]]:
+        """Return who wrote last, by partition."""
+        count = self.member.partitions
+        if len(self._created) < count:
+            found = await self._execute(list_schemas_query("store_writer"))
+            self._created = {row["partition"] for row in found if row["partition"] < count}
+        if not self._created:
+            return {}
+        try:
+            rows = await self._execute(
+                " UNION ALL ".join(
+                    f"SELECT {partition} AS partition, member_id,"
+                    f" coalesce(renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}, false) AS has_expired"
+                    f" FROM {_table(partition)}"
+                    for partition in sorted(self._created)
+                )
+            )
+        except UndefinedTable:
+            # The database was replaced.
+            self._created.clear()
+            return {}
+        return {row["partition"]: row for row in rows}
 
-    async def evict_expired_owner(self) -> bool:
+    async def evict_expired_owner(self, partition: int) -> bool:
         """
         End the session of an owner whose lease has expired, which releases the lock.
 
@@ -170,41 +233,59 @@ class ClusterLease:
         Raises:
             LeaseError: The database cannot be reached, or its user may not end sessions of the owner's user.
         """
+        high, low = divmod(partition_lock(partition), 1 << 32)
         rows = await self._execute(
             f"SELECT pg_terminate_backend(l.pid) FROM ({_LOCKS}) l JOIN pg_stat_activity a ON a.pid = l.pid"
-            f" JOIN store_writer w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
-            " WHERE a.backend_start < to_timestamp(w.renewed_at)"
-            f" OR a.backend_start < clock_timestamp() - interval '{_CLAIM_MINUTES} minutes'"
+            f" JOIN {_table(partition)} w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
+            f" WHERE (l.classid, l.objid, l.objsubid) = ({high}, {low}, 1)"
+            " AND (a.backend_start < to_timestamp(w.renewed_at)"
+            f" OR a.backend_start < clock_timestamp() - interval '{_CLAIM_MINUTES} minutes')"
         )
         return bool(rows)
 
-    async def renew(self, token: str) -> None:
+    async def renew(self, partition: int, token: str) -> None:
         """
-        Renew the lease of this process.
+        Renew the lease of this process on a partition.
 
         Args:
+            partition: The partition.
             token: The store's ``writer_token``.
 
         Raises:
-            LeaseLostError: Another process owns the database.
+            LeaseLostError: Another process owns the partition.
             LeaseError: The database cannot be reached.
         """
         began = time.monotonic()
         rows = await self._execute(
-            f"UPDATE store_writer SET renewed_at = {DATABASE_TIME} WHERE token = %s RETURNING 1", (token,)
+            f"UPDATE {_table(partition)} SET renewed_at = {DATABASE_TIME}"
+            " WHERE token = %(token)s RETURNING 1",
+            {"token": token},
         )
         if not rows:
-            self._valid_until = float("-inf")
+            self._valid_until.pop(partition, None)
             raise LeaseLostError
-        self._valid_until = began + LEASE_SECONDS
+        self._valid_until[partition] = began + LEASE_SECONDS
+
+    async def release(self, partition: int, token: str) -> None:
+        """
+        Note that this process has given a partition up, after its store was closed.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        self._valid_until.pop(partition, None)
+        await self._execute(
+            f"UPDATE {_table(partition)} SET member_id = NULL WHERE token = %(token)s", {"token": token}
+        )
 
     async def leave(self) -> None:
         """Remove this member, and those that are gone for long; then close the connection."""
-        self._valid_until = float("-inf")
+        self._valid_until.clear()
         try:
             await self._execute(
-                f"DELETE FROM members WHERE member_id = %s OR seen_at < {DATABASE_TIME} - {_FORGET_SECONDS}",
-                (self.member.member_id,),
+                "DELETE FROM members WHERE member_id = %(member_id)s"
+                f" OR seen_at < {DATABASE_TIME} - {_FORGET_SECONDS}",
+                {"member_id": self.member.member_id},
             )
         finally:
             await self.close()
@@ -215,7 +296,7 @@ class ClusterLease:
             conn, self._conn = self._conn, None
             await conn.close()
 
-    async def _execute(self, query: str, values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+    async def _execute(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         async with self._lock:
             try:
                 async with asyncio.timeout(2 * _STATEMENT_TIMEOUT_SECONDS):
@@ -229,6 +310,9 @@ class ClusterLease:
                         )
                         # Not as an option of the connection: poolers refuse those.
                         await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
+                        # Shared: the server may not have noticed yet that the former connection is lost.
+                        key = _presence_key(self.member.member_id)
+                        await self._conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
                     cursor = await self._conn.execute(query, values)
                     return await cursor.fetchall() if cursor.description else []
             except TimeoutError:
@@ -239,11 +323,11 @@ class ClusterLease:
                 raise
 
 
-def _member_of_row(row: dict[str, Any]) -> SeenMember:
-    return SeenMember(
-        member=Member(**{name: row[name] for name in Member.__slots__}),
-        uptime_seconds=float(row["seen_at"] - row["started_at"]),
-        unseen_seconds=float(row["unseen"]),
-        is_owner=row["is_owner"],
-        can_publish=row["can_publish"],
-    )
+def _table(partition: int) -> str:
+    schema = partition_schema(partition)
+    return "store_writer" if schema is None else f"{schema}.store_writer"
+
+
+def _presence_key(member_id: str) -> int:
+    """Return the second half of the key of a member's own lock: 31 bits, as PostgreSQL's are signed."""
+    return int.from_bytes(blake2b(member_id.encode(), digest_size=4).digest()) >> 1

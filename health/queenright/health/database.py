@@ -45,6 +45,7 @@ class Database(ABC):
         writer: The write connection; not set if the database was opened read-only.
         writer_token: Identifies this opening for writing, where several processes may take turns.
         former_lease_at: When the former owner of a cluster last renewed its lease; None if there was none.
+        schema: The schema with its tables; None for the default one.
     """
 
     another: ClassVar[str]
@@ -55,6 +56,7 @@ class Database(ABC):
     writer: Connection
     writer_token: str = ""
     former_lease_at: float | None = None
+    schema: str | None = None
 
     def __init__(self) -> None:
         self._engines: list[Engine] = []
@@ -89,6 +91,10 @@ class Database(ABC):
     @abstractmethod
     def identity(self) -> str:
         """Return a value that differs from that of any other database of the engine."""
+
+    def list_partitions(self) -> list[int]:
+        """Return the numbers of the partitions of a cluster that have tables here, from 0."""
+        return [0]
 
     @abstractmethod
     def continue_numbers(self, conn: Connection, table: Table) -> None:
@@ -146,7 +152,7 @@ class Database(ABC):
 
     def _revision(self, conn: Connection) -> str | None:
         """Return the schema's revision, None for an empty database; refuse one that is not ours."""
-        names = inspect(conn).get_table_names()
+        names = inspect(conn).get_table_names(schema=self.schema)
         if not names:
             return None
         revision: str | None = None

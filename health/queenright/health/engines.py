@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from sqlalchemy import URL, make_url
@@ -17,7 +18,7 @@ _WRITE: Final = (
 
 
 def open_database(
-    url: str, *, read_only: bool, busy_timeout: float, member_id: str | None = None
+    url: str, *, read_only: bool, busy_timeout: float, member_id: str | None = None, partition: int = 0
 ) -> Database:
     """
     Open the database at ``url``.
@@ -27,6 +28,7 @@ def open_database(
         read_only: Do not lock, create or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
         member_id: The member of a cluster that opens it; PostgreSQL only.
+        partition: The partition of a cluster; PostgreSQL only.
 
     Raises:
         StoreError: The database cannot be used, or the URL is invalid.
@@ -42,7 +44,20 @@ def open_database(
         raise StoreError(
             f"PostgreSQL's driver cannot be imported ({error}). Run: {install_command('server,postgres')}"
         ) from error
-    return PostgresDatabase(address, read_only=read_only, busy_timeout=busy_timeout, member_id=member_id)
+    return PostgresDatabase(
+        address, read_only=read_only, busy_timeout=busy_timeout, member_id=member_id, partition=partition
+    )
+
+
+def list_partitions(url: str) -> list[int]:
+    """
+    Return the numbers of the partitions in a database, from 0; others than 0 exist only on PostgreSQL.
+
+    Raises:
+        StoreError: The database cannot be used, or the URL is invalid.
+    """
+    with contextlib.closing(open_database(url, read_only=True, busy_timeout=0)) as database:
+        return database.list_partitions()
 
 
 def parse_address(url: str) -> URL:

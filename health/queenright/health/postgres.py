@@ -4,6 +4,8 @@ The store on a PostgreSQL server: who may write, what a commit waits for, a conn
 An advisory lock, held by the session that writes, keeps a second service out; it is lost with the session.
 ``store_writer`` names the last writer, so that a service whose connection broke detects that another one has
 written in the meantime.
+
+A partition of a cluster is a schema with the same tables and its own lock. Partition 0 is the default schema.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from queenright.instrumentation.identity import new_id
 WRITER_LOCK: Final = 0x717565656E  # "queen"
 DATABASE_TIME: Final = "extract(epoch from clock_timestamp())"
 """Seconds since the epoch by the server's clock, which all members of a cluster share."""
+_SCHEMA: Final = "queenright_"
+"""The schema of a partition, before its number."""
 _OLDEST: Final = 14
 """Earlier releases are no longer maintained, and have no ``idle_session_timeout``."""
 
@@ -84,6 +88,7 @@ class PostgresDatabase(Database):
         read_only: Do not lock or migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for the lock of another program or service.
         member_id: The member of a cluster that writes, and renews its lease (``cluster_lease``).
+        partition: The partition of a cluster.
 
     Raises:
         StoreError: The database cannot be used.
@@ -92,10 +97,20 @@ class PostgresDatabase(Database):
     another = "another database"
 
     def __init__(
-        self, address: URL, *, read_only: bool, busy_timeout: float, member_id: str | None = None
+        self,
+        address: URL,
+        *,
+        read_only: bool,
+        busy_timeout: float,
+        member_id: str | None = None,
+        partition: int = 0,
     ) -> None:
         super().__init__()
         self.name = _mask_address(address)
+        self.schema = partition_schema(partition)
+        if self.schema is not None:
+            self.name += f" (schema {self.schema})"
+        self._lock_key = partition_lock(partition)
         self._busy_timeout = busy_timeout
         self._waits = "on"
         self._member_id = member_id
@@ -103,7 +118,7 @@ class PostgresDatabase(Database):
         self._claimed = False
         try:
             self.reader = self._engine(address, pool_pre_ping=True)
-            event.listen(self.reader, "connect", _on_connect_reader)
+            event.listen(self.reader, "connect", self._on_connect_reader)
             if read_only:
                 self.check_readable()
                 return
@@ -167,6 +182,11 @@ class PostgresDatabase(Database):
             sequence = func.pg_get_serial_sequence(table.name, column.name)
             conn.execute(select(func.setval(sequence, highest, false())))
 
+    def list_partitions(self) -> list[int]:
+        """Implement ``Database``."""
+        with self.reader.connect() as conn:
+            return sorted(conn.exec_driver_sql(list_schemas_query("event_log_head")).scalars())
+
     def is_unavailable(self, error: DBAPIError) -> bool:
         """Implement ``Database``: the server is gone, its disk is full, or a lock times out."""
         # Class 54 is a value too large for an index: the caller is at fault.
@@ -204,11 +224,27 @@ class PostgresDatabase(Database):
             for statement in _WRITER:
                 raw.execute(statement)
             raw.execute(f"SET lock_timeout = {round(1000 * self._busy_timeout)}")
+            self._enter_schema(raw)
             self._lock(raw)
+            if self.schema is not None:
+                raw.execute(f"CREATE SCHEMA IF NOT EXISTS {self.schema}")
             raw.autocommit = False
         except BaseException:
             raw.close()
             raise
+
+    def _on_connect_reader(self, raw: psycopg.Connection[Any], _record: object) -> None:
+        raw.autocommit = True
+        self._enter_schema(raw)
+        raw.autocommit = False
+        raw.read_only = True
+        raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+
+    def _enter_schema(self, raw: psycopg.Connection[Any]) -> None:
+        """Let names of tables mean those of the partition."""
+        if self.schema is not None:
+            # Not as an option of the connection: poolers refuse those.
+            raw.execute(f"SET search_path TO {self.schema}")
 
     def _look_at_server(self, raw: psycopg.Connection[Any]) -> None:
         encoding, waits, standby = _fetch_one(
@@ -231,7 +267,7 @@ class PostgresDatabase(Database):
     def _lock(self, raw: psycopg.Connection[Any]) -> None:
         try:
             # Waits: the server may take a moment to notice that a process was killed.
-            raw.execute(f"SELECT pg_advisory_lock({WRITER_LOCK})")
+            raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
         except psycopg.errors.LockNotAvailable:
             _, who = _last_writer(raw)
             raise StoreError(
@@ -275,6 +311,26 @@ class PostgresDatabase(Database):
         return self._keep(engine)
 
 
+def partition_schema(partition: int) -> str | None:
+    """Return the schema of a partition; None for the default one."""
+    return f"{_SCHEMA}{partition}" if partition else None
+
+
+def partition_lock(partition: int) -> int:
+    """Return the key of the advisory lock that the writer of a partition holds."""
+    return WRITER_LOCK + (partition << 40)
+
+
+def list_schemas_query(table: str) -> str:
+    """Return the query for the numbers (``partition``) of the partitions that have a table."""
+    return (
+        f"SELECT CASE WHEN schemaname ~ '^{_SCHEMA}[1-9][0-9]{{0,3}}$'"
+        f" THEN substr(schemaname, {len(_SCHEMA) + 1})::int ELSE 0 END AS partition"
+        f" FROM pg_tables WHERE tablename = '{table}'"
+        f" AND (schemaname = current_schema() OR schemaname ~ '^{_SCHEMA}[1-9][0-9]{{0,3}}$')"
+    )
+
+
 def _mask_address(address: URL) -> str:
     """Return the address for messages: without the password and without the query."""
     host = address.host or address.query.get("host", "")
@@ -315,8 +371,3 @@ def _without_values(context: ExceptionContext) -> None:
             context.sqlalchemy_exception.args = (
                 f"({type(original).__name__}) {original.diag.message_primary}",
             )
-
-
-def _on_connect_reader(raw: psycopg.Connection[Any], _record: object) -> None:
-    raw.read_only = True
-    raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

@@ -106,6 +106,7 @@ class Store:
         busy_timeout: float = 5.0,
         capacity: int = 20_000,
         member_id: str | None = None,
+        partition: int = 0,
     ) -> Self:
         """
         Open the database at ``url`` and migrate its schema. A missing SQLite file is created.
@@ -116,12 +117,19 @@ class Store:
             busy_timeout: How many seconds to wait for another program's lock.
             capacity: Rows that may be queued before ``append`` awaits room.
             member_id: The member of a cluster that opens it; PostgreSQL only.
+            partition: The partition of a cluster; PostgreSQL only.
 
         Raises:
             StoreError: The database is unreachable, locked, in use, not writable, damaged, another program's
                 or of a newer schema.
         """
-        database = open_database(url, read_only=read_only, busy_timeout=busy_timeout, member_id=member_id)
+        database = open_database(
+            url,
+            read_only=read_only,
+            busy_timeout=busy_timeout,
+            member_id=member_id,
+            partition=partition,
+        )
         return cls(database, read_only=read_only, capacity=capacity)
 
     @classmethod

@@ -47,11 +47,12 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
         on_row: Called after each row.
 
     Raises:
-        StoreError: One of the databases cannot be used, the target is not empty, or the source was changed.
+        StoreError: One of the databases cannot be used, the target is not empty, or the source was changed or
+            has several partitions.
     """
     with contextlib.ExitStack() as opened:
         # Opened for writing, it would be created or migrated.
-        open_database(source_url, read_only=True, busy_timeout=_BUSY_SECONDS).close()
+        _check_whole(source_url)
         source = opened.enter_context(_database(source_url, read_only=False))
         _check_target(source, target_url)
         target = opened.enter_context(_database(target_url, read_only=False))
@@ -61,6 +62,15 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
                 return _copy(source, target, on_row)
         except DBAPIError as error:
             raise target.explain(error) from error
+
+
+def _check_whole(url: str) -> None:
+    """Refuse a database of which only a part would be copied, and one that cannot be read."""
+    with _database(url, read_only=True) as source:
+        if len(partitions := source.list_partitions()) > 1:
+            raise StoreError(
+                f"{source.name} has {len(partitions)} partitions, and only one can be copied; use pg_dump"
+            )
 
 
 def _check_target(source: Database, url: str) -> None:

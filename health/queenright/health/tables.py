@@ -375,6 +375,7 @@ MEMBERS: Final = Table(
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
     Column("can_publish", Boolean, nullable=False),
+    Column("partitions", Integer, nullable=False),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
 

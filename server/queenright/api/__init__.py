@@ -45,7 +45,7 @@ _MODELS: Final = {
     ),
     "attention": "AttentionItem AttentionList",
     "breakers": "Breaker BreakersPage",
-    "cluster": "Backlog ClusterMember ClusterStatus",
+    "cluster": "Backlog ClusterMember ClusterPartition ClusterStatus",
     "events": "Event",
     "judge": "JudgeCheck JudgeChecksPage",
     "loaded": (

@@ -13,7 +13,9 @@ class ClusterMember(ApiModel):
     member_id: str
     url: str = Field(description="Where the other members reach its API.")
     version: str
-    is_owner: bool = Field(description="Whether it watches the workers and decides; the others pass on.")
+    is_owner: bool = Field(
+        description="Whether it watches workers and decides about them: it owns at least one partition."
+    )
     uptime_seconds: float
     unseen_seconds: float = Field(description="Seconds since it was last seen; above 6 it is probably gone.")
 
@@ -25,12 +27,21 @@ class Backlog(ApiModel):
     bytes: int
 
 
+class ClusterPartition(ApiModel):
+    """A part of the fleet, which one process watches."""
+
+    number: int
+    owner: str | None = Field(description="The member that watches its workers; null if none does.")
+    backlog: Backlog | None = Field(description="Null if NATS does not answer.")
+
+
 class ClusterStatus(ApiModel):
     """The cluster as the answering process sees it."""
 
     answered_by: str = Field(description="The member that answers; empty if the service is one process.")
     members: list[ClusterMember] = Field(description="Empty if the service is one process.")
+    partitions: list[ClusterPartition] = Field(description="Empty if the service is one process.")
     backlog: Backlog | None = Field(
-        description="Null if NATS does not answer, or the service is one process."
+        description="Of all partitions. Null if NATS does not answer, or the service is one process."
     )
     faults: list[str] = Field(description="What is broken, as sentences; empty if all is well.")

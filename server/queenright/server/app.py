@@ -109,7 +109,6 @@ def create_app(
     *,
     bound: str,
     access: Access | None = None,
-    cluster_state: cluster.ClusterState | None = None,
 ) -> Starlette:
     """
     Return the ASGI app of a service: its middleware, and the routes.
@@ -118,13 +117,12 @@ def create_app(
         service: The service.
         bound: The address that it listens on.
         access: Authenticates and authorises callers; by default from the service's settings.
-        cluster_state: The cluster that this process belongs to.
     """
     access = access or Access(service.settings, clock=service.clock)
     state = {
         "service": service,
         "access": access,
-        "cluster": cluster_state,
+        "cluster": None,
         "stream_shares": Shares(MAX_STREAMS),
     }
     app = guarded_app(

@@ -105,6 +105,7 @@ async def build(
     may_deliver: Callable[[], bool] = lambda: True,
     can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
+    folder: Path | None = None,
 ) -> Service:
     """
     Open the store and build the service. Nothing runs before ``Service.start``.
@@ -117,6 +118,7 @@ async def build(
         may_deliver: Whether this process may deliver notifications; see ``Outbox``.
         can_receive: Whether agents can send telemetry; see ``EventPipeline.check_listening``.
         open_store: Opens the store at a URL, in a thread.
+        folder: Where it keeps its files, except the audit key; by default the storage folder.
 
     Raises:
         InvalidSecretError, ModelUnavailableError, InvalidPromptError: A file or model that a setting names
@@ -124,7 +126,8 @@ async def build(
         StoreError: The database cannot be used.
     """
     check_files(settings)
-    require_usable_storage(settings.storage)
+    folder = folder or settings.storage
+    require_usable_storage(folder)
     store = await asyncio.to_thread(open_store, settings.database_url)
     try:
         return _build(
@@ -135,6 +138,7 @@ async def build(
             tracer=tracer or trace.get_tracer("queenright"),
             may_deliver=may_deliver,
             can_receive=can_receive,
+            folder=folder,
         )
     except BaseException:
         await store.close()
@@ -150,6 +154,7 @@ def _build(
     tracer: Tracer,
     may_deliver: Callable[[], bool],
     can_receive: Callable[[], bool],
+    folder: Path,
 ) -> Service:
     health_settings = settings.health_monitoring
     stopping = asyncio.Event()
@@ -159,9 +164,7 @@ def _build(
     # Runtimes of graphs: judge, queen and loaded agents.
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
     guards = health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
-    runtime = AgentRuntime(
-        bus=bus, storage=settings.storage, clock=clock, guards=guards, breakers=breakers.registry
-    )
+    runtime = AgentRuntime(bus=bus, storage=folder, clock=clock, guards=guards, breakers=breakers.registry)
     companions = CompanionSessions()
     agents = AgentManager(
         settings.agents.roots,
@@ -261,7 +264,7 @@ def _build(
         provider_metrics=ProviderMetrics(registry, providers, clock),
         worker_series=worker_series,
         feed=feed,
-        arrivals=ArrivalLog(settings.storage / "arrivals"),
+        arrivals=ArrivalLog(folder / "arrivals"),
         can_receive=can_receive,
         reads_step_logs=bool(settings.step_logs),
         stopping=stopping,
@@ -284,7 +287,7 @@ def _build(
         settings=health_settings,
         judge=settings.judging,
         clock=clock,
-        storage=settings.storage,
+        storage=folder,
         registry=registry,
         tracer=tracer,
         runtime=runtime,

@@ -143,6 +143,8 @@ class ClusterSettings(_Block):
     """Name or address by which the other processes reach this one; None: the machine's name."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies of acknowledged telemetry among the nats-servers; 3 survives the loss of one."""
+    partitions: Annotated[int, Field(ge=1, le=64)] = 1
+    """Parts of the fleet, shared among the processes; the same number for all of them."""
     max_backlog_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
     """Acknowledged telemetry that may wait to be stored, in bytes; beyond it, senders are told to retry."""
 

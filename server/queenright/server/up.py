@@ -327,11 +327,20 @@ async def make_intake_apps(
     return IntakeApps(receiver, hooks)
 
 
-def add_intake_tasks(service: Service, intake: IntakeApps, access: Access) -> None:
-    """Watch the file of tokens, and end runs that ended without a record."""
+def add_intake_tasks(service: Service, intake: IntakeApps, access: Access | None) -> None:
+    """
+    End runs that ended without a record, and watch the file of tokens.
+
+    Args:
+        service: The service.
+        intake: Its receivers.
+        access: Has the file of tokens; None: another service records its changes.
+    """
+    service.tasks.add("ends", intake.receiver.run_ending)
+    if access is None:
+        return
     watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
     service.tasks.add("tokens", watch.run)
-    service.tasks.add("ends", intake.receiver.run_ending)
 
 
 def end_streams(service: Service) -> None:
@@ -528,6 +537,7 @@ async def run_service(
     may_deliver: Callable[[], bool] = lambda: True,
     can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
+    folder: Path | None = None,
 ) -> AsyncIterator[Service]:
     """
     Run the service without its ports; see ``build`` for the arguments.
@@ -545,6 +555,7 @@ async def run_service(
         may_deliver=may_deliver,
         can_receive=can_receive,
         open_store=open_store,
+        folder=folder,
     )
     if hold_outbox:
         service.outbox.hold()

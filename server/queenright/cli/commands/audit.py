@@ -77,6 +77,10 @@ def audit_export(
         Path | None,
         typer.Option(parser=parse_path, metavar="FILE", help="Output file. Default: standard output."),
     ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(min=0, help="Partition of a cluster that has several: each has its own trail."),
+    ] = None,
 ) -> None:
     """Export the audit trail as signed JSON lines; `audit verify --export` checks the file."""
     from queenright.health.audit_export import export_lines
@@ -94,7 +98,13 @@ def audit_export(
         lines = export_lines(conn, now=time.time(), keys=keys, signer=signer, since=begin, until=end)
         return _write(lines, file)
 
-    with _open_store(settings) as store:
+    partitions = _list_partitions(settings)
+    if partition is None and len(partitions) > 1:
+        raise UsageError(
+            f"The database has {len(partitions)} partitions, each with its own trail: name one with "
+            "--partition."
+        )
+    with _open_store(settings, partition or 0) as store:
         if out is None:
             store.read_now(lambda conn: write(conn, sys.stdout.buffer))
             return
@@ -108,14 +118,24 @@ def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: boo
     from queenright.health.audit import verify_audit
 
     keys = _load_keys(settings, public_keys)
-    with _open_store(settings) as store, progress_bar("Checking the event log", is_counted=False):
-        audit = store.read_now(lambda conn: verify_audit(conn, keys))
+    audits = {}
+    for partition in _list_partitions(settings):
+        with (
+            _open_store(settings, partition) as store,
+            progress_bar("Checking the event log", is_counted=False),
+        ):
+            audits[partition] = store.read_now(lambda conn: verify_audit(conn, keys))
+    is_ok = all(audit.ok for audit in audits.values())
     if as_json:
-        typer.echo(json.dumps(_audit_row(audit)))
+        rows = [_audit_row(audit) | {"partition": partition} for partition, audit in audits.items()]
+        typer.echo(
+            json.dumps(_audit_row(audits[0]) if len(audits) == 1 else {"ok": is_ok, "partitions": rows})
+        )
     else:
-        for line in _audit_lines(audit):
-            typer.echo(line)
-    return 0 if audit.ok else 1
+        for partition, audit in audits.items():
+            for line in _audit_lines(audit):
+                typer.echo(line if len(audits) == 1 else f"Partition {partition}: {line}")
+    return 0 if is_ok else 1
 
 
 def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *, as_json: bool) -> int:
@@ -144,14 +164,20 @@ def _load_keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
     return PublicKeys.load(settings.storage / PUBLIC_NAME, missing_ok=True)
 
 
-@contextlib.contextmanager
-def _open_store(settings: Settings) -> Iterator[Store]:
-    from queenright.health.store import Store
+def _list_partitions(settings: Settings) -> list[int]:
+    from queenright.health.engines import list_partitions
 
     path = settings.storage / "queenright.db"
     if settings.database is None and not path.is_file():
         raise UsageError(f"There is no event log at {path}; name its folder with --storage.")
-    store = Store.open(settings.database_url, read_only=True)
+    return list_partitions(settings.database_url)
+
+
+@contextlib.contextmanager
+def _open_store(settings: Settings, partition: int) -> Iterator[Store]:
+    from queenright.health.store import Store
+
+    store = Store.open(settings.database_url, read_only=True, partition=partition)
     try:
         yield store
     finally:

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import typer
@@ -57,7 +57,7 @@ def run_serve(settings: Settings) -> int:
     async def run() -> None:
         stop = _stop_event()
         async with serving(settings) as running:
-            reload_on_sighup(lambda: running.service)
+            reload_on_sighup(lambda: [running.service])
             typer.echo(f"Console {running.url}, telemetry {running.otlp_url}")
             await stop.wait()
 
@@ -66,7 +66,7 @@ def run_serve(settings: Settings) -> int:
 
         stop = _stop_event()
         async with cluster_member(settings) as member:
-            reload_on_sighup(lambda: member.service)
+            reload_on_sighup(member.services)
             typer.echo(f"Console {member.ports.api_url}, telemetry {member.ports.otlp_url}")
             await stop.wait()
 
@@ -112,23 +112,23 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-def reload_on_sighup(find_service: Callable[[], Service | None]) -> None:
+def reload_on_sighup(find_services: Callable[[], Sequence[Service]]) -> None:
     """
     Reload the settings on SIGHUP. Errors in them are logged, and the old settings stay in force.
 
     Args:
-        find_service: Returns the service; None if another process of the cluster runs it.
+        find_services: Returns the services of this process; none if other processes of a cluster run them.
     """
 
     async def reload_settings() -> None:
-        service = find_service()
-        if service is None:
+        services = find_services()
+        if not services:
             _log.warning("settings not reloaded: another process is the owner; restart this one instead")
-            return
-        try:
-            await reload(service)
-        except QueenrightError as error:
-            _log.error("settings not reloaded, the old ones stay in force: %s", error)
+        for service in services:
+            try:
+                await reload(service)
+            except QueenrightError as error:
+                _log.error("settings not reloaded, the old ones stay in force: %s", error)
 
     running: set[asyncio.Task[None]] = set()
 

@@ -1,30 +1,31 @@
-"""What every member of a cluster serves: telemetry goes to the stream, all else to the owner."""
+"""What every process of a cluster serves: telemetry goes to the streams, all else to partitions' owners."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.cluster_lease import Member
 from queenright.server.access.addresses import is_loopback
-from queenright.server.cluster.proxy import FORWARDED, OwnerUnreachableError, Proxy
-from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError, TelemetryStream
+from queenright.server.cluster.gateway.gateway import Gateway
+from queenright.server.cluster.keys import partition_of_agent, partition_of_hook, split_request
+from queenright.server.cluster.local import LOCAL_PATHS
+from queenright.server.cluster.partition import OwnerApps, Partition
+from queenright.server.cluster.proxy import FORWARDED, PARTITION, OwnerUnreachableError, Proxy
+from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError
 from queenright.server.console.templates import render_error
 from queenright.server.http.problems import problem
 from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
-from queenright.server.webhooks.hooks import ANSWER_SECONDS, CLIENT_BY_PATH, MAX_BODY
+from queenright.server.webhooks.hooks import ANSWER_SECONDS, BODY_SECONDS, CLIENT_BY_PATH, MAX_BODY
 
 _log = logging.getLogger(__name__)
-
-LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster"})
-"""Answered by each member for itself."""
 
 _RETRY_SECONDS: Final = 2
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
@@ -32,46 +33,43 @@ _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
 _NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerApps:
-    """The apps of the service, in the member that owns the cluster."""
-
-    api: ASGIApp
-    hooks: ASGIApp
-
-
 class ClusterFront:
     """
-    The ASGI apps of a member.
+    The ASGI apps of a process of a cluster.
 
     Args:
-        stream: The telemetry stream.
-        proxy: Passes requests on to the owner.
-        standby: Answers `LOCAL_PATHS` while this member is not the owner.
-        is_exposed: Whether other machines reach this member.
+        partitions: All partitions, by number.
+        proxy: Passes requests on to owners.
+        local: Answers `LOCAL_PATHS`.
+        is_exposed: Whether other machines reach this process.
     """
 
-    def __init__(self, *, stream: TelemetryStream, proxy: Proxy, standby: ASGIApp, is_exposed: bool) -> None:
-        self._stream = stream
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        *,
+        proxy: Proxy,
+        local: ASGIApp,
+        is_exposed: bool,
+    ) -> None:
+        self._partitions = partitions
         self._proxy = proxy
-        self._standby = standby
+        self._local = local
         self._is_exposed = is_exposed
-        self._owner: Member | None = None
-        self._owner_changed = asyncio.Event()
-        self.apps: OwnerApps | None = None
-        """The apps of this member, while it is the owner."""
+        count = len(partitions)
+        self._gateway = (
+            Gateway(self.backends, partial(partition_of_agent, count=count), _answer_no_owner)
+            if count > 1
+            else None
+        )
 
-    @property
-    def owner(self) -> Member | None:
-        """The owner, if it is another member. A new one ends the event streams of the former."""
-        return self._owner
+    def backends(self) -> Sequence[ASGIApp | None]:
+        """
+        Return the app of each partition's API, by number; None for a partition without an owner.
 
-    @owner.setter
-    def owner(self, owner: Member | None) -> None:
-        if owner != self._owner:
-            self._owner = owner
-            self._owner_changed.set()
-            self._owner_changed = asyncio.Event()
+        It is the partition's own app if this process is the owner, else one that asks the owner.
+        """
+        return [self._backend(partition) for partition in self._partitions]
 
     async def publish(self, path: str, piece: bytes) -> None:
         """
@@ -80,37 +78,32 @@ class ClusterFront:
         Raises:
             RejectedRequestError: It was not acknowledged (503), or is too large (413).
         """
-        try:
-            await self._stream.publish(path, piece, is_unique=True)
-        except StreamUnavailableError as error:
-            raise unavailable_error(f"{error}; retry later", _RETRY_SECONDS) from None
-        except MessageTooLargeError as error:
-            raise RejectedRequestError(413, RESOURCE_EXHAUSTED, str(error)) from None
-
-    async def keep_hook(self, path: str, body: bytes) -> None:
-        """
-        Publish a hook call that cannot be stored now; the owner stores it later.
-
-        Args:
-            path: Its path, with the query.
-            body: Its body.
-
-        Raises:
-            StreamUnavailableError, MessageTooLargeError: It was not published.
-        """
-        await self._stream.publish(path, body, is_unique=False)
+        count = len(self._partitions)
+        parts = {0: piece} if count == 1 else split_request(path, piece, count)
+        results = await asyncio.gather(
+            *(
+                self._partitions[number].stream.publish(path, part, is_unique=True)
+                for number, part in parts.items()
+            ),
+            return_exceptions=True,
+        )
+        for error in results:
+            if isinstance(error, StreamUnavailableError):
+                raise unavailable_error(f"{error}; retry later", _RETRY_SECONDS) from None
+            if isinstance(error, MessageTooLargeError):
+                raise RejectedRequestError(413, RESOURCE_EXHAUSTED, str(error)) from None
+            if error is not None:
+                raise error
 
     async def api(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the API and the console: here if this member is the owner, else there."""
-        if self.apps is not None:
-            await self.apps.api(scope, receive, send)
-        elif scope["type"] != "http" or scope["path"] in LOCAL_PATHS:
-            await self._standby(scope, receive, send)
+        """Serve the API and the console."""
+        if scope["type"] != "http" or scope["path"] in LOCAL_PATHS:
+            await self._local(scope, receive, send)
+        elif self._gateway is not None and (number := self._addressed_partition(scope)) is None:
+            await self._gateway(scope, receive, send)
         else:
-            try:
-                await self._forward(scope, receive, send, lambda owner: owner.api_url)
-            except OwnerUnreachableError:
-                await _answer_no_owner(scope, receive, send)
+            partition = self._partitions[0 if self._gateway is None else number or 0]
+            await (self._backend(partition) or _answer_no_owner)(scope, receive, send)
 
     async def hooks(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
@@ -118,49 +111,106 @@ class ClusterFront:
 
         A hook whose owner does not answer in time is kept in the stream, and its agent continues.
         """
-        if self.apps is not None:
-            await self.apps.hooks(scope, receive, send)
+        if len(self._partitions) == 1 and (apps := self._partitions[0].apps) is not None:
+            await apps.hooks(scope, receive, send)
             return
-        body = await _read_body(receive)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_body(receive)
+        except TimeoutError:
+            await JSONResponse({}, 408)(scope, receive, send)
+            return
+        is_too_long = len(body) > MAX_BODY
+        query = scope.get("query_string", b"").decode("latin-1")
+        path = f"{scope['path']}?{query}"
+        partition = self._partitions[partition_of_hook(b"" if is_too_long else body, len(self._partitions))]
+        if partition.apps is not None:
+            await partition.apps.hooks(scope, _replay(body, receive), send)
+            return
         try:
             await self._forward(
-                scope, receive, send, lambda owner: owner.otlp_url, body=body, answer_seconds=_HOOK_SECONDS
+                partition,
+                lambda owner: owner.otlp_url,
+                scope,
+                receive,
+                send,
+                body=b"" if is_too_long else body,
+                answer_seconds=_HOOK_SECONDS,
             )
             return
         except OwnerUnreachableError:
             pass
-        if body and scope["method"] == "POST" and scope["path"] in CLIENT_BY_PATH:
-            query = scope.get("query_string", b"").decode("latin-1")
+        if body and not is_too_long and scope["method"] == "POST" and scope["path"] in CLIENT_BY_PATH:
             try:
-                await self.keep_hook(f"{scope['path']}?{query}", body)
+                await partition.keep_hook(path, body)
             except (StreamUnavailableError, MessageTooLargeError) as error:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
         await JSONResponse({})(scope, receive, send)
 
+    def _addressed_partition(self, scope: Scope) -> int | None:
+        """Return the partition that a process which passed the request on names."""
+        value = next((value for name, value in scope["headers"] if name == PARTITION), b"")
+        return int(value) if value.isdigit() and int(value) < len(self._partitions) else None
+
+    def _backend(self, partition: Partition) -> ASGIApp | None:
+        apps: OwnerApps | None = partition.apps
+        if apps is not None:
+            return apps.api
+        return None if partition.owner is None else partial(self._ask_owner, partition)
+
+    async def _ask_owner(self, partition: Partition, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._forward(partition, lambda owner: owner.api_url, scope, receive, send)
+        except OwnerUnreachableError:
+            await _answer_no_owner(scope, receive, send)
+
     async def _forward(
-        self, scope: Scope, receive: Receive, send: Send, url_of: Callable[[Member], str], **options: Any
+        self,
+        partition: Partition,
+        url_of: Callable[[Member], str],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        **options: Any,
     ) -> None:
-        if self.owner is None or any(name == FORWARDED for name, _ in scope["headers"]):
+        owner = partition.owner
+        if owner is None or any(name == FORWARDED for name, _ in scope["headers"]):
             raise OwnerUnreachableError
-        if self._is_exposed and is_loopback(self.owner.host):
+        if self._is_exposed and is_loopback(owner.host):
             # There, a caller without a token may do everything.
             raise OwnerUnreachableError
         await self._proxy.forward(
-            url_of(self.owner), scope, receive, send, ended=self._owner_changed, **options
+            url_of(owner),
+            scope,
+            receive,
+            send,
+            ended=partition.owner_changed,
+            partition=partition.number if len(self._partitions) > 1 else None,
+            **options,
         )
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body; empty if it is too long, or the client disconnects."""
+    """Return the body; of one that is too long only a part, and nothing if the client disconnects."""
     parts, size = [], 0
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > MAX_BODY or message["type"] == "http.disconnect":
-            return b""
-        if not message.get("more_body", False):
+        if size > MAX_BODY or not message.get("more_body", False):
             return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives a body again, then what follows it."""
+    first: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def replay() -> Message:
+        return first.pop() if first else await receive()
+
+    return replay
 
 
 async def _answer_no_owner(scope: Scope, receive: Receive, send: Send) -> None:

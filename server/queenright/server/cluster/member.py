@@ -1,8 +1,8 @@
 """
-A process of a cluster: takes telemetry, passes requests on, and takes over when no process owns the workers.
+A process of a cluster: takes telemetry, answers requests, and owns its share of the partitions.
 
-The owner runs the service. The others only serve: what agents send goes to the telemetry stream, every other
-request to the owner.
+The owner of a partition runs its service. Every process publishes what agents send to the telemetry streams
+of the partitions, and asks their owners for the rest.
 """
 
 from __future__ import annotations
@@ -20,102 +20,119 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from queenright import api
-from queenright.health.cluster_lease import (
-    LEASE_SECONDS,
-    RENEWAL_SECONDS,
-    ClusterLease,
-    LeaseError,
-    LeaseLostError,
-    Member,
-    View,
-)
+from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
 from queenright.health.engines import parse_address
-from queenright.health.store import Store, StoreError
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import new_id
-from queenright.server.app import create_app
 from queenright.server.build import require_usable_storage
-from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
-from queenright.server.cluster.front import ClusterFront, OwnerApps
-from queenright.server.cluster.metrics import ClusterMetrics
+from queenright.server.cluster.assignment import assign_partitions
+from queenright.server.cluster.front import ClusterFront
+from queenright.server.cluster.local import create_local_app
+from queenright.server.cluster.metrics import ClusterMetrics, collect_process, merge_families
+from queenright.server.cluster.partition import Partition
 from queenright.server.cluster.proxy import Proxy
-from queenright.server.cluster.standby import create_standby_app
-from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
+from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
 from queenright.server.metrics.families import counter
+from queenright.server.metrics.metrics import Exposition
 from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from queenright.server.up import (
-    Ports,
-    add_intake_tasks,
-    bind_ports,
-    end_streams,
-    make_intake_apps,
-    run_service,
-)
+from queenright.server.up import Ports, bind_ports
 from queenright.server.webhooks.hooks import with_hooks
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the cluster."""
-_CLAIM_SECONDS: Final = 2.0
-"""How long to wait for the lock of an owner whose session has just ended."""
+_STARTING: Final = 4
+"""How many partitions start at the same time."""
 
 
 class ClusterMember:
     """
     One process of a cluster. Make it with `cluster_member`.
 
-    ``service`` is the service while this process is the owner, else None.
+    Attributes:
+        ports: Its ports.
+        partitions: All partitions, by number.
+        front: What it serves.
+        registry: Its own metrics, without those of the partitions that it owns.
     """
 
-    def __init__(self, ports: Ports, stream: TelemetryStream, lease: ClusterLease, proxy: Proxy) -> None:
-        self.service: Service | None = None
+    def __init__(self, ports: Ports, nats: NatsConnection, lease: ClusterLease, proxy: Proxy) -> None:
         self.ports = ports
-        self._stream = stream
+        self._nats = nats
         self._lease = lease
-        self._metrics = ClusterMetrics()
         self._view: View | None = None
         self._fault: str | None = "the database was not asked yet"
-        self._token: str | None = None
-        self._deaf_since: float | None = None
-        """Since when another process reaches NATS, and this one does not."""
-        self._stopping = asyncio.Event()
-        self._lost = asyncio.Event()
-        self._vacant = asyncio.Event()
-        self._claimed = asyncio.Event()
+        self._number_fault: str | None = None
+        self._is_stopping = False
+        starting = asyncio.Semaphore(_STARTING)
+        self.partitions = [
+            Partition(number, ports=ports, stream=stream, lease=lease, starting=starting)
+            for number, stream in enumerate(nats.streams)
+        ]
         self.registry = CollectorRegistry()
+        self._metrics = ClusterMetrics(partitions=self.partitions)
         self.registry.register(self._metrics)
-        standby = create_standby_app(
-            self, self.registry, access=ports.access, bound=ports.api.getsockname()[0]
+        self._exposition = Exposition(
+            partial(collect_process, self.registry, self.partitions), merge_families
         )
-        self.front = ClusterFront(stream=stream, proxy=proxy, standby=standby, is_exposed=ports.is_exposed)
+        self.front = ClusterFront(
+            self.partitions,
+            proxy=proxy,
+            local=create_local_app(self, access=ports.access, bound=ports.api.getsockname()[0]),
+            is_exposed=ports.is_exposed,
+        )
 
     @property
     def member(self) -> Member:
         """This process."""
         return self._lease.member
 
+    def services(self) -> list[Service]:
+        """Return the services of the partitions that this process owns."""
+        return [partition.service for partition in self.partitions if partition.service is not None]
+
     def faults(self) -> list[str]:
         """Return what keeps this process from its work, as sentences; empty if all is well."""
-        found = [] if self._fault is None else [self._fault]
-        if not self._stream.is_accepting:
+        found = [fault for fault in (self._fault, self._number_fault) if fault is not None]
+        if not self._nats.is_accepting:
             found.append("NATS cannot take telemetry")
-        if self.service is None and self.front.owner is None:
+        alone = [
+            str(partition.number)
+            for partition in self.partitions
+            if partition.service is None and partition.owner is None
+        ]
+        if len(alone) == len(self.partitions):
             found.append("no process of the cluster watches the workers")
+        elif alone:
+            noun = "partition" if len(alone) == 1 else "partitions"
+            found.append(f"no process of the cluster watches the workers of {noun} {', '.join(alone)}")
         return found
+
+    def ready(self) -> list[str]:
+        """Return what is not ready, as sentences; empty if all is well."""
+        missing = [reason for service in self.services() for reason in service.ready()]
+        return [*dict.fromkeys(missing + self.faults())]
+
+    async def render_metrics(self, content_type: str) -> bytes:
+        """Return the exposition of the metrics of this process and of the partitions that it owns."""
+        return await self._exposition.render(content_type)
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as this process sees it."""
         await self._look()
-        faults, backlog = self.faults(), None
-        with contextlib.suppress(StreamUnavailableError):
-            state = await self._stream.state()
-            backlog = api.Backlog(messages=state.messages, bytes=state.bytes)
+        faults, view = self.faults(), self._view
+        backlogs = await asyncio.gather(*(self._backlog(partition) for partition in self.partitions))
+        known = [backlog for backlog in backlogs if backlog is not None]
+        owners = [
+            owner.member_id if view is not None and (owner := view.find_owner(number)) is not None else None
+            for number in range(len(self.partitions))
+        ]
         return api.ClusterStatus(
             answered_by=self.member.member_id,
             members=[
@@ -123,174 +140,136 @@ class ClusterMember:
                     member_id=seen.member.member_id,
                     url=seen.member.api_url,
                     version=seen.member.version,
-                    is_owner=seen.is_owner,
+                    is_owner=seen.member.member_id in owners,
                     uptime_seconds=seen.uptime_seconds,
                     unseen_seconds=seen.unseen_seconds,
                 )
-                for seen in (self._view.members if self._view else ())
+                for seen in (view.members if view is not None else ())
             ],
-            backlog=backlog,
+            partitions=[
+                api.ClusterPartition(number=number, owner=owner, backlog=backlog)
+                for number, (owner, backlog) in enumerate(zip(owners, backlogs, strict=True))
+            ],
+            backlog=api.Backlog(
+                messages=sum(backlog.messages for backlog in known),
+                bytes=sum(backlog.bytes for backlog in known),
+            )
+            if known
+            else None,
             faults=faults,
         )
 
-    async def run(self) -> None:
-        """Look at the cluster, and own it when it is vacant, until ``stop``."""
-        looking = asyncio.create_task(self._keep_looking())
+    async def _backlog(self, partition: Partition) -> api.Backlog | None:
         try:
-            while not self._stopping.is_set():
-                await self._vacant.wait()
-                self._vacant.clear()
-                if not self._stopping.is_set():
-                    await self._own()
-        finally:
-            await _cancel(looking)
+            state = await partition.stream.state()
+        except StreamUnavailableError:
+            return None
+        return api.Backlog(messages=state.messages, bytes=state.bytes)
 
-    def stop(self) -> None:
-        """Let `run` end; an owner hands over first."""
-        self._stopping.set()
-        self._lost.set()
-        self._vacant.set()
-
-    async def _keep_looking(self) -> None:
+    async def run(self) -> None:
+        """Look at the cluster, and own this process's share of it, until cancelled."""
         while True:
             await self._look()
             await asyncio.sleep(_LOOK_SECONDS)
 
+    async def stop(self) -> None:
+        """Hand over what this process owns."""
+        self._is_stopping = True
+        # First, so that the others do not count on this process.
+        await self._look()
+        for partition in self.partitions:
+            partition.hand_over()
+        await asyncio.gather(*(partition.wait_ended() for partition in self.partitions))
+
     async def _look(self) -> None:
-        self._metrics.is_stream_available = self._stream.is_accepting
+        self._metrics.is_stream_available = self._nats.is_accepting
         try:
-            view = await self._lease.look(can_publish=self._stream.is_available)
-            may_evict = view.has_expired and not view.is_vacant and self._token is None
-            if may_evict and await self._lease.evict_expired_owner():
-                _log.warning("the owner has not renewed its lease in time; its session was ended")
+            view = await self._lease.look(can_publish=self._nats.is_available and not self._is_stopping)
+            for partition, seen in zip(self.partitions, view.partitions, strict=True):
+                may_evict = seen.has_expired and not seen.is_vacant and not partition.is_claimed
+                if may_evict and await self._lease.evict_expired_owner(partition.number):
+                    _log.warning("an owner has not renewed its lease in time; its session was ended")
         except LeaseError as error:
             self._note_fault(f"the database cannot be reached: {str(error).splitlines()[0]}")
             return
         self._note_fault(None)
-        owner = view.owner
-        self.front.owner = None if owner is None or owner.member_id == self.member.member_id else owner
         self._view = view
         self._metrics.members = len(view.members)
-        others_can_watch = any(
-            seen.can_watch for seen in view.members if seen.member.member_id != self.member.member_id
-        )
-        if self._stream.is_available or not others_can_watch:
-            self._deaf_since = None
-        elif self._deaf_since is None:
-            self._deaf_since = time.monotonic()
-        if self._token is None:
-            if view.is_vacant and self._deaf_since is None:
-                self._vacant.set()
-        elif self._deaf_since is not None and time.monotonic() - self._deaf_since > LEASE_SECONDS:
-            _log.error("NATS cannot be reached from here, only from other processes; one of them takes over")
-            self._lost.set()
+        now = time.monotonic()
+        for partition, seen in zip(self.partitions, view.partitions, strict=True):
+            owner = view.find_owner(partition.number)
+            is_own = owner is not None and owner.member_id == self.member.member_id
+            partition.owner = None if is_own else owner
+            if not seen.is_vacant:
+                partition.vacant_since = None
+            elif partition.vacant_since is None:
+                partition.vacant_since = now
+        if not self._is_stopping:
+            self._balance(view, now)
+
+    def _balance(self, view: View, now: float) -> None:
+        """Claim and hand over partitions, so that each member owns its share."""
+        own_id = self.member.member_id
+        count = _agreed_partitions(view) or self.member.partitions
+        self._note_number(count)
+        candidates = find_candidates(view, count) or {own_id}
+        assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates)
+        if own_id in candidates:
+            for partition, wanted in zip(self.partitions, assigned, strict=True):
+                since = partition.vacant_since
+                # A member may be unable to run what it should.
+                if since is not None and (wanted == own_id or now - since > LEASE_SECONDS):
+                    partition.claim()
+        surplus = []
+        for partition, wanted in zip(self.partitions, assigned, strict=True):
+            if not partition.is_claimed or wanted == own_id:
+                partition.surplus_since = None
+            elif partition.surplus_since is None:
+                partition.surplus_since = now
+            elif now - partition.surplus_since > LEASE_SECONDS:
+                surplus.append(partition)
+        if own_id not in candidates:
+            if surplus:
+                _log.error("this process cannot watch workers now; others take over")
+            for partition in surplus:
+                partition.hand_over()
+        elif surplus and not any(seen.is_vacant for seen in view.partitions):
+            # One at a time: its workers are not watched until the next owner has read the log.
+            _log.info("partition %d is handed over, to share the work", surplus[0].number)
+            surplus[0].hand_over()
 
     def _note_fault(self, fault: str | None) -> None:
         if fault != self._fault and fault is not None:
             _log.error("%s", fault)
         self._fault = fault
 
-    # -- ownership ------------------------------------------------------------------------------
-
-    async def _own(self) -> None:
-        """Run the service until the lease is lost or `stop` is called."""
-        self._lost.clear()
-        self._claimed.clear()
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                renewing = asyncio.create_task(self._keep_lease())
-                stack.push_async_callback(_cancel, renewing)
-                service = await stack.enter_async_context(
-                    run_service(
-                        self.ports.settings,
-                        self.ports.otlp_url,
-                        may_deliver=lambda: self._lease.is_valid,
-                        can_receive=lambda: self._stream.is_available,
-                        open_store=partial(self._open_store, asyncio.get_running_loop()),
-                    )
-                )
-                if not self._lost.is_set():
-                    await self._serve(service, stack)
-                await self._lost.wait()
-        except StoreError as error:
-            _log.warning("not the owner: %s", error)
-        except Exception:
-            # The next look finds that there is no owner.
-            _log.exception("the service has failed")
-        finally:
-            self._token, self.service, self.front.apps = None, None, None
-            self._metrics.is_owner, self._metrics.backlog = False, None
-
-    def _open_store(self, loop: asyncio.AbstractEventLoop, url: str) -> Store:
-        """Open the store for writing, in a thread: that makes this process the owner."""
-        store = Store.open(url, busy_timeout=_CLAIM_SECONDS, member_id=self.member.member_id)
-        self._token = store.writer_token
-        loop.call_soon_threadsafe(self._claimed.set)
-        return store
-
-    async def _keep_lease(self) -> None:
-        """Renew the lease until another process has it."""
-        await self._claimed.wait()
-        while self._token is not None:
-            try:
-                await self._lease.renew(self._token)
-            except LeaseLostError:
-                _log.error("another process of the cluster has taken over")
-                self._lost.set()
-                return
-            except LeaseError as error:
-                _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
-            await asyncio.sleep(RENEWAL_SECONDS)
-
-    async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
-        intake = await make_intake_apps(service, keep_hook=self.front.keep_hook)
-        service.registry.register(self._metrics)
-        app = create_app(
-            service, bound=self.ports.api.getsockname()[0], access=self.ports.access, cluster_state=self
-        )
-        dropped = service.metrics.telemetry_dropped.labels("stream")
-        consumer = StreamConsumer(
-            self._stream,
-            store=service.store,
-            receiver=intake.receiver,
-            hooks=intake.hooks,
-            ingest=service.pipeline.ingest,
-            on_drop=lambda path: dropped.inc(),
-            clock=service.clock,
-        )
-        add_intake_tasks(service, intake, self.ports.access)
-        service.tasks.add("telemetry-stream", partial(self._consume, consumer))
-        service.tasks.add("backlog", self._watch_backlog)
-        self.service, self._metrics.is_owner = service, True
-        self.front.apps = OwnerApps(api=app, hooks=intake.hooks)
-        stack.callback(self._end_serving, service)
-        _log.info("this process watches the workers now")
-
-    async def _consume(self, consumer: StreamConsumer) -> None:
-        """Read the stream. If that ends, this process gives up the workers; they are read from the log."""
-        try:
-            await consumer.run()
-        except UnknownCommitError:
-            _log.warning("events were stored without an answer of the database; starting again from the log")
-        finally:
-            self._lost.set()
-
-    def _end_serving(self, service: Service) -> None:
-        self.front.apps = None
-        end_streams(service)
-
-    async def _watch_backlog(self) -> None:
-        while True:
-            self._metrics.backlog = None
-            with contextlib.suppress(StreamUnavailableError):
-                self._metrics.backlog = (await self._stream.state()).messages
-            await asyncio.sleep(5)
+    def _note_number(self, count: int) -> None:
+        fault = None
+        if count != self.member.partitions:
+            fault = (
+                f"cluster.partitions is {self.member.partitions} here and {count} in the other processes; "
+                "this one owns nothing until it is restarted with the same number"
+            )
+        if fault != self._number_fault and fault is not None:
+            _log.error("%s", fault)
+        self._number_fault = fault
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+def _agreed_partitions(view: View) -> int | None:
+    """Return the number of partitions of the oldest live member, which holds for all."""
+    return next((seen.member.partitions for seen in view.members if seen.is_alive), None)
+
+
+def find_candidates(view: View, partitions: int) -> set[str]:
+    """
+    Return the members that can own partitions: those that reach NATS, or all if none does.
+
+    Args:
+        view: The cluster.
+        partitions: The number of partitions; members with another number own none.
+    """
+    alive = [seen for seen in view.members if seen.is_alive and seen.member.partitions == partitions]
+    return {seen.member.member_id for seen in ([seen for seen in alive if seen.can_publish] or alive)}
 
 
 @contextlib.asynccontextmanager
@@ -309,8 +288,13 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
     require_usable_storage(settings.storage)
     async with contextlib.AsyncExitStack() as stack:
         ports = stack.enter_context(bind_ports(settings))
-        stream = TelemetryStream(cluster.nats, replicas=cluster.replicas, max_bytes=cluster.max_backlog_bytes)
-        await stack.enter_async_context(_background(stream.run()))
+        nats = NatsConnection(
+            cluster.nats,
+            partitions=cluster.partitions,
+            replicas=cluster.replicas,
+            max_bytes=cluster.max_backlog_bytes,
+        )
+        await stack.enter_async_context(_background(nats.run()))
         lease = ClusterLease(
             parse_address(settings.database_url),
             Member(
@@ -319,12 +303,13 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
                 api_port=ports.api.getsockname()[1],
                 otlp_port=ports.otlp.getsockname()[1],
                 version=version("queenright"),
+                partitions=cluster.partitions,
             ),
         )
         stack.push_async_callback(_leave, lease)
         proxy = Proxy()
         stack.push_async_callback(proxy.aclose)
-        member = ClusterMember(ports, stream, lease, proxy)
+        member = ClusterMember(ports, nats, lease, proxy)
         receiver = OtlpReceiver(
             _refuse_ingest,
             registry=CollectorRegistry(),
@@ -339,14 +324,9 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             bound=ports.otlp.getsockname()[0],
         )
         await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
-        running = asyncio.create_task(member.run())
-        stack.push_async_callback(_stop, member, running)
+        await stack.enter_async_context(_background(member.run()))
+        stack.push_async_callback(member.stop)
         yield member
-
-
-async def _stop(member: ClusterMember, running: asyncio.Task[None]) -> None:
-    member.stop()
-    await running
 
 
 async def _leave(lease: ClusterLease) -> None:
@@ -364,4 +344,6 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await _cancel(task)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

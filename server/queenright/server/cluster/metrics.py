@@ -1,35 +1,109 @@
-"""The metrics of a member of a cluster."""
+"""The metrics of a process of a cluster: its own, and those of the partitions that it owns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Sample
 
 from queenright.instrumentation import names
+
+PARTITION: Final = "partition"
+"""The label of a partition's series, if there are several."""
+
+
+class OwnedPartition(Protocol):
+    """What a process knows of a partition."""
+
+    number: int
+    backlog: int | None
+    """Messages in its stream; None while unknown, or if this process is not its owner."""
+
+    @property
+    def registry(self) -> CollectorRegistry | None:
+        """The metrics of its service; None if this process is not its owner."""
 
 
 @dataclass(slots=True, eq=False)
 class ClusterMetrics(Collector):
-    """What the member knows; every member exports it, the owner beside the metrics of the service."""
+    """What the process knows of the cluster; every process exports it."""
 
-    is_owner: bool = False
     members: int = 0
     is_stream_available: bool = False
-    backlog: int | None = None
-    """Messages in the telemetry stream; None while unknown, or if this member is not the owner."""
+    partitions: Sequence[OwnedPartition] = field(default=())
 
     def collect(self) -> Iterator[Metric]:
         """Implement ``Collector``."""
-        yield _gauge(names.CLUSTER_OWNER, self.is_owner)
         yield _gauge(names.CLUSTER_MEMBERS, self.members)
         yield _gauge(names.CLUSTER_STREAM_UP, self.is_stream_available)
-        if self.backlog is not None:
-            yield _gauge(names.CLUSTER_BACKLOG, self.backlog)
+        has_labels = len(self.partitions) > 1
+        owner = _gauge(names.CLUSTER_OWNER, has_partitions=has_labels)
+        backlog = _gauge(names.CLUSTER_BACKLOG, has_partitions=has_labels)
+        for partition in self.partitions:
+            labels = [str(partition.number)] if has_labels else []
+            owner.add_metric(labels, float(partition.registry is not None))
+            if partition.backlog is not None:
+                backlog.add_metric(labels, float(partition.backlog))
+        yield owner
+        if backlog.samples:
+            yield backlog
 
 
-def _gauge(metric: names.MetricName, value: float) -> Metric:
-    return GaugeMetricFamily(metric.name, metric.help, value=float(value))
+def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]) -> Iterator[Metric]:
+    """
+    Yield the families of a process, with those of its partitions; some names may come several times.
+
+    Args:
+        own: The metrics of the process.
+        partitions: All partitions; if there are several, series of their services get the label.
+    """
+    process = {family.name: family for family in own.collect()}
+    for partition in partitions:
+        if partition.registry is None:
+            continue
+        for family in partition.registry.collect():
+            if len(partitions) > 1:
+                label = {PARTITION: str(partition.number)}
+                family.samples = [
+                    sample._replace(labels={**sample.labels, **label}) for sample in family.samples
+                ]
+            elif (same := process.pop(family.name, None)) is not None:
+                family.samples = _add_samples(family.samples, same.samples)
+            yield family
+    yield from process.values()
+
+
+def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
+    """Yield families with each name once, as the formats require."""
+    merged: dict[str, Metric] = {}
+    for family in families:
+        if (known := merged.setdefault(family.name, family)) is not family:
+            known.samples += family.samples
+    yield from merged.values()
+
+
+def _add_samples(samples: Sequence[Sample], others: Sequence[Sample]) -> list[Sample]:
+    """Return samples with the values of others added: of counters that a process and a service both count."""
+    values = {(other.name, frozenset(other.labels.items())): other.value for other in others}
+    return [
+        sample
+        if sample.name.endswith("_created")
+        else sample._replace(
+            value=sample.value + values.get((sample.name, frozenset(sample.labels.items())), 0.0)
+        )
+        for sample in samples
+    ]
+
+
+def _gauge(
+    metric: names.MetricName, value: float | None = None, *, has_partitions: bool = False
+) -> GaugeMetricFamily:
+    labels = [PARTITION] if has_partitions else None
+    return GaugeMetricFamily(
+        metric.name, metric.help, value=None if value is None else float(value), labels=labels
+    )

@@ -1,4 +1,4 @@
-"""Pass requests on to the member that owns the cluster."""
+"""Pass requests on to the process that owns a partition."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from queenright.server.http.hop_by_hop import passed_headers
 
 FORWARDED: Final = b"x-queenright-forwarded"
 """Marks a request that a member has passed on: it is not passed on again."""
+
+PARTITION: Final = b"x-queenright-partition"
+"""Names the partition whose service answers a request that was passed on."""
 
 _BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
 """A request with one of these has a body."""
@@ -51,6 +54,7 @@ class Proxy:
         body: bytes | None = None,
         answer_seconds: float | None = None,
         ended: asyncio.Event | None = None,
+        partition: int | None = None,
     ) -> None:
         """
         Forward a request, and its response as it arrives.
@@ -63,11 +67,15 @@ class Proxy:
             body: The body, if it was received already.
             answer_seconds: How long the owner may take until its response begins; None: any time.
             ended: Ends an event stream when it is set: a lost owner may not close its connection.
+            partition: The partition whose service should answer, if there are several.
 
         Raises:
             OwnerUnreachableError: No response has begun.
         """
-        headers = [*passed_headers(scope["headers"], without=frozenset({FORWARDED})), (FORWARDED, b"1")]
+        headers = passed_headers(scope["headers"], without=frozenset({FORWARDED, PARTITION}))
+        headers = [*headers, (FORWARDED, b"1")]
+        if partition is not None:
+            headers.append((PARTITION, str(partition).encode()))
         path = scope.get("raw_path") or scope["path"].encode()
         query = scope.get("query_string", b"")
         target = httpx.URL(url).copy_with(raw_path=path + (b"?" + query if query else b""))

@@ -1,5 +1,7 @@
 """
-The telemetry stream of a cluster: a JetStream stream that every member writes and the owner reads.
+The telemetry streams of a cluster: one JetStream stream for each partition.
+
+Every member writes them all, and the owner of a partition reads its own.
 
 A message is a piece of a request, with the request's path as a header. It stays in the stream until the owner
 has stored it. The owner writes its position in the transaction that stores the events, so that a new owner
@@ -27,8 +29,6 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from queenright.instrumentation.errors import QueenrightError
 
-_STREAM: Final = "QUEENRIGHT"
-_SUBJECT: Final = "queenright.telemetry"
 _PATH: Final = "Queenright-Path"
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 
@@ -38,6 +38,8 @@ _RETRY_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 10.0
 """For how long a refused message counts: no other one may come, if senders go elsewhere."""
 _DUPLICATE_WINDOW_SECONDS: Final = 120.0
+_MIN_BYTES: Final = 1 << 20
+"""The least that a stream may hold."""
 _BATCH: Final = 64
 """The most messages that are read at once."""
 _READ_SECONDS: Final = 1.0
@@ -83,24 +85,111 @@ class StreamState:
     last_seq: int
 
 
-class TelemetryStream:
+class NatsConnection:
     """
-    The stream, for one event loop. `run` connects, and creates the stream.
+    The connection of a process to NATS, and its streams. Belongs to one event loop; `run` connects.
 
     Args:
         url: Addresses of nats-servers, separated by commas. They may hold credentials, and are never logged.
+        partitions: The number of partitions, each with a stream.
+        replicas: Copies of each stream among the servers of a NATS cluster.
+        max_bytes: All streams together hold at most so much; then nothing more is accepted.
+    """
+
+    def __init__(self, url: str, *, partitions: int = 1, replicas: int, max_bytes: int) -> None:
+        self._url = url
+        self._client = Client()
+        self.jetstream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
+        """Of the client, which is replaced when it gives up."""
+        self._logged: str | None = None
+        self.streams = [
+            TelemetryStream(
+                self, number, replicas=replicas, max_bytes=max(max_bytes // partitions, _MIN_BYTES)
+            )
+            for number in range(partitions)
+        ]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server is connected."""
+        return self._client.is_connected
+
+    @property
+    def is_available(self) -> bool:
+        """Whether messages can be published, as far as is known without asking."""
+        return all(stream.is_available for stream in self.streams)
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether it is available, and has refused nothing lately; see `TelemetryStream.is_accepting`."""
+        return all(stream.is_accepting for stream in self.streams)
+
+    @property
+    def max_payload(self) -> int:
+        """The length of the longest message."""
+        return self._client.max_payload
+
+    async def run(self) -> None:
+        """Connect, create the streams, and stay connected until cancelled."""
+        try:
+            await self._connect()
+            while True:
+                if self._client.is_closed:
+                    self._client = Client()
+                    self.jetstream = self._client.jetstream(timeout=_ACK_SECONDS)
+                    await self._connect()
+                for stream in self.streams:
+                    if not stream.is_created and self.is_connected:
+                        await stream.create()
+                await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            with contextlib.suppress(NatsError, OSError, TimeoutError):
+                await self._client.close()
+
+    async def _connect(self) -> None:
+        await self._client.connect(
+            [server.strip() for server in self._url.split(",")],
+            name="queenright",
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnect,
+            connect_timeout=_CONNECT_SECONDS,
+            reconnect_time_wait=1,
+            max_reconnect_attempts=-1,
+            ping_interval=5,
+            # Nothing is kept for later: a message that is not acknowledged is sent again by its sender.
+            pending_size=0,
+        )
+
+    async def _on_disconnect(self) -> None:
+        # They may come back without what they kept.
+        for stream in self.streams:
+            stream.is_created = False
+
+    async def _on_error(self, error: Exception) -> None:
+        text = f"NATS: {_describe(error)}"
+        if text != self._logged:
+            self._logged = text
+            _log.warning("%s", text)
+
+
+class TelemetryStream:
+    """
+    The stream of a partition. `NatsConnection` makes it.
+
+    Args:
+        connection: The connection.
+        partition: The partition.
         replicas: Copies of the stream among the servers of a NATS cluster.
         max_bytes: The stream holds at most so much; then nothing more is accepted.
     """
 
-    def __init__(self, url: str, *, replicas: int, max_bytes: int) -> None:
-        self._url = url
+    def __init__(self, connection: NatsConnection, partition: int, *, replicas: int, max_bytes: int) -> None:
+        self._connection = connection
+        self._name = f"QUEENRIGHT_{partition}" if partition else "QUEENRIGHT"
+        self._subject = f"queenright.telemetry.{partition}" if partition else "queenright.telemetry"
         self._replicas = replicas
         self._max_bytes = max_bytes
-        self._client = Client()
-        self._stream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
-        """Of the client, which is replaced when it gives up."""
-        self._is_created = False
+        self.is_created = False
         self._refused_at = -_REFUSED_SECONDS
         self._logged: str | None = None
 
@@ -112,23 +201,11 @@ class TelemetryStream:
     @property
     def is_available(self) -> bool:
         """Whether messages can be published, as far as is known without asking."""
-        return self._is_created and self._client.is_connected
+        return self.is_created and self._connection.is_connected
 
-    async def run(self) -> None:
-        """Connect, create the stream, and stay connected until cancelled."""
-        try:
-            await self._connect()
-            while True:
-                if self._client.is_closed:
-                    self._client = Client()
-                    self._stream = self._client.jetstream(timeout=_ACK_SECONDS)
-                    await self._connect()
-                if not self._is_created and self._client.is_connected:
-                    await self._create()
-                await asyncio.sleep(_RETRY_SECONDS)
-        finally:
-            with contextlib.suppress(NatsError, OSError, TimeoutError):
-                await self._client.close()
+    @property
+    def _jetstream(self) -> JetStreamContext:
+        return self._connection.jetstream
 
     async def publish(self, path: str, body: bytes, *, is_unique: bool) -> None:
         """
@@ -145,18 +222,20 @@ class TelemetryStream:
         """
         if not self.is_available:
             raise StreamUnavailableError("NATS is not connected")
-        if len(body) + 1024 > self._client.max_payload:
+        if len(body) + 1024 > self._connection.max_payload:
             raise MessageTooLargeError(
                 f"a message of {len(body)} bytes is longer than max_payload of the nats-server, "
-                f"{self._client.max_payload} bytes; raise max_payload"
+                f"{self._connection.max_payload} bytes; raise max_payload"
             )
         headers = {_PATH: path}
         if is_unique:
             headers[_MESSAGE_ID] = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
         try:
-            await self._stream.publish(_SUBJECT, body, timeout=_ACK_SECONDS, stream=_STREAM, headers=headers)
+            await self._jetstream.publish(
+                self._subject, body, timeout=_ACK_SECONDS, stream=self._name, headers=headers
+            )
         except NoStreamResponseError:
-            self._is_created = False
+            self.is_created = False
             raise StreamUnavailableError("the stream was deleted; it is being created again") from None
         except (NatsError, OSError, TimeoutError) as error:
             self._refused_at = time.monotonic()
@@ -170,12 +249,12 @@ class TelemetryStream:
             StreamUnavailableError: NATS cannot be asked.
         """
         try:
-            info = await self._stream.stream_info(_STREAM)
+            info = await self._jetstream.stream_info(self._name)
         except (NatsError, OSError, TimeoutError) as error:
             raise StreamUnavailableError(f"NATS does not answer: {_describe(error)}") from error
         state = info.state
         return StreamState(
-            identity=f"{_STREAM} {info.created}",
+            identity=f"{self._name} {info.created}",
             messages=state.messages,
             bytes=state.bytes,
             last_seq=state.last_seq,
@@ -210,12 +289,12 @@ class TelemetryStream:
     async def remove_stored(self, last_seq: int) -> None:
         """Remove messages up to a sequence number: their events are stored."""
         with contextlib.suppress(NatsError, OSError, TimeoutError):
-            await self._stream.purge_stream(_STREAM, seq=last_seq + 1)
+            await self._jetstream.purge_stream(self._name, seq=last_seq + 1)
 
     async def _read(self, after: int) -> AsyncIterator[list[StreamMessage]]:
-        consumer = await self._stream.pull_subscribe(
-            _SUBJECT,
-            stream=_STREAM,
+        consumer = await self._jetstream.pull_subscribe(
+            self._subject,
+            stream=self._name,
             config=ConsumerConfig(
                 deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
                 opt_start_seq=after + 1,
@@ -246,24 +325,11 @@ class TelemetryStream:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
                 await consumer.unsubscribe()
 
-    async def _connect(self) -> None:
-        await self._client.connect(
-            [server.strip() for server in self._url.split(",")],
-            name="queenright",
-            error_cb=self._on_error,
-            disconnected_cb=self._on_disconnect,
-            connect_timeout=_CONNECT_SECONDS,
-            reconnect_time_wait=1,
-            max_reconnect_attempts=-1,
-            ping_interval=5,
-            # Nothing is kept for later: a message that is not acknowledged is sent again by its sender.
-            pending_size=0,
-        )
-
-    async def _create(self) -> None:
+    async def create(self) -> None:
+        """Create the stream, or update its settings; without success, it is not available yet."""
         config = StreamConfig(
-            name=_STREAM,
-            subjects=[_SUBJECT],
+            name=self._name,
+            subjects=[self._subject],
             storage=StorageType.FILE,
             num_replicas=self._replicas,
             max_bytes=self._max_bytes,
@@ -272,21 +338,14 @@ class TelemetryStream:
         )
         try:
             try:
-                await self._stream.stream_info(_STREAM)
-                await self._stream.update_stream(config)
+                await self._jetstream.stream_info(self._name)
+                await self._jetstream.update_stream(config)
             except NotFoundError:
-                await self._stream.add_stream(config)
-            self._is_created = True
+                await self._jetstream.add_stream(config)
+            self.is_created = True
             self._logged = None
         except (NatsError, OSError, TimeoutError) as error:
             self._log_once(f"cannot create the telemetry stream, retrying: {_describe(error)}")
-
-    async def _on_disconnect(self) -> None:
-        # It may come back without what it kept.
-        self._is_created = False
-
-    async def _on_error(self, error: Exception) -> None:
-        self._log_once(f"NATS: {_describe(error)}")
 
     def _log_once(self, text: str) -> None:
         if text != self._logged:

@@ -98,8 +98,7 @@ class ServiceMetrics:
         """Whether telemetry can arrive and be stored."""
         registry.register(_FleetCollector(self, workers, paged, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # collected after the collectors that set it
-        self._pages: dict[str, tuple[float, bytes]] = {}
-        self._rendering = asyncio.Lock()
+        self._exposition = Exposition(registry.collect)
 
     def count_events(self, events: Sequence[AgentEvent]) -> None:
         """Count events on the bus, and the findings and transitions in them."""
@@ -137,21 +136,44 @@ class ServiceMetrics:
         self._check_duration.labels(outcome).observe(duration)
 
     async def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
+        """Return the exposition; see `Exposition.render`."""
+        return await self._exposition.render(content_type, now=now)
+
+
+class Exposition:
+    """
+    Renders families for Prometheus.
+
+    Args:
+        collect: Returns the families. Iterated on the event loop, as it reads its state.
+        merge: Makes one family of those with the same name, if there may be any; in a thread.
+    """
+
+    def __init__(
+        self,
+        collect: Callable[[], Iterable[Metric]],
+        merge: Callable[[Iterable[Metric]], Iterable[Metric]] = iter,
+    ) -> None:
+        self._collect = collect
+        self._merge = merge
+        self._pages: dict[str, tuple[float, bytes]] = {}
+        self._rendering = asyncio.Lock()
+
+    async def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
         """
         Return the exposition in Prometheus' text format or OpenMetrics, at most one second old.
 
-        Families are collected on the event loop, one per turn, as they read its state. Rendering takes
-        longest and runs in a thread.
+        Families are collected on the event loop, one per turn. Rendering takes longest and runs in a thread.
         """
         async with self._rendering:
             moment = time.monotonic() if now is None else now
             rendered_at, page = self._pages.get(content_type, (0.0, b""))
             if not page or moment - rendered_at >= 1.0:
-                families = []
-                for family in self.registry.collect():
+                families: list[Metric] = []
+                for family in self._collect():
                     families.append(family)
                     await asyncio.sleep(0)
-                page = await asyncio.to_thread(render_families, families, content_type)
+                page = await asyncio.to_thread(render_families, self._merge(families), content_type)
                 self._pages[content_type] = (moment, page)
             return page
 

@@ -14,8 +14,11 @@ router = APIRouter(tags=["service"])
 class ClusterState(Protocol):
     """What a process of a cluster knows of itself and of the others."""
 
-    def faults(self) -> list[str]:
-        """Return what keeps the process from its work, as sentences."""
+    def ready(self) -> list[str]:
+        """Return what is not ready, as sentences; empty if all is well."""
+
+    async def render_metrics(self, content_type: str) -> bytes:
+        """Return the exposition of the process's metrics."""
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as the process sees it."""
@@ -34,5 +37,5 @@ ClusterDep = Annotated[ClusterState | None, Depends(get_cluster_state)]
 async def get_cluster(cluster: ClusterDep) -> api.ClusterStatus:
     """Return the processes of the cluster as this one sees them, and the telemetry that waits."""
     if cluster is None:
-        return api.ClusterStatus(answered_by="", members=[], backlog=None, faults=[])
+        return api.ClusterStatus(answered_by="", members=[], partitions=[], backlog=None, faults=[])
     return await cluster.status()

@@ -10,7 +10,6 @@ from fastapi.responses import PlainTextResponse
 from queenright import api
 from queenright.server.access.caller import can_view_fleet
 from queenright.server.metrics.metrics import content_type_for
-from queenright.server.routes.cluster import ClusterDep
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 
@@ -33,11 +32,9 @@ async def get_alive() -> PlainTextResponse:
 @router.get(
     "/readyz", tags=["service"], **operation(other_responses={503: (api.Ready, "The service is not ready.")})
 )
-async def get_ready(
-    request: Request, response: Response, service: ServiceDep, cluster: ClusterDep
-) -> api.Ready:
+async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
     """Return whether the service is ready; if not, what is missing, for callers with a role."""
-    missing = service.ready() + (cluster.faults() if cluster is not None else [])
+    missing = service.ready()
     if missing:
         response.status_code = 503
     return api.Ready(ready=not missing, missing=missing if can_view_fleet(request) else [])

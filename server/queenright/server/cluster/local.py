@@ -1,30 +1,34 @@
-"""What a member answers for itself while another one is the owner: probes, its metrics, and the cluster."""
+"""What each process of a cluster answers for itself: probes, its metrics, and the cluster."""
 
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 
 from queenright import api
 from queenright.server.access.access import Access
 from queenright.server.access.caller import can_view_fleet
 from queenright.server.console.templates import render_error
-from queenright.server.metrics.metrics import PROMETHEUS_TEXT
+from queenright.server.metrics.metrics import content_type_for
 from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.routes import cluster, probes
 from queenright.server.routes.errors import add_exception_handlers
+
+LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster"})
+"""Answered by each process for itself."""
 
 router = APIRouter()
 router.add_api_route("/healthz", probes.get_alive)
 
 
 @router.get("/readyz")
-async def get_ready(request: Request, response: Response, state: cluster.ClusterDep) -> api.Ready:
-    """Return whether this process can take telemetry and pass requests on."""
-    missing = state.faults() if state is not None else []
+async def get_ready(request: Request, response: Response) -> api.Ready:
+    """Return whether this process can take telemetry and answer requests."""
+    state: cluster.ClusterState = request.state.cluster
+    missing = state.ready()
     if missing:
         response.status_code = 503
     return api.Ready(ready=not missing, missing=missing if can_view_fleet(request) else [])
@@ -32,9 +36,10 @@ async def get_ready(request: Request, response: Response, state: cluster.Cluster
 
 @router.get("/metrics")
 async def get_metrics(request: Request) -> Response:
-    """Return the metrics of this process; those of the workers are the owner's."""
-    registry: CollectorRegistry = request.state.registry
-    return Response(generate_latest(registry), headers={"Content-Type": PROMETHEUS_TEXT})
+    """Return the metrics of this process, with those of the workers that it watches."""
+    state: cluster.ClusterState = request.state.cluster
+    content_type = content_type_for(request.headers.get("accept", ""))
+    return Response(await state.render_metrics(content_type), headers={"Content-Type": content_type})
 
 
 @functools.cache
@@ -46,22 +51,13 @@ def _create_routes() -> FastAPI:
     return app
 
 
-def create_standby_app(
-    state: cluster.ClusterState, registry: CollectorRegistry, *, access: Access, bound: str
-) -> Starlette:
+def create_local_app(state: cluster.ClusterState, *, access: Access, bound: str) -> Starlette:
     """
-    Return the app for ``front.LOCAL_PATHS``.
+    Return the app for `LOCAL_PATHS`.
 
     Args:
         state: The cluster.
-        registry: The metrics of this process.
         access: Authenticates and authorises callers.
         bound: The address of the port.
     """
-    return guarded_app(
-        _create_routes(),
-        {"cluster": state, "registry": registry},
-        access=access,
-        bound=bound,
-        page=render_error,
-    )
+    return guarded_app(_create_routes(), {"cluster": state}, access=access, bound=bound, page=render_error)

@@ -1,0 +1,287 @@
+"""
+A partition of a cluster in one process: while this process is its owner, its service runs here.
+
+A partition is a complete service with its own database schema, telemetry stream and lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from queenright.health.cluster_lease import (
+    RENEWAL_SECONDS,
+    ClusterLease,
+    LeaseError,
+    LeaseLostError,
+    Member,
+)
+from queenright.health.store import Store, StoreError
+from queenright.server.app import create_app
+from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
+from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.up import Ports, add_intake_tasks, end_streams, make_intake_apps, run_service
+
+_log = logging.getLogger(__name__)
+
+_CLAIM_SECONDS: Final = 2.0
+"""How long to wait for the lock of an owner whose session has just ended."""
+_BACKLOG_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerApps:
+    """The apps of a partition's service, in the process that owns it."""
+
+    api: ASGIApp
+    hooks: ASGIApp
+
+
+class Partition:
+    """
+    A partition, in one process.
+
+    Args:
+        number: Its number, from 0.
+        ports: The ports of the process, with its settings.
+        stream: The stream of its telemetry.
+        lease: The leases of the process.
+        starting: Limits how many partitions start at the same time.
+
+    Attributes:
+        service: Its service while this process is the owner, else None.
+        apps: The apps of the service, while it serves.
+        backlog: Messages in its stream; None while unknown, or if this process is not the owner.
+        vacant_since: Since when no process is the owner, by the monotonic clock; None if one is.
+        surplus_since: Since when another process should be the owner instead of this one; None if not so.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        ports: Ports,
+        stream: TelemetryStream,
+        lease: ClusterLease,
+        starting: asyncio.Semaphore,
+    ) -> None:
+        self.number = number
+        self.stream = stream
+        self.service: Service | None = None
+        self.apps: OwnerApps | None = None
+        self.backlog: int | None = None
+        self.vacant_since: float | None = None
+        self.surplus_since: float | None = None
+        self._ports = ports
+        self._settings = partition_settings(ports.settings, number)
+        self._lease = lease
+        self._starting = starting
+        self._token: str | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._is_released = False
+        self._lost = asyncio.Event()
+        self._claimed = asyncio.Event()
+        self._owner: Member | None = None
+        self.owner_changed = asyncio.Event()
+        """Set when another process becomes the owner: then it is replaced by a new one."""
+
+    @property
+    def owner(self) -> Member | None:
+        """The owner, if it is another process."""
+        return self._owner
+
+    @owner.setter
+    def owner(self, owner: Member | None) -> None:
+        if owner != self._owner:
+            self._owner = owner
+            self.owner_changed.set()
+            self.owner_changed = asyncio.Event()
+
+    @property
+    def registry(self) -> CollectorRegistry | None:
+        """The metrics of its service; None if this process is not the owner."""
+        return None if self.service is None else self.service.registry
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this process owns it, is about to, or is giving it up."""
+        return self._running is not None and not self._running.done()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether this process has opened its store."""
+        return self._token is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether this process is giving it up."""
+        return self.is_running and self._lost.is_set()
+
+    def claim(self) -> None:
+        """Try to become the owner, unless this process is already."""
+        if not self.is_running:
+            self._lost.clear()
+            self._claimed.clear()
+            self._is_released = False
+            self._running = asyncio.create_task(self._own(), name=f"partition-{self.number}")
+
+    def hand_over(self) -> None:
+        """Let another process be the owner: stop serving, store what was received, and release the lease."""
+        if self.is_running:
+            self._is_released = True
+            self._lost.set()
+
+    async def wait_ended(self) -> None:
+        """Wait until this process is not the owner."""
+        if self._running is not None:
+            await self._running
+
+    async def keep_hook(self, path: str, body: bytes) -> None:
+        """
+        Publish a hook call that cannot be stored now; the owner stores it later.
+
+        Args:
+            path: Its path, with the query.
+            body: Its body.
+
+        Raises:
+            StreamUnavailableError, MessageTooLargeError: It was not published.
+        """
+        await self.stream.publish(path, body, is_unique=False)
+
+    async def _own(self) -> None:
+        """Run the service until the lease is lost or it is handed over."""
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(_cancel, asyncio.create_task(self._keep_lease()))
+                async with self._starting:
+                    if self._lost.is_set():
+                        return
+                    service = await stack.enter_async_context(self._run_service())
+                    if not self._lost.is_set():
+                        await self._serve(service, stack)
+                await self._lost.wait()
+        except StoreError as error:
+            _log.warning("not the owner%s: %s", self._suffix, error)
+        except Exception:
+            # The next look finds that there is no owner.
+            _log.exception("the service has failed")
+        finally:
+            token, self._token = self._token, None
+            self.service, self.apps, self.backlog = None, None, None
+            if token is not None and self._is_released:
+                with contextlib.suppress(LeaseError):
+                    await self._lease.release(self.number, token)
+
+    @contextlib.asynccontextmanager
+    async def _run_service(self) -> AsyncIterator[Service]:
+        storage = self._settings.storage
+        async with run_service(
+            self._settings,
+            self._ports.otlp_url,
+            may_deliver=lambda: self._lease.is_valid(self.number),
+            can_receive=lambda: self.stream.is_available,
+            open_store=partial(self._open_store, asyncio.get_running_loop()),
+            folder=storage / "partitions" / str(self.number) if self.number else storage,
+        ) as service:
+            yield service
+
+    def _open_store(self, loop: asyncio.AbstractEventLoop, url: str) -> Store:
+        """Open the store for writing, in a thread: that makes this process the owner."""
+        store = Store.open(
+            url,
+            busy_timeout=_CLAIM_SECONDS,
+            member_id=self._lease.member.member_id,
+            partition=self.number,
+        )
+        self._token = store.writer_token
+        loop.call_soon_threadsafe(self._claimed.set)
+        return store
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease until another process has it."""
+        await self._claimed.wait()
+        while self._token is not None:
+            try:
+                await self._lease.renew(self.number, self._token)
+            except LeaseLostError:
+                _log.error("another process of the cluster has taken over%s", self._suffix)
+                self._lost.set()
+                return
+            except LeaseError as error:
+                _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
+            await asyncio.sleep(RENEWAL_SECONDS)
+
+    async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
+        intake = await make_intake_apps(service, keep_hook=self.keep_hook)
+        app = create_app(service, bound=self._ports.api.getsockname()[0], access=self._ports.access)
+        dropped = service.metrics.telemetry_dropped.labels("stream")
+        consumer = StreamConsumer(
+            self.stream,
+            store=service.store,
+            receiver=intake.receiver,
+            hooks=intake.hooks,
+            ingest=service.pipeline.ingest,
+            on_drop=lambda path: dropped.inc(),
+            clock=service.clock,
+        )
+        # Changes of tokens are recorded once, not by each partition.
+        add_intake_tasks(service, intake, None if self.number else self._ports.access)
+        service.tasks.add("telemetry-stream", partial(self._consume, consumer))
+        service.tasks.add("backlog", self._watch_backlog)
+        self.service = service
+        self.apps = OwnerApps(
+            api=RowOrders(app) if self._settings.cluster.partitions > 1 else app, hooks=intake.hooks
+        )
+        stack.callback(self._end_serving, service)
+        _log.info("this process watches the workers%s now", self._suffix)
+
+    async def _consume(self, consumer: StreamConsumer) -> None:
+        """Read the stream. If that ends, this process gives up the workers; they are read from the log."""
+        try:
+            await consumer.run()
+        except UnknownCommitError:
+            _log.warning("events were stored without an answer of the database; starting again from the log")
+        finally:
+            self._lost.set()
+
+    def _end_serving(self, service: Service) -> None:
+        self.apps = None
+        end_streams(service)
+
+    async def _watch_backlog(self) -> None:
+        while True:
+            self.backlog = None
+            with contextlib.suppress(StreamUnavailableError):
+                self.backlog = (await self.stream.state()).messages
+            await asyncio.sleep(_BACKLOG_SECONDS)
+
+    @property
+    def _suffix(self) -> str:
+        """The partition in messages, if there are several."""
+        return f" of partition {self.number}" if self._settings.cluster.partitions > 1 else ""
+
+
+def partition_settings(settings: Settings, partition: int) -> Settings:
+    """Return the settings of a partition's service: what runs once for the fleet runs in partition 0."""
+    if partition == 0:
+        return settings
+    agents = settings.agents.model_copy(update={"load": ()})
+    return settings.model_copy(update={"agents": agents, "step_logs": ()})
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

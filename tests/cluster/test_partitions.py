@@ -1,0 +1,134 @@
+"""The partitions of a cluster are shared among its processes, and move when one comes or goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.conftest import Cluster, Process
+from tests.cluster.test_takeover import Sender, tool_spans
+from tests.databases import connected
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio
+
+PARTITIONS = 4
+SCHEMAS = ("public", *(f"queenright_{number}" for number in range(1, PARTITIONS)))
+
+
+@pytest.fixture
+def cluster_settings() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def partitioned(cluster: Cluster) -> Cluster:
+    cluster.settings["cluster"] = {"nats": cluster.nats.url, "host": "127.0.0.1", "partitions": PARTITIONS}
+    return cluster
+
+
+async def status_of(client: httpx.AsyncClient, process: Process) -> dict[str, Any]:
+    found: dict[str, Any] = (await client.get(f"{process.url}/api/cluster")).json()
+    return found
+
+
+async def shares(client: httpx.AsyncClient, process: Process) -> dict[str, int]:
+    """Return how many partitions each process owns, by its URL, as one process sees it."""
+    status = await status_of(client, process)
+    urls = {member["member_id"]: member["url"] for member in status["members"]}
+    owners = [partition["owner"] for partition in status["partitions"]]
+    return dict(Counter(urls.get(owner, "none") for owner in owners))
+
+
+async def wait_for_shares(
+    client: httpx.AsyncClient, process: Process, is_right: Callable[[dict[str, int]], bool]
+) -> dict[str, int]:
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(httpx.HTTPError, KeyError):
+                found = await shares(client, process)
+                if is_right(found):
+                    return found
+            await asyncio.sleep(0.1)
+
+
+def stored(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return the stored ends of tool calls, in all partitions: the session, and the id of the call."""
+    with connected(cluster.database) as conn:
+        rows: list[Any] = []
+        for schema in SCHEMAS:
+            if conn.exec_driver_sql(f"SELECT to_regclass('{schema}.events') IS NOT NULL").scalar():
+                rows += conn.exec_driver_sql(
+                    f"SELECT session_id, (data::json)->>'call_id' FROM {schema}.events"
+                    " WHERE type = 'tool_call_completed' AND agent_id LIKE 'clerk%%'"
+                ).fetchall()
+        return [tuple(row) for row in rows]
+
+
+async def send(sender: Sender, rounds: int) -> None:
+    """Send spans of twelve sessions, each from its own service."""
+    for _ in range(rounds):
+        for number in range(12):
+            body = tool_spans(f"clerk-{number}", f"session-{number}", 3)
+            [attribute] = body["resourceSpans"][0]["resource"]["attributes"]
+            attribute["value"]["stringValue"] = f"shop-{number}"
+            await sender.send(body)
+
+
+async def check_stored(cluster: Cluster, sender: Sender) -> None:
+    """Check that all that was acknowledged is stored once."""
+    await until(lambda: len(stored(cluster)) >= sender.acknowledged, "all calls are stored", seconds=60)
+    calls = [call for _, call in stored(cluster)]
+    assert len(calls) == len(set(calls)) == sender.acknowledged
+
+
+async def test_two_processes_share_the_partitions_and_replace_each_other(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """Each owns two; if one is killed, the other owns four; when it is back, each owns two again."""
+    first, second = processes = [partitioned.add(), partitioned.add()]
+    even = {first.url: 2, second.url: 2}
+    sender = Sender(client, processes)
+    await wait_for_shares(client, first, lambda found: found == even)
+    await send(sender, 1)
+    first.kill()
+    await send(sender, 1)
+    await wait_for_shares(client, second, lambda found: found == {second.url: 4})
+    await check_stored(partitioned, sender)
+    await asyncio.to_thread(first.start)
+    sending = asyncio.create_task(send(sender, 2))
+    await wait_for_shares(client, second, lambda found: found == {first.url: 2, second.url: 2})
+    await sending
+    await check_stored(partitioned, sender)
+    for process in processes:
+        assert "Traceback" not in process.log(), process.log()
+
+
+async def test_every_process_answers_for_all_partitions(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B120: agents, and each session, at a process that watches only some of them."""
+    first, second = processes = [partitioned.add(), partitioned.add()]
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    sender = Sender(client, processes)
+    await send(sender, 1)
+    await check_stored(partitioned, sender)
+    names = [f"clerk-{number}" for number in range(12)]
+    for process in processes:
+        page = (await client.get(f"{process.url}/api/agents", params={"sort": "agent", "limit": 5})).json()
+        assert page["total"] == 12
+        rest = {"sort": "agent", "limit": 100, "cursor": page["next"]}
+        rows = page["agents"] + (await client.get(f"{process.url}/api/agents", params=rest)).json()["agents"]
+        assert [row["agent_id"] for row in rows] == sorted(names)
+        for name in names:
+            response = await client.get(f"{process.url}/api/agents/{name}/health")
+            assert response.status_code == 200, response.text
+        assert (await client.get(f"{process.url}/api/agents/nobody/health")).status_code == 404
+        assert (await client.get(f"{process.url}/api/attention")).json()["total"] == 0
+        assert "<html" in (await client.get(f"{process.url}/console/")).text

@@ -1,0 +1,107 @@
+"""Partitions of a cluster in one PostgreSQL database: each a schema with its own log, lock and writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from queenright.health.database import NoDatabaseError
+from queenright.health.engines import list_partitions
+from queenright.health.event_log import read_events, verify
+from queenright.health.store import Store, StoreError
+from queenright.health.store_copy import copy_database
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import Postgres, change, connected
+
+PARTITIONS = range(3)
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> Iterator[str]:
+    url = postgres.empty()
+    yield url
+    postgres.drop(url)
+
+
+def step(number: int) -> AgentEvent:
+    return AgentEvent(type=EventType.STEP_COMPLETED, time=1000.0 + number, agent_id="bee")
+
+
+async def test_partitions_are_written_at_the_same_time_and_have_their_own_logs(url: str) -> None:
+    """Each has the tables, triggers and numbers of a database of its own."""
+    stores = [Store.open(url, busy_timeout=0.05, partition=number) for number in PARTITIONS]
+    for number, store in enumerate(stores):
+        await store.append([step(number)] * (number + 1))
+    found = [[event.time for _, event in await store.read(read_events)] for store in stores]
+    checks = [await store.read(verify) for store in stores]
+    await asyncio.gather(*(store.close() for store in stores))
+
+    assert found == [[1000.0], [1001.0], [1002.0]]
+    assert [(check.ok, check.rows) for check in checks] == [(True, 1)] * 3
+    assert list_partitions(url) == [0, 1, 2]
+    with pytest.raises(IntegrityError, match="append-only"):
+        change(url, "SET search_path TO queenright_2", "DELETE FROM events")
+
+
+async def test_partition_has_one_writer_which_messages_name(url: str) -> None:
+    store = Store.open(url, busy_timeout=0.05, partition=1)
+
+    with pytest.raises(StoreError, match=r"another queenright .* is using .*\(schema queenright_1\)"):
+        Store.open(url, busy_timeout=0.05, partition=1)
+    Store.open(url, busy_timeout=0.05, partition=2).close_now()
+    await store.close()
+
+
+async def test_connection_that_broke_is_reopened_in_the_same_schema(url: str, postgres: Postgres) -> None:
+    store = Store.open(url, busy_timeout=0.05, partition=1)
+    Store.open(url).close_now()
+    name = url.rpartition("/")[2]
+
+    postgres.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
+    await store.append([step(7)])
+
+    assert [event.time for _, event in await store.read(read_events)] == [1007.0]
+    await store.close()
+    with connected(url) as conn:
+        assert conn.exec_driver_sql("SELECT count(*) FROM events").scalar() == 0
+
+
+def test_partition_that_was_never_opened_is_not_created_by_reading(url: str) -> None:
+    Store.open(url).close_now()
+
+    with pytest.raises(NoDatabaseError):
+        Store.open(url, read_only=True, partition=1)
+    assert list_partitions(url) == [0]
+
+
+def test_other_schemas_are_no_partitions(url: str, tmp_path: Path) -> None:
+    Store.open(url).close_now()
+    for name in ("queenright_", "queenright_01", "queenright_1x", "other_1"):
+        change(url, f"CREATE SCHEMA {name}", f"CREATE TABLE {name}.event_log_head (id int)")
+
+    assert list_partitions(url) == [0]
+    Store.open(f"sqlite:///{tmp_path / 'q.db'}").close_now()
+    assert list_partitions(f"sqlite:///{tmp_path / 'q.db'}") == [0]
+
+
+def test_copy_of_a_database_with_several_partitions_is_refused(url: str, tmp_path: Path) -> None:
+    for number in (0, 1):
+        Store.open(url, partition=number).close_now()
+
+    with pytest.raises(StoreError, match=r"has 2 partitions, and only one can be copied; use pg_dump"):
+        copy_database(url, f"sqlite:///{tmp_path / 'copy.db'}", on_row=lambda: None)
+
+
+def test_partition_has_a_revision_of_its_own(url: str) -> None:
+    """The revision is that of the partition, not that of the default schema."""
+    Store.open(url).close_now()
+    Store.open(url, partition=1).close_now()
+    change(url, "UPDATE queenright_1.alembic_version SET version_num = 'unknown'")
+
+    with pytest.raises(StoreError, match="a schema that this version does not know"):
+        Store.open(url, partition=1)
+    Store.open(url).close_now()
