@@ -65,7 +65,7 @@ def labels_of(name: str) -> set[str]:
         return set(by[1].split(", ")) if by else set()
     metric = names.METRICS[re.sub(r"_(bucket|count)$", "", name)]
     assert (metric.kind == "histogram") == name.endswith(("_bucket", "_count")), name
-    return {*metric.labels, *SCRAPED}
+    return {*metric.labels, *SCRAPED, names.PARTITION_LABEL}
 
 
 def test_committed_files_are_up_to_date() -> None:

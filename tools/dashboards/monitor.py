@@ -201,7 +201,7 @@ def _cluster() -> list[AnyPanel]:
             "Messages in NATS that were acknowledged and are not stored yet, by owner: another instance "
             "after a takeover. No data without a cluster.",
             "none",
-            Query(highest_by("instance", names.CLUSTER_BACKLOG), "{{instance}}"),
+            Query(highest_by("instance, partition", names.CLUSTER_BACKLOG), "{{instance}} {{partition}}"),
             size=(24, 8),
         ),
     ]

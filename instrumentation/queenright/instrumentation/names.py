@@ -276,6 +276,8 @@ CLUSTER_BACKLOG: Final = MetricName(
     (),
     "Messages of acknowledged telemetry that are not stored yet; by the owner.",
 )
+PARTITION_LABEL: Final = "partition"
+"""A label of all series about workers, in a cluster with several partitions."""
 INGEST_SPANS: Final = MetricName(
     "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
 )

@@ -59,11 +59,11 @@ def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
         why="A failing breaker alternates between open and half open, and may close briefly between "
         "failures. An unused one stays half open, which is ignored after an hour. The last line excludes "
         "breakers that no longer exist; a restart of the service within a minute does not resolve the alert.",
-        expr=f"max by (breaker) (avg_over_time({closed}[{window}])) <= 0.5\n"
+        expr=f"max by (breaker, partition) (avg_over_time({closed}[{window}])) <= 0.5\n"
         "and\n"
-        f"max by (breaker) (max_over_time({opened}[1h])) == 1\n"
+        f"max by (breaker, partition) (max_over_time({opened}[1h])) == 1\n"
         "and\n"
-        f"max by (breaker) (last_over_time({any_state}[1m])) == 1",
+        f"max by (breaker, partition) (last_over_time({any_state}[1m])) == 1",
         for_=duration(3 * timeout),
         severity=settings.alerting.circuit_breaker_open.severity,
         summary="A circuit breaker stays open.",

@@ -16,8 +16,9 @@ _JUDGE_MINIMUM_CHECKS: Final = 4
 """With fewer checks, a single failure would be a large share."""
 _EXPORTERS_RETRY: Final = "3m"
 """After an outage agents look silent until their exporters have retried; Alertmanager inhibits that."""
-_BY_SERVICE: Final = "by (job, instance)"
-"""Per service instance, so that healthy instances do not hide a failing one."""
+_SERVICE: Final = "job, instance, partition"
+_BY_SERVICE: Final = f"by ({_SERVICE})"
+"""Per service, so that healthy ones do not hide a failing one: a process of a cluster may run several."""
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
@@ -68,7 +69,7 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         "pause while telemetry cannot arrive: then QueenrightNotListening fires.",
         expr=f"(sum {_BY_SERVICE} ({evaluated}) == 0 and {alive}\nor\n"
         f"sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})\n"
-        f"unless on (job, instance) {select(selectors, names.LISTENING)} == 0",
+        f"unless on ({_SERVICE}) {select(selectors, names.LISTENING)} == 0",
         for_=duration(2 * interval),
         keep_firing_for="1m",
         severity="critical",
@@ -304,21 +305,21 @@ def _clocks(selectors: Selectors) -> Alert:
 
 
 def _owned(selectors: Selectors) -> str:
-    """Return the condition that a process of a cluster watches the agents; false without a cluster."""
-    return f"max by (job) ({select(selectors, names.CLUSTER_OWNER)}) == 1"
+    """Return the condition that processes of a cluster watch all agents; false without a cluster."""
+    return f"min by (job) (max by (job, partition) ({select(selectors, names.CLUSTER_OWNER)})) == 1"
 
 
 def _cluster(selectors: Selectors) -> Iterator[Alert]:
     owner = select(selectors, names.CLUSTER_OWNER)
     yield Alert(
         name="QueenrightClusterWithoutOwner",
-        expr=f"count by (job) ({owner}) unless on (job) {_owned(selectors)}",
+        expr=f"count by (job, partition) ({owner})\nunless\nmax by (job, partition) ({owner}) == 1",
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
         summary="No process of the cluster watches the agents.",
         description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} are up, and none of them '
-        "owns the cluster.",
+        "owns {{ with $labels.partition }}partition {{ . }} of {{ end }}the cluster.",
         threshold="one minute without an owner; a takeover takes about 10 s",
         reason="telemetry is accepted and waits, but nobody is notified about agents while this lasts",
         dashboard="queenright-monitor",
@@ -326,13 +327,13 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
     yield Alert(
         name="QueenrightClusterSeveralOwners",
         why="The wait covers a hand-over between the scrapes of two processes.",
-        expr=f"sum by (job) ({owner}) > 1",
+        expr=f"sum by (job, partition) ({owner}) > 1",
         for_="2m",
         keep_firing_for="1m",
         severity="critical",
         summary="Several processes of one cluster are owners.",
-        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} say that they own the '
-        "cluster.",
+        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} say that they own '
+        "{{ with $labels.partition }}partition {{ . }} of {{ end }}the cluster.",
         threshold="2 owners for 2 min",
         reason="processes with different databases each see a part of the telemetry, and notify twice",
         dashboard="queenright-monitor",
@@ -355,8 +356,8 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         name="QueenrightClusterBacklogGrows",
         why="Grows: it was never as small as the largest of the five minutes before. That also holds for a "
         "stream that is full.",
-        expr=f"min by (job) (min_over_time({backlog}[5m]))\n>=\n"
-        f"max by (job) (max_over_time({backlog}[5m] offset 5m)) > 0",
+        expr=f"min by (job, partition) (min_over_time({backlog}[5m]))\n>=\n"
+        f"max by (job, partition) (max_over_time({backlog}[5m] offset 5m)) > 0",
         for_="2m",
         keep_firing_for="5m",
         severity="critical",

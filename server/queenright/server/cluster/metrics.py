@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -12,9 +12,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
 from queenright.instrumentation import names
-
-PARTITION: Final = "partition"
-"""The label of a partition's series, if there are several."""
 
 
 class OwnedPartition(Protocol):
@@ -68,7 +65,7 @@ def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]
             continue
         for family in partition.registry.collect():
             if len(partitions) > 1:
-                label = {PARTITION: str(partition.number)}
+                label = {names.PARTITION_LABEL: str(partition.number)}
                 family.samples = [
                     sample._replace(labels={**sample.labels, **label}) for sample in family.samples
                 ]
@@ -103,7 +100,7 @@ def _add_samples(samples: Sequence[Sample], others: Sequence[Sample]) -> list[Sa
 def _gauge(
     metric: names.MetricName, value: float | None = None, *, has_partitions: bool = False
 ) -> GaugeMetricFamily:
-    labels = [PARTITION] if has_partitions else None
+    labels = [names.PARTITION_LABEL] if has_partitions else None
     return GaugeMetricFamily(
         metric.name, metric.help, value=None if value is None else float(value), labels=labels
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from queenright import api
+from queenright.health.findings import Severity
 from queenright.server.views.attention import LISTED, urgency
 from queenright.server.views.fleet_list import WORST_FIRST
 
@@ -99,13 +101,48 @@ def _status(values: Sequence[Json]) -> Json:
 
 
 def _attention(values: Sequence[Json]) -> Json:
-    merged = merge_fields(values)
-    items = sorted(merged["items"], key=lambda item: urgency(api.AttentionItem.model_validate(item)))
-    return merged | {"items": items[:LISTED]}
+    items, causes = [], dict[str, Json]()
+    for item in sorted((item for value in values for item in value["items"]), key=itemgetter("since")):
+        # The same cause in several partitions is one incident, with the id of its first ticket.
+        first = causes.setdefault(item["title"], item) if item["kind"] == "incident" else item
+        if first is item:
+            items.append(item)
+        else:
+            first["workers"] += item["workers"]
+            first["agents"] = ", ".join(dict.fromkeys((first["agents"], item["agents"])))
+    items.sort(key=lambda item: urgency(api.AttentionItem.model_validate(item)))
+    listed = sum(len(value["items"]) for value in values)
+    total = sum(value["total"] for value in values)
+    return {"items": items[:LISTED], "total": total - listed + len(items)}
 
 
 def _incidents(values: Sequence[Json]) -> Json:
-    return {"incidents": _newest(merge_fields(values)["incidents"], "opened_at")}
+    found: list[Json] = []
+    latest: dict[str, Json] = {}
+    for incident in sorted(
+        (row for value in values for row in value["incidents"]), key=itemgetter("opened_at")
+    ):
+        same = latest.get(incident["cause"]) if ":" in incident["cause"] else None
+        if same is not None and (same["closed_at"] is None or same["closed_at"] >= incident["opened_at"]):
+            _join_incident(same, incident)
+        else:
+            latest[incident["cause"]] = incident
+            found.append(incident)
+    return {"incidents": found[::-1]}
+
+
+def _join_incident(first: Json, later: Json) -> None:
+    """Add the part of an incident that is in another partition."""
+    closed = first["closed_at"], later["closed_at"]
+    worst = max((first, later), key=lambda part: (part["open_tickets"] > 0, Severity(part["severity"]).rank))
+    first |= {
+        "severity": worst["severity"],
+        "closed_at": None if None in closed else max(closed),
+        "workers": first["workers"] + later["workers"],
+        "open_tickets": first["open_tickets"] + later["open_tickets"],
+        # Ids grow with time.
+        "ticket_ids": sorted(first["ticket_ids"] + later["ticket_ids"]),
+    }
 
 
 def _telemetry(values: Sequence[Json]) -> Json:
