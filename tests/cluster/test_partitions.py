@@ -206,3 +206,27 @@ async def test_third_process_gets_its_share_one_partition_at_a_time(
     assert len(handed_over) == 3  # two of them when the second one joined
     for process in partitioned.processes:
         assert "Traceback" not in process.log(), process.log()
+
+
+async def test_every_process_answers_for_all_partitions(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B120: agents, and each session, at a process that watches only some of them."""
+    first, second = processes = [partitioned.add(), partitioned.add()]
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    sender = Sender(client, processes)
+    await send(sender, 1)
+    await check_stored(partitioned, sender)
+    names = [f"clerk-{number}" for number in range(12)]
+    for process in processes:
+        page = (await client.get(f"{process.url}/api/agents", params={"sort": "agent", "limit": 5})).json()
+        assert page["total"] == 12
+        rest = {"sort": "agent", "limit": 100, "cursor": page["next"]}
+        rows = page["agents"] + (await client.get(f"{process.url}/api/agents", params=rest)).json()["agents"]
+        assert [row["agent_id"] for row in rows] == sorted(names)
+        for name in names:
+            response = await client.get(f"{process.url}/api/agents/{name}/health")
+            assert response.status_code == 200, response.text
+        assert (await client.get(f"{process.url}/api/agents/nobody/health")).status_code == 404
+        assert (await client.get(f"{process.url}/api/attention")).json()["total"] == 0
+        assert "<html" in (await client.get(f"{process.url}/console/")).text

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.cluster_lease import Member
 from queenright.server.access.addresses import is_loopback
-from queenright.server.cluster.keys import partition_of_hook, split_request
+from queenright.server.cluster.gateway.gateway import Gateway
+from queenright.server.cluster.keys import partition_of_agent, partition_of_hook, split_request
 from queenright.server.cluster.local import LOCAL_PATHS
 from queenright.server.cluster.partition import OwnerApps, Partition
 from queenright.server.cluster.proxy import FORWARDED, PARTITION, OwnerUnreachableError, Proxy
@@ -41,7 +42,6 @@ class ClusterFront:
         proxy: Passes requests on to owners.
         local: Answers `LOCAL_PATHS`.
         is_exposed: Whether other machines reach this process.
-        gateway: Answers other requests if there are several partitions.
     """
 
     def __init__(
@@ -51,13 +51,17 @@ class ClusterFront:
         proxy: Proxy,
         local: ASGIApp,
         is_exposed: bool,
-        gateway: ASGIApp | None = None,
     ) -> None:
         self._partitions = partitions
         self._proxy = proxy
         self._local = local
         self._is_exposed = is_exposed
-        self.gateway = gateway
+        count = len(partitions)
+        self._gateway = (
+            Gateway(self.backends, partial(partition_of_agent, count=count), _answer_no_owner)
+            if count > 1
+            else None
+        )
 
     def backends(self) -> Sequence[ASGIApp | None]:
         """
@@ -95,10 +99,10 @@ class ClusterFront:
         """Serve the API and the console."""
         if scope["type"] != "http" or scope["path"] in LOCAL_PATHS:
             await self._local(scope, receive, send)
-        elif self.gateway is not None and (number := self._addressed_partition(scope)) is None:
-            await self.gateway(scope, receive, send)
+        elif self._gateway is not None and (number := self._addressed_partition(scope)) is None:
+            await self._gateway(scope, receive, send)
         else:
-            partition = self._partitions[0 if self.gateway is None else number or 0]
+            partition = self._partitions[0 if self._gateway is None else number or 0]
             await (self._backend(partition) or _answer_no_owner)(scope, receive, send)
 
     async def hooks(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,9 +123,7 @@ class ClusterFront:
         is_too_long = len(body) > MAX_BODY
         query = scope.get("query_string", b"").decode("latin-1")
         path = f"{scope['path']}?{query}"
-        partition = self._partitions[
-            partition_of_hook(path, b"" if is_too_long else body, len(self._partitions))
-        ]
+        partition = self._partitions[partition_of_hook(b"" if is_too_long else body, len(self._partitions))]
         if partition.apps is not None:
             await partition.apps.hooks(scope, _replay(body, receive), send)
             return

@@ -12,7 +12,8 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from math import ceil
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
@@ -27,6 +28,7 @@ from queenright.health.cluster_lease import (
 from queenright.health.store import Store, StoreError
 from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
+from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -240,7 +242,9 @@ class Partition:
         service.tasks.add("telemetry-stream", partial(self._consume, consumer))
         service.tasks.add("backlog", self._watch_backlog)
         self.service = service
-        self.apps = OwnerApps(api=app, hooks=intake.hooks)
+        self.apps = OwnerApps(
+            api=RowOrders(app) if self._settings.cluster.partitions > 1 else app, hooks=intake.hooks
+        )
         stack.callback(self._end_serving, service)
         _log.info("this process watches the workers%s now", self._suffix)
 
@@ -271,11 +275,27 @@ class Partition:
 
 
 def partition_settings(settings: Settings, partition: int) -> Settings:
-    """Return the settings of a partition's service: what runs once for the fleet runs in partition 0."""
-    if partition == 0:
+    """
+    Return the settings of a partition's service.
+
+    What runs once for the fleet runs in partition 0, and each has its share of what limits the whole fleet.
+    """
+    count = settings.cluster.partitions
+    if count == 1:
         return settings
-    agents = settings.agents.model_copy(update={"load": ()})
-    return settings.model_copy(update={"agents": agents, "step_logs": ()})
+    health = settings.health_monitoring
+    storm = health.intervention.storm
+    shared = storm.model_copy(
+        update={
+            "workers": max(2, ceil(storm.workers / count)),
+            "max_actions": max(1, storm.max_actions // count),
+        }
+    )
+    intervention = health.intervention.model_copy(update={"storm": shared})
+    changed: dict[str, Any] = {"health_monitoring": health.model_copy(update={"intervention": intervention})}
+    if partition:
+        changed |= {"agents": settings.agents.model_copy(update={"load": ()}), "step_logs": ()}
+    return settings.model_copy(update=changed)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -67,8 +67,13 @@ def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> li
     return [bytes(piece) for piece in _Splitter(body, message).cut(0, len(body), 0)]
 
 
-def _fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Yield each field's number, the offsets of its start, value and end, and whether it has a length."""
+def fields_in(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
+    """
+    Yield each field's number, the offsets of its start, value and end, and whether it has a length.
+
+    Raises:
+        RejectedRequestError: The body is no valid protobuf message (400).
+    """
     while at < end:
         begin = at
         tag, at = _varint(body, at, end)
@@ -120,7 +125,7 @@ class _Splitter:
         body = self._body
         shared = bytearray()
         children: list[tuple[int, int, int]] = []
-        for number, begin, value, stop, has_length in _fields(body, at, end):
+        for number, begin, value, stop, has_length in fields_in(body, at, end):
             if number == _CHILD[level] and has_length:
                 self._count(level)
                 children.append((begin, value, stop))
@@ -165,7 +170,7 @@ class _Splitter:
             if depth > _MAX_DEPTH:
                 raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
             nested = _messages_in(message)
-            for number, _, value, stop, has_length in _fields(self._body, at, end):
+            for number, _, value, stop, has_length in fields_in(self._body, at, end):
                 remaining -= 1
                 if remaining < 0:
                     raise too_many_error("fields in one span, record or metric", MAX_FIELDS)

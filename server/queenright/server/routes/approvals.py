@@ -41,6 +41,7 @@ async def list_approvals(
         limit,
         row=api.Approval.of,
         place=lambda approval: (approval.created_at, approval.approval_id),
+        descending=True,
     )
 
 

@@ -10,6 +10,7 @@ from queenright.alerting.callbacks.slack_buttons import post_reply
 from queenright.alerting.config import DELIVERED_PATH
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import body_schema, operation, request_body
+from queenright.server.routes.pagination import ASKED
 
 router = APIRouter(tags=["callbacks"])
 
@@ -89,7 +90,9 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
         timestamp=_single_header(request, "x-slack-request-timestamp"),
         signature=_single_header(request, "x-slack-signature"),
     )
-    if reply_url:
+    # The gateway of a cluster asks all partitions: one that does not know the ticket stays silent.
+    is_answer = reply["response_type"] == "in_channel" or ASKED not in request.headers
+    if reply_url and is_answer:
         tasks.add_task(post_reply, reply_url, reply)
     return api.SlackReply.model_validate(reply)
 

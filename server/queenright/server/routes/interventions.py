@@ -120,6 +120,7 @@ async def list_interventions(
         limit,
         row=api.Intervention.of,
         place=lambda intervention: (intervention.created_at, intervention.intervention_id),
+        descending=True,
     )
 
 
@@ -136,6 +137,7 @@ async def list_escalations(
         limit,
         row=api.Escalation.of,
         place=lambda escalation: (escalation.created_at, escalation.escalation_id),
+        descending=True,
     )
 
 

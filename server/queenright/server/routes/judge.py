@@ -29,6 +29,8 @@ async def list_judge_checks(
         limit,
         row=lambda check: check_row(check[1]),
         place=lambda check: (check[0],),
+        rank=lambda check: (check[1].time, check[0]),
+        descending=True,
     )
 
 

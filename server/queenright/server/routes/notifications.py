@@ -30,5 +30,7 @@ async def list_notifications(
         limit,
         row=lambda notification: notification_row(notification, outbox),
         place=lambda notification: (notification.id,),
+        rank=lambda notification: (notification.written_at, notification.id),
+        descending=True,
         outbox=outbox,
     )

@@ -11,6 +11,8 @@ import base64
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query
@@ -30,6 +32,28 @@ _PART: Final = 50
 _LARGEST: Final = 2**63 - 1
 NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """Finds characters that PostgreSQL, or any database, cannot store in a text."""
+
+
+@dataclass
+class RowOrder:
+    """The order of the rows of a page, with which pages of several partitions of a cluster are merged."""
+
+    what: str = ""
+    """The name of the list; empty: the response is no page."""
+    limit: int = 0
+    is_descending: bool = False
+    is_backwards: bool = False
+    """Whether the page shows the first of these rows last."""
+    cursors: list[str] = field(default_factory=list)
+    """The cursor of the place of each row."""
+    ranks: list[list[float | int | str]] = field(default_factory=list)
+    """What each row is ordered by."""
+
+
+ASKED: Final = "x-queenright-gateway"
+"""The header of a request that a gateway sends to several partitions of a cluster."""
+row_order: Final[ContextVar[RowOrder | None]] = ContextVar("row_order", default=None)
+"""Filled by `page` if a gateway asks for it."""
 
 
 class InvalidCursorError(QueenrightError):
@@ -91,6 +115,8 @@ async def page(
     *,
     row: Callable[[T], Any],
     place: Callable[[T], tuple[float | int | str, ...]],
+    rank: Callable[[T], tuple[float | int | str, ...]] | None = None,
+    descending: bool = False,
     backwards: bool = False,
     **more: Any,
 ) -> P:
@@ -104,6 +130,8 @@ async def page(
         limit: How many rows a page has.
         row: Makes the row of a value.
         place: Returns the place of a value in the list.
+        rank: Returns what the list is ordered by, if its places are numbers of one database.
+        descending: Whether the values fall by their rank.
         backwards: Whether the page shows the list's first value last.
         more: Other fields of the model.
     """
@@ -113,5 +141,10 @@ async def page(
         rows.append(row(item))
         if number % _PART == 0:
             await asyncio.sleep(0)
+    if (order := row_order.get()) is not None:
+        order.what, order.limit = what, limit
+        order.is_descending, order.is_backwards = descending, backwards
+        order.cursors = [cursor_at(what, *place(item)) for item in shown]
+        order.ranks = [list((rank or place)(item)) for item in shown]
     following = cursor_at(what, *place(shown[-1])) if len(values) > limit else None
     return model(**{what: rows[::-1] if backwards else rows, "next": following}, **more)

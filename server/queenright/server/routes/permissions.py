@@ -46,6 +46,7 @@ async def list_permissions(
         limit,
         row=api.PermissionRequest.of,
         place=lambda request: (request.asked_at, request.request_id),
+        descending=True,
     )
 
 

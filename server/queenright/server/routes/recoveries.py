@@ -47,6 +47,7 @@ async def list_recoveries(
         limit,
         row=api.Recovery.of,
         place=lambda recovery: (recovery.created_at, recovery.recovery_id),
+        descending=True,
     )
 
 

@@ -129,4 +129,6 @@ async def list_audit(
             row.event | {"seq": row.seq, "hash": row.hash.hex(), "archived": row.archived}
         ),
         place=lambda row: (row.seq,),
+        rank=lambda row: (row.event["time"], row.seq),
+        descending=True,
     )

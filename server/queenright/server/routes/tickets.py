@@ -131,6 +131,7 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
         limit,
         row=lambda row: row,
         place=lambda row: (row.first_seen, row.ticket_id),
+        descending=True,
     )
 
 

@@ -98,6 +98,7 @@ async def list_agents(
         limit,
         row=lambda worker: agent_row(service, worker[1]),
         place=lambda key: (sort, *key[0]),
+        descending=sort.startswith("-"),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
         total=sessions.total,
         counts=sessions.counts,
@@ -171,5 +172,7 @@ async def get_agent_history(
         limit,
         row=api.HistoryRow.of,
         place=lambda event: (event.seq,),
+        rank=lambda event: (event.time, event.seq),
+        descending=True,
         backwards=True,
     )

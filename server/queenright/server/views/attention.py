@@ -36,7 +36,7 @@ def attention(
         for item in _items(service)
         if agent_id in (None, item.agent_id) and session_id in (None, item.session_id)
     )
-    items = sorted(waiting_items, key=_urgency)
+    items = sorted(waiting_items, key=urgency)
     return api.AttentionList(items=items[:LISTED], total=len(items))
 
 
@@ -82,7 +82,7 @@ def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) 
     return incidents_of(tickets, now=service.clock())
 
 
-def _urgency(item: api.AttentionItem) -> tuple[int, float, str]:
+def urgency(item: api.AttentionItem) -> tuple[int, float, str]:
     """Return the place of an item: expiring, critical, asked, the rest."""
     if item.deadline is not None:
         return 0, item.deadline, item.item_id

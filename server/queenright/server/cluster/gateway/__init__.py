@@ -1,0 +1,1 @@
+"""One API for a fleet that is in several partitions."""

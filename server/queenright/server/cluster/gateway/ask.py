@@ -1,0 +1,120 @@
+"""Ask the app of a partition, in this process or behind a proxy, and keep its whole response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queenright.server.http.hop_by_hop import Header
+from queenright.server.routes.pagination import ASKED
+
+MAX_BODY: Final = 32 * 1024 * 1024
+"""The longest body of a request that is sent to several partitions; each app has its own limit below that."""
+
+
+class BodyTooLargeError(Exception):
+    """Raised for a body that is longer than `MAX_BODY`."""
+
+
+class ClientGoneError(Exception):
+    """Raised when the client has disconnected before its request was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole response."""
+
+    status: int
+    headers: Sequence[Header]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the body, read as JSON."""
+        return orjson.loads(self.body)
+
+    async def send(self, send: Send) -> None:
+        """Send it to the client."""
+        await send({"type": "http.response.start", "status": self.status, "headers": list(self.headers)})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+async def read_body(receive: Receive) -> bytes:
+    """
+    Return the body of a request.
+
+    Raises:
+        BodyTooLargeError: It is longer than `MAX_BODY`.
+        ClientGoneError: The client has disconnected.
+    """
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY:
+            raise BodyTooLargeError
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receive that gives the body that was read, and then what the client does."""
+    is_read = False
+
+    async def receive_again() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+async def ask(app: ASGIApp, scope: Scope, receive: Receive) -> Reply:
+    """Return the response of an app to a request."""
+    status, headers, parts = 500, list[Header](), list[bytes]()
+
+    async def collect(message: Message) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status, headers = message["status"], list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            parts.append(message.get("body", b""))
+
+    await app(scope, receive, collect)
+    return Reply(status, headers, b"".join(parts))
+
+
+def asking(scope: Scope, *, path: str | None = None, query: bytes | None = None) -> Scope:
+    """Return the scope of a GET for one of several partitions, by default of the same path and query."""
+    headers = [
+        header for header in scope["headers"] if header[0] not in (b"content-length", b"transfer-encoding")
+    ]
+    changed = {**scope, "method": "GET", "headers": [*headers, (ASKED.encode(), b"1")]}
+    if path is not None:
+        changed |= {"path": path, "raw_path": None}
+    if query is not None:
+        changed["query_string"] = query
+    return changed
+
+
+def json_reply(value: Any, like: Reply) -> Reply:
+    """Return a response with a JSON body, and the other headers of one that was merged."""
+    body = orjson.dumps(value)
+    headers = [
+        header for header in like.headers if header[0].lower() not in (b"content-length", b"content-encoding")
+    ]
+    return Reply(like.status, [*headers, (b"content-length", str(len(body)).encode())], body)
+
+
+async def reply_of(response: Response, scope: Scope, receive: Receive) -> Reply:
+    """Return a response of ours as a reply."""
+    return await ask(response, scope, receive)

@@ -1,0 +1,126 @@
+"""Which partitions of a cluster a request is for."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import unquote
+
+from queenright.instrumentation.identity import clean_name
+from queenright.server.cluster.gateway.summaries import SUMMARIES
+
+
+class Kind(Enum):
+    """Which partitions answer a request."""
+
+    ANY = auto()
+    """One, whichever: the answer is the same."""
+    FIRST = auto()
+    """The first, where agents are loaded."""
+    AGENT = auto()
+    """All of them: each may have sessions of the agent which the path names."""
+    SESSION = auto()
+    """The one that watches the session, or the latest session of the agent, which the request names."""
+    FIND = auto()
+    """The one that knows what the path or the body names: each is asked until one does."""
+    HEARTBEAT = auto()
+    """The one of the agent which the body names."""
+    ALL = auto()
+    """All of them: the request changes each."""
+    CLICK = auto()
+    """All of them, of which some may have the tickets."""
+    PAGE = auto()
+    """All of them: their pages are merged."""
+    SUMMARY = auto()
+    """All of them: their summaries are merged."""
+    STREAM = auto()
+    """All of them: their events are one stream."""
+
+
+_PAGES: Final = frozenset(
+    {
+        "/api/agents",
+        "/api/agents/health",
+        "/api/approvals",
+        "/api/audit",
+        "/api/breakers",
+        "/api/escalations",
+        "/api/interventions",
+        "/api/judge/checks",
+        "/api/notifications",
+        "/api/permissions",
+        "/api/recoveries",
+        "/api/tickets",
+    }
+)
+_ALL: Final = frozenset(
+    {
+        ("POST", "/-/reload"),
+        ("PUT", "/api/emergency-stop"),
+        ("POST", "/api/alertmanager/webhook"),
+        ("POST", "/api/alertmanager/notifications"),
+        ("POST", "/api/pagerduty/webhook"),
+    }
+)
+_FIRST: Final = frozenset({("GET", "/api/discover"), ("POST", "/api/agents"), ("GET", "/api/silences")})
+_FIND: Final = re.compile(
+    r"/api/(tickets|escalations|approvals|permissions|breakers|recoveries|silences)(/.*)?", re.DOTALL
+)
+_AGENT: Final = re.compile(r"/api/agents/(?P<agent>.+)", re.DOTALL)
+_OF_AGENT: Final = re.compile(
+    r"/(active-graph|agents|chat|entry-points|escalations|evaluation|events|executions|goal-progress|graphs"
+    r"|health|heartbeat|history|inject|instructions|logs|nudge|escalate|terminate|queen|recording|replay"
+    r"|resume|sessions|stats|steps|stop|trigger)(/.*)?$",
+    re.DOTALL,
+)
+
+
+def kind_of(method: str, path: str) -> Kind:
+    """
+    Return which partitions a request is for.
+
+    Args:
+        method: Its method; a HEAD is for the same as a GET.
+        path: Its path, decoded.
+    """
+    reads = method in ("GET", "HEAD")
+    if (method, path) in _ALL:
+        return Kind.ALL
+    if (method, path) in _FIRST:
+        return Kind.FIRST
+    if reads and path in _PAGES:
+        return Kind.PAGE
+    if reads and path in SUMMARIES:
+        return Kind.SUMMARY
+    if reads and path == "/api/events":
+        return Kind.STREAM
+    if path == "/api/heartbeats":
+        return Kind.HEARTBEAT
+    if path == "/api/slack/actions":
+        return Kind.CLICK
+    if _AGENT.fullmatch(path):
+        if not reads:
+            return Kind.SESSION
+        if path.endswith("/events"):
+            return Kind.STREAM
+        if path.endswith(("/escalations", "/history")):
+            return Kind.PAGE
+        return Kind.SESSION if _OF_AGENT.search(path) else Kind.AGENT
+    return Kind.FIND if _FIND.fullmatch(path) else Kind.ANY
+
+
+def agent_in(path: str, raw_path: bytes | None) -> str:
+    """
+    Return the agent that a path names; empty if it names none.
+
+    Args:
+        path: The path, decoded.
+        raw_path: The path as it was sent: in it a slash of the name is not one of the path.
+    """
+    if raw_path is not None:
+        parts = raw_path.split(b"?")[0].split(b"/")
+        if len(parts) > 3 and b"%2f" in parts[3].lower():
+            return clean_name(unquote(parts[3].decode("latin-1")))
+    found = _AGENT.fullmatch(path)
+    return "" if found is None else clean_name(_OF_AGENT.sub("", found["agent"], count=1))

@@ -1,0 +1,140 @@
+"""Lists whose rows are in several partitions: each gives a page, and the pages are merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from queenright.server.cluster.gateway.ask import Reply, ask, asking, json_reply
+from queenright.server.cluster.gateway.summaries import merge_fields
+from queenright.server.routes.pagination import ASKED, RowOrder, cursor_at, place_of, row_order
+
+_LIST: Final = "partitions"
+"""The name of the list in a cursor that has the cursors of all partitions."""
+
+
+class RowOrders:
+    """
+    ASGI middleware around the app of a partition: a gateway gets the order of the rows with each page.
+
+    Args:
+        app: The app.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of a gateway, or pass on any other."""
+        if scope["type"] != "http" or ASKED not in Headers(scope=scope):
+            await self._app(scope, receive, send)
+            return
+        order = RowOrder()
+        token = row_order.set(order)
+        try:
+            reply = await ask(self._app, scope, receive)
+        finally:
+            row_order.reset(token)
+        if order.what:
+            reply = json_reply({"order": asdict(order), "page": orjson.Fragment(reply.body)}, reply)
+        await reply.send(send)
+
+
+async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
+    """
+    Return the page of a list that has the rows of all partitions.
+
+    Args:
+        apps: The apps of the partitions.
+        scope: The request.
+        receive: Receives the client's disconnect.
+
+    Raises:
+        InvalidCursorError: The cursor is none of this list, or of another number of partitions.
+    """
+    parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    cursor = next((value for name, value in parameters if name == "cursor"), None)
+    others = [(name, value) for name, value in parameters if name != "cursor"]
+    place = place_of(cursor, _LIST, *[str] * len(apps)) or ("",) * len(apps)
+    scopes = [
+        asking(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
+        for after in place
+    ]
+    replies = await ask_all(apps, scopes, receive)
+    found = [reply for reply in replies if reply.status == 200]
+    if len(found) < len(replies):
+        refused = [reply for reply in replies if reply.status not in (200, 404)]
+        if refused or not found:
+            return (refused or replies)[0]
+    return json_reply(_merge(replies, place), found[0])
+
+
+async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Receive) -> list[Reply]:
+    """Return the response of each app to its request."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ask(app, scope, receive)) for app, scope in zip(apps, scopes, strict=True)]
+    return [task.result() for task in tasks]
+
+
+def _merge(replies: Sequence[Reply], place: Sequence[str]) -> dict[str, Any]:
+    """Return the page with the first rows of all pages."""
+    merging = [_Page(reply, after) for reply, after in zip(replies, place, strict=True)]
+    pages = [page for page in merging if page.is_known]
+    first = pages[0]
+    rows: list[Any] = []
+    while len(rows) < first.limit:
+        with_rows = [page for page in pages if page.has_row]
+        if not with_rows:
+            break
+        rows.append((max if first.is_descending else min)(with_rows, key=lambda page: page.rank).take())
+    more = any(page.has_row or page.has_more for page in pages)
+    fields = merge_fields([page.fields for page in pages])
+    return fields | {
+        first.what: rows[::-1] if first.is_backwards else rows,
+        "next": cursor_at(_LIST, *(page.after for page in merging)) if more else None,
+    }
+
+
+class _Page:
+    """The page of one partition, whose rows are taken in order."""
+
+    def __init__(self, reply: Reply, after: str) -> None:
+        self.after = after
+        """The cursor of the last row that was taken."""
+        self.is_known = reply.status == 200
+        if not self.is_known:
+            return
+        value = reply.json()
+        order = RowOrder(**value["order"])
+        self.fields: dict[str, Any] = value["page"]
+        self.what, self.limit = order.what, order.limit
+        self.is_descending, self.is_backwards = order.is_descending, order.is_backwards
+        self.has_more = self.fields.pop("next") is not None
+        rows = self.fields.pop(order.what)
+        if order.is_backwards:
+            rows = rows[::-1]
+        self._rows = list(zip(order.ranks, order.cursors, rows, strict=True))
+        self._taken = 0
+
+    @property
+    def has_row(self) -> bool:
+        """Whether a row is left."""
+        return self._taken < len(self._rows)
+
+    @property
+    def rank(self) -> list[float | int | str]:
+        """What the next row is ordered by."""
+        return self._rows[self._taken][0]
+
+    def take(self) -> Any:
+        """Return the next row."""
+        _, self.after, row = self._rows[self._taken]
+        self._taken += 1
+        return row

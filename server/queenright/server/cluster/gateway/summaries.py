@@ -1,0 +1,192 @@
+"""Summaries of a fleet that is in several partitions, made of the summary of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from queenright import api
+from queenright.health.findings import Severity
+from queenright.server.views.attention import LISTED, urgency
+from queenright.server.views.fleet_list import WORST_FIRST
+
+Json = dict[str, Any]
+
+_EARLIEST: Final = frozenset(
+    {"started_at", "first_seen", "oldest", "failing_since", "next_attempt_at", "since"}
+)
+_LATEST: Final = frozenset(
+    {
+        "at",
+        "last_seen",
+        "free_at",
+        "limited_until",
+        "last_success",
+        "last_failure",
+        "seconds_p95",
+        "changed_at",
+    }
+)
+_KEYS: Final[dict[str, Callable[[Json], Hashable]]] = {
+    "peers": lambda row: row["peer"],
+    "sources": lambda row: (row["service"], row["dialect"]),
+    "unused": lambda row: (row["dialect"], row["reason"], row["rejected"]),
+    "refused": lambda row: (row["path"], row["status"]) if "path" in row else tuple(row["ticket_ids"]),
+    "providers": lambda row: (row["provider"], row["model"]),
+    "errors": lambda row: row["error_type"],
+}
+"""The rows of these lists are about something that several partitions have: rows with one key are merged."""
+_STATE_RANK: Final = {state.value: rank for rank, state in enumerate(WORST_FIRST)}
+_AGENTS: Final = 200
+_TICKETS: Final = 100
+_FEED: Final = 200
+
+
+def merge_fields(values: Sequence[Json]) -> Json:
+    """
+    Return one object made of several with the same fields.
+
+    Numbers are added, of times the earliest or latest counts, lists are joined, other fields are the first
+    one's that has them.
+    """
+    names = dict.fromkeys(name for value in values for name in value)
+    return {name: _merge(name, [value[name] for value in values if name in value]) for name in names}
+
+
+def _merge(name: str, values: list[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    first = known[0]
+    if isinstance(first, dict):
+        return merge_fields(known)
+    if isinstance(first, list):
+        rows = [row for value in known for row in value]
+        key = _KEYS.get(name)
+        return list(dict.fromkeys(rows)) if first and isinstance(first[0], str) else _group(rows, key)
+    if isinstance(first, bool):
+        return all(known) if name == "ok" else any(known)
+    if isinstance(first, str):
+        return next((value for value in known if value), "")
+    if name in _EARLIEST:
+        return min(known)
+    return max(known) if name in _LATEST else sum(known)
+
+
+def _group(rows: list[Json], key: Callable[[Json], Hashable] | None) -> list[Json]:
+    if key is None:
+        return rows
+    groups: dict[Hashable, list[Json]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return [group[0] if len(group) == 1 else merge_fields(group) for group in groups.values()]
+
+
+def _status(values: Sequence[Json]) -> Json:
+    status = merge_fields(values)
+    agents = sorted(status["agents"], key=lambda row: _STATE_RANK.get(row["state"], len(_STATE_RANK)))
+    acting = status["acting"]
+    stopped = next((value["acting"] for value in values if value["acting"]["emergency_stop"]["on"]), None)
+    acting["emergency_stop"] = (stopped or values[0]["acting"])["emergency_stop"]
+    return status | {
+        "agents": agents[:_AGENTS],
+        "agents_left_out": status["agents_left_out"] + len(agents[_AGENTS:]),
+        # Ids grow with time.
+        "tickets": sorted(status["tickets"], reverse=True)[:_TICKETS],
+        "feed": _newest(status["feed"], "at")[:_FEED],
+        "paged": _newest(status["paged"], "at"),
+    }
+
+
+def _attention(values: Sequence[Json]) -> Json:
+    items, causes = [], dict[str, Json]()
+    for item in sorted((item for value in values for item in value["items"]), key=itemgetter("since")):
+        # The same cause in several partitions is one incident, with the id of its first ticket.
+        first = causes.setdefault(item["title"], item) if item["kind"] == "incident" else item
+        if first is item:
+            items.append(item)
+        else:
+            first["workers"] += item["workers"]
+            first["agents"] = ", ".join(dict.fromkeys((first["agents"], item["agents"])))
+    items.sort(key=lambda item: urgency(api.AttentionItem.model_validate(item)))
+    listed = sum(len(value["items"]) for value in values)
+    total = sum(value["total"] for value in values)
+    return {"items": items[:LISTED], "total": total - listed + len(items)}
+
+
+def _incidents(values: Sequence[Json]) -> Json:
+    found: list[Json] = []
+    latest: dict[str, Json] = {}
+    for incident in sorted(
+        (row for value in values for row in value["incidents"]), key=itemgetter("opened_at")
+    ):
+        same = latest.get(incident["cause"]) if ":" in incident["cause"] else None
+        if same is not None and (same["closed_at"] is None or same["closed_at"] >= incident["opened_at"]):
+            _join_incident(same, incident)
+        else:
+            latest[incident["cause"]] = incident
+            found.append(incident)
+    return {"incidents": found[::-1]}
+
+
+def _join_incident(first: Json, later: Json) -> None:
+    """Add the part of an incident that is in another partition."""
+    closed = first["closed_at"], later["closed_at"]
+    worst = max((first, later), key=lambda part: (part["open_tickets"] > 0, Severity(part["severity"]).rank))
+    first |= {
+        "severity": worst["severity"],
+        "closed_at": None if None in closed else max(closed),
+        "workers": first["workers"] + later["workers"],
+        "open_tickets": first["open_tickets"] + later["open_tickets"],
+        # Ids grow with time.
+        "ticket_ids": sorted(first["ticket_ids"] + later["ticket_ids"]),
+    }
+
+
+def _telemetry(values: Sequence[Json]) -> Json:
+    merged = merge_fields(values)
+    return merged | {"sources": _newest(merged["sources"], "last_seen")}
+
+
+def _providers(values: Sequence[Json]) -> Json:
+    merged = {}
+    rows = [row for value in values for row in value["providers"]]
+    for key in sorted({(row["provider"], row["model"]) for row in rows}):
+        same = [row for row in rows if (row["provider"], row["model"]) == key]
+        merged[key] = same[0] if len(same) == 1 else _provider(same)
+    return {"providers": list(merged.values())}
+
+
+def _provider(rows: list[Json]) -> Json:
+    """Return the health of one model: the worst status, and the median of the partition with most calls."""
+    errors: Counter[str] = Counter()
+    for row in rows:
+        errors.update({error["error_type"]: error["count"] for error in row["errors"]})
+    busiest = max(rows, key=lambda row: row["calls"] - row["failed"])
+    worst = max(rows, key=lambda row: _PROVIDER_RANK.get(row["status"], -1))
+    return merge_fields(rows) | {
+        "status": worst["status"],
+        "seconds_p50": busiest["seconds_p50"],
+        "errors": [{"error_type": name, "count": count} for name, count in errors.most_common(3)],
+    }
+
+
+_PROVIDER_RANK: Final = {
+    name: rank for rank, name in enumerate(("unknown", "ok", "degraded", "limited", "failing"))
+}
+
+
+def _newest(rows: list[Json], name: str) -> list[Json]:
+    return sorted(rows, key=lambda row: row.get(name) or 0.0, reverse=True)
+
+
+SUMMARIES: Final[dict[str, Callable[[Sequence[Json]], Json]]] = {
+    "/api/status": _status,
+    "/api/attention": _attention,
+    "/api/incidents": _incidents,
+    "/api/telemetry": _telemetry,
+    "/api/providers": _providers,
+}
+"""By path."""

@@ -1,0 +1,112 @@
+"""The gateway: a fleet in three partitions answers as a fleet in one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import httpx
+import pytest
+from httpx import ASGITransport
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from queenright.runtime.events import AgentEvent
+from queenright.server.app import create_app
+from queenright.server.cluster.gateway.gateway import Gateway
+from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.http.problems import problem
+from queenright.server.service import Service
+from queenright.server.up import run_service
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_fleet_list import run_of
+
+PARTITIONS: Final = 3
+AGENTS: Final = 40
+_URL: Final = "http://127.0.0.1:8420"
+
+
+def partition_of(agent_id: str) -> int:
+    return crc32(agent_id.encode()) % PARTITIONS
+
+
+async def unowned(scope: Scope, receive: Receive, send: Send) -> None:
+    await problem(503, "no process watches the workers")(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def service_at(storage: Path) -> AsyncIterator[tuple[Service, ASGIApp]]:
+    settings = demo_settings(storage)
+    async with run_service(settings, "http://127.0.0.1:4318") as service:
+        yield service, RowOrders(create_app(service, bound="127.0.0.1"))
+
+
+def client_of(app: ASGIApp) -> httpx.AsyncClient:
+    transport = ASGITransport(app, client=("127.0.0.1", 50_000))
+    return httpx.AsyncClient(transport=transport, base_url=_URL, timeout=60)
+
+
+@dataclasses.dataclass
+class Fleets:
+    """The same agents in one service, and in three behind a gateway."""
+
+    one: httpx.AsyncClient
+    many: httpx.AsyncClient
+    services: Sequence[Service]
+    apps: list[ASGIApp | None]
+    gateway: Gateway
+
+
+@pytest.fixture
+async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
+    async with contextlib.AsyncExitStack() as stack:
+        one, one_app = await stack.enter_async_context(service_at(tmp_path / "one"))
+        parts = [await stack.enter_async_context(service_at(tmp_path / str(n))) for n in range(PARTITIONS)]
+        apps: list[ASGIApp | None] = [app for _, app in parts]
+        gateway = Gateway(lambda: apps, partition_of, unowned)
+        now = one.clock()
+        events = list(fleet(now))
+        await one.ingest(events)
+        for number, (service, _) in enumerate(parts):
+            await service.ingest([event for event in events if partition_of(event.agent_id) == number])
+        yield Fleets(
+            await stack.enter_async_context(client_of(one_app)),
+            await stack.enter_async_context(client_of(gateway)),
+            [service for service, _ in parts],
+            apps,
+            gateway,
+        )
+
+
+def fleet(now: float) -> Iterator[AgentEvent]:
+    yield from itertools.chain.from_iterable(run_of(number, now) for number in range(AGENTS))
+    for number in range(6):
+        yield from looping(now, agent=f"looper-{number}")
+
+
+async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while True:
+        response = await http.get(path, params=params)
+        assert response.status_code == 200, response.text
+        page = response.json()
+        rows += page[name]
+        if page["next"] is None:
+            return rows
+        params["cursor"] = page["next"]
+
+
+@pytest.mark.parametrize("sort", ["attention", "agent", "-agent", "progress", "-cost", "tokens"])
+async def test_pages_of_agents_are_those_of_one_service(fleets: Fleets, sort: str) -> None:
+    """B120"""
+    expected = [
+        row["session_id"] for row in await walk(fleets.one, "/api/agents", "agents", sort=sort, limit=100)
+    ]
+    assert len(expected) == AGENTS + 6
+    for limit in (1, 7, 1000):
+        rows = await walk(fleets.many, "/api/agents", "agents", sort=sort, limit=limit)
+        assert [row["session_id"] for row in rows] == expected
