@@ -24,6 +24,7 @@ SLOW: Final = {
     "chaos/test_alerts_under_fire.py": 43,
     "chaos/test_monitor_killed.py": 20,
     "cluster/test_chaos.py": 170,
+    "cluster/test_partitions.py::test_third_process_gets_its_share_one_partition_at_a_time": 36,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
     "console/test_home.py::test_change_reads_four_pages_again_however_deep_the_list_is": 21,

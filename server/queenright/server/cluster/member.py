@@ -220,23 +220,28 @@ class ClusterMember:
                 # A member may be unable to run what it should.
                 if since is not None and (wanted == own_id or now - since > LEASE_SECONDS):
                     partition.claim()
-        surplus = []
+        surplus: list[Partition] = []
         for partition, wanted in zip(self.partitions, assigned, strict=True):
             if not partition.is_claimed or wanted == own_id:
                 partition.surplus_since = None
             elif partition.surplus_since is None:
                 partition.surplus_since = now
-            elif now - partition.surplus_since > LEASE_SECONDS:
+            elif now - partition.surplus_since > LEASE_SECONDS and not partition.is_ending:
                 surplus.append(partition)
         if own_id not in candidates:
             if surplus:
                 _log.error("this process cannot watch workers now; others take over")
             for partition in surplus:
                 partition.hand_over()
-        elif surplus and not any(seen.is_vacant for seen in view.partitions):
+        elif surplus and not self._is_moving(view):
             # One at a time: its workers are not watched until the next owner has read the log.
             _log.info("partition %d is handed over, to share the work", surplus[0].number)
             surplus[0].hand_over()
+
+    def _is_moving(self, view: View) -> bool:
+        """Return whether a partition is between two owners."""
+        ending = any(partition.is_ending for partition in self.partitions)
+        return ending or any(seen.is_vacant for seen in view.partitions)
 
     def _note_fault(self, fault: str | None) -> None:
         if fault != self._fault and fault is not None:

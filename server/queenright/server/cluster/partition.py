@@ -246,7 +246,7 @@ class Partition:
             api=RowOrders(app) if self._settings.cluster.partitions > 1 else app, hooks=intake.hooks
         )
         stack.callback(self._end_serving, service)
-        _log.info("this process watches the workers%s now", self._suffix)
+        _log.info("this process watches the workers now%s", self._suffix)
 
     async def _consume(self, consumer: StreamConsumer) -> None:
         """Read the stream. If that ends, this process gives up the workers; they are read from the log."""
@@ -271,7 +271,7 @@ class Partition:
     @property
     def _suffix(self) -> str:
         """The partition in messages, if there are several."""
-        return f" of partition {self.number}" if self._settings.cluster.partitions > 1 else ""
+        return f" (partition {self.number})" if self._settings.cluster.partitions > 1 else ""
 
 
 def partition_settings(settings: Settings, partition: int) -> Settings:
