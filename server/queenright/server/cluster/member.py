@@ -32,6 +32,7 @@ from queenright.health.cluster_lease import (
 from queenright.health.engines import parse_address
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id
 from queenright.server.app import create_app
 from queenright.server.build import require_usable_storage
@@ -41,7 +42,6 @@ from queenright.server.cluster.metrics import ClusterMetrics
 from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.standby import create_standby_app
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
-from queenright.server.metrics.families import counter
 from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
