@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -23,9 +25,12 @@ from queenright.server.views.attention import incidents_of_tickets
 from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.console.keyboard import press_tab_until
 from tests.server.access.test_service_with_tokens import token_for
-from tests.server.conftest import demo_settings, looping
+from tests.server.conftest import HOUR, demo_settings, looping
 from tests.server.test_app import ticket_on
+from tests.server.test_approvals import request_for_looper
+from tests.server.test_attention import wait_for_user
 from tests.server.test_chat_callbacks import tell
+from tests.server.test_permissions import ask, client_of, open_request
 from tests.server.test_shared_api import OVERLOADED, calls, failing
 from tests.waiting import until
 from tests.warm import queenright
@@ -77,6 +82,22 @@ async def pages_of(running: Running, agent: str = "looper") -> list[str]:
     await until(has_incident, "an incident")
     names = {"ticket": ticket_id, "incident": incidents[0].incident_id, "agent": quote(agent, safe="")}
     return [running.url + address.format(**names) for address in PAGES]
+
+
+@contextlib.asynccontextmanager
+async def everything_needed(running: Running) -> AsyncIterator[list[str]]:
+    """Have all that may need a person: approval, permission, question, ticket, incident; addresses of pages."""
+    async with client_of(running) as telemetry:
+        await request_for_looper(running)
+        await wait_for_user(running, "writer", "Which title?")
+        waiting = await ask(telemetry)
+        addresses = await pages_of(running)
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+            await open_request(http)
+            kinds = {item["kind"] for item in (await http.get("/api/attention")).json()["items"]}
+        assert kinds == {"approval", "permission", "question", "ticket", "incident"}
+        yield [*addresses, f"{running.url}/console/agents/writer"]
+        waiting.cancel()
 
 
 async def is_shown(page: Page) -> None:
@@ -462,10 +483,14 @@ async def test_every_page_fits_the_screen(running: Running, page: Page, watched:
     assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
 
 
+AXE: Final = {"rules": {"label-content-name-mismatch": {"enabled": True}}}
+"""Options of axe: a person who speaks a button's visible text presses it."""
+
+
 async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
     """Return what axe finds in a part of a page that is serious or critical."""
     await page.evaluate(axe)
-    found: dict[str, Any] = await page.evaluate("part => axe.run(part)", part)
+    found: dict[str, Any] = await page.evaluate("([part, options]) => axe.run(part, options)", [part, AXE])
     return [
         f"{page.url} {page.viewport_size}, {part}: {violation['id']}: {node['html'][:120]}"
         for violation in found["violations"]
@@ -477,38 +502,49 @@ async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
 OPENS_DIALOG: Final = re.compile("…$|^Preferences$|^Search")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-async def test_every_page_and_dialog_is_accessible(
-    running: Running, chromium: Browser, packages: Path, theme: Literal["light", "dark"], width: int
-) -> None:
-    """No finding of axe that is serious or critical, and Escape closes each dialog."""
-    axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    context = await chromium.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
-    )
-    page = await context.new_page()
-    faults: list[str] = []
-    opened: set[str] = set()
-    for address in await pages_of(running):
-        await page.goto(address)
-        await is_shown(page)
-        faults += await faults_of(page, axe)
-        buttons = page.get_by_role("button", name=OPENS_DIALOG).and_(page.locator(".button"))
-        for number in range(await buttons.count()):
-            button = buttons.nth(number)
-            name = await button.evaluate("button => button.ariaLabel || button.textContent")
-            if name in opened:
-                continue
-            opened.add(name)
-            await button.focus()
-            await page.keyboard.press("Enter")
-            await expect(page.get_by_role("dialog")).to_be_visible()
-            faults += await faults_of(page, axe, "[role=dialog]")
-            await page.keyboard.press("Escape")
-            await expect(page.get_by_role("dialog")).to_have_count(0)
-    assert faults == []
-    assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
+class TestNeeds:
+    """Pages of a service in which something of each kind needs a person."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        return demo_settings(tmp_path / "storage", wait_seconds=HOUR)
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("width", [390, 1280, 1920])
+    async def test_every_page_and_dialog_is_accessible(
+        self, running: Running, chromium: Browser, packages: Path, theme: Literal["light", "dark"], width: int
+    ) -> None:
+        """No finding of axe that is serious or critical, and Escape closes each dialog."""
+        axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
+        context = await chromium.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            reduced_motion="reduce",
+            bypass_csp=True,
+        )
+        page = await context.new_page()
+        faults: list[str] = []
+        opened: set[str] = set()
+        async with everything_needed(running) as addresses:
+            for address in addresses:
+                await page.goto(address)
+                await is_shown(page)
+                faults += await faults_of(page, axe)
+                buttons = page.get_by_role("button", name=OPENS_DIALOG).and_(page.locator(".button"))
+                for number in range(await buttons.count()):
+                    button = buttons.nth(number)
+                    name = await button.evaluate("button => button.ariaLabel || button.textContent")
+                    if name in opened:
+                        continue
+                    opened.add(name)
+                    await button.focus()
+                    await page.keyboard.press("Enter")
+                    await expect(page.get_by_role("dialog")).to_be_visible()
+                    faults += await faults_of(page, axe, "[role=dialog]")
+                    await page.keyboard.press("Escape")
+                    await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert faults == []
+        assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
 
 
 async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:
