@@ -86,7 +86,7 @@ async def pages_of(running: Running, agent: str = "looper") -> list[str]:
 
 @contextlib.asynccontextmanager
 async def everything_needed(running: Running) -> AsyncIterator[list[str]]:
-    """Have all that may need a person: approval, permission, question, ticket, incident; addresses of pages."""
+    """Have one of each kind that needs a person; yield the address of each page."""
     async with client_of(running) as telemetry:
         await request_for_looper(running)
         await wait_for_user(running, "writer", "Which title?")
@@ -352,13 +352,6 @@ async def test_current_page_is_in_view_in_the_navigation_of_a_phone(running: Run
     await expect(page.get_by_label("Pages").get_by_role("link", name="Connect")).to_be_in_viewport(ratio=1)
 
 
-RECORD_SHIFTS: Final = """() => {
-    window.shift = 0
-    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
-        .observe({type: "layout-shift", buffered: true})
-}"""
-
-
 async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), agent="well", times=2)))
@@ -374,7 +367,7 @@ async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Runnin
         await service.ingest([replace(call, data={**call.data, **new}), accepted])
         await expect(page.get_by_role("button", name=f"Tool calls {number}")).to_be_visible()
 
-    assert await page.evaluate("window.shift") < 0.02
+    assert await page.evaluate(SHIFT) < 0.02
 
 
 async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
@@ -502,6 +495,16 @@ async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
 OPENS_DIALOG: Final = re.compile("…$|^Preferences$|^Search")
 
 
+RECORD_SHIFTS: Final = """() => {
+    window.shift = 0
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
+        .observe({type: "layout-shift", buffered: true})
+}"""
+
+
+SHIFT: Final = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(window.shift))))"
+
+
 class TestNeeds:
     """Pages of a service in which something of each kind needs a person."""
 
@@ -545,6 +548,22 @@ class TestNeeds:
                     await expect(page.get_by_role("dialog")).to_have_count(0)
         assert faults == []
         assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
+
+    @pytest.mark.parametrize("width", [390, 1280])
+    async def test_page_that_loads_does_not_move(
+        self, running: Running, chromium: Browser, width: int
+    ) -> None:
+        """The parts of each page appear together."""
+        context = await chromium.new_context(viewport={"width": width, "height": 844})
+        await context.add_init_script(f"({RECORD_SHIFTS})()")
+        page = await context.new_page()
+        shifts: dict[str, float] = {}
+        async with everything_needed(running) as addresses:
+            for address in addresses:
+                await page.goto(address)
+                await is_shown(page)
+                shifts[address] = await page.evaluate(SHIFT)
+        assert {address: shift for address, shift in shifts.items() if shift >= 0.1} == {}
 
 
 async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:

@@ -9,6 +9,7 @@ import { Toasts } from '../ui/act'
 import { Button } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
 import { useCurrentInView } from '../ui/filters'
+import { Settled } from './settled'
 import { useTitleCount } from './title'
 
 const Palette = lazyDialog(() => import('./palette').then((module) => module.default))
@@ -89,7 +90,9 @@ export function Shell() {
       </header>
       <LostBanner />
       <main id="content" tabIndex={-1} ref={main}>
-        <Outlet />
+        <Settled page={path}>
+          <Outlet />
+        </Settled>
       </main>
       <Toasts />
       {open === 'palette' && <Palette onClose={() => setOpen(null)} />}
