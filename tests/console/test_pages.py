@@ -319,6 +319,18 @@ async def test_recorder_says_what_fired_and_exports_the_run(
     assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluated.stdout)["findings"]]
 
 
+async def test_recorder_reads_a_long_session_in_few_requests(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), agent="long", times=1_500)))
+    await page.goto(f"{running.url}/console/agents/long?session=long-session&view=recorder")
+    await expect(page.get_by_role("row").filter(has_text="doom loop")).to_be_visible()
+    await expect(page.get_by_text(re.compile("^Loading"))).to_have_count(0)
+
+    assert len([url for url in watched.requests if "before=" in url]) <= 4
+
+
 async def test_session_claims_nothing_before_it_is_read(running: Running, page: Page) -> None:
     await ticket_on(running)
     may_answer = asyncio.Event()
