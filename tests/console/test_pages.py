@@ -382,6 +382,24 @@ async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Runnin
     assert await page.evaluate(SHIFT) < 0.02
 
 
+async def test_change_of_health_does_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
+    """What needs a person since the page was opened is shown when that is wanted."""
+    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await is_shown(page)
+    await page.evaluate(RECORD_SHIFTS)
+
+    await ticket_on(running, agent="well")
+    needs = page.get_by_role("button", name="Needs you (1)")
+    await expect(needs).to_be_visible()
+    assert await page.evaluate(SHIFT) < 0.03
+
+    await needs.click()
+    await expect(page.get_by_role("list", name="Needs you")).to_contain_text("well")
+    await expect(needs).to_have_count(0)
+
+
 async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
     ticket_id = await ticket_on(running)
     titles = {
