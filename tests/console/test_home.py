@@ -48,6 +48,23 @@ async def test_a_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_key
     assert (await http.get(f"/api/tickets/{ticket_id}")).json()["acknowledged_at"]
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_message_covers_nothing(running: Running, page: Page, width: int) -> None:
+    """The page ends where messages begin."""
+    await ticket_on(running)
+    await page.set_viewport_size({"width": width, "height": 844})
+    await page.goto(running.url)
+    await page.get_by_role("button", name="Acknowledge").click()
+    message = page.get_by_role("status").filter(has_text="Acknowledged")
+    await expect(message).to_be_visible()
+
+    [content, said] = [await box.bounding_box() for box in (page.get_by_role("main"), message)]
+    assert content
+    assert said
+    assert content["y"] + content["height"] <= said["y"]
+    assert said["y"] + said["height"] <= 844
+
+
 async def test_a_stop_is_approved_where_it_is_asked_for(
     running: Running, page: Page, http: httpx.AsyncClient
 ) -> None:
@@ -126,7 +143,7 @@ async def test_sessions_that_ended_are_behind_their_count(running: Running, page
     await page.goto(running.url)
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
 
-    await expect(page.get_by_role("heading", name="Fleet 1 running")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Fleet 1")).to_be_visible()
     await expect(rows.filter(has_text="well")).to_be_visible()
     await expect(rows.filter(has_text="completed")).to_have_count(0)
     await page.get_by_role("button", name="Show 2 ended").click()

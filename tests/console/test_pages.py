@@ -64,7 +64,9 @@ SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
     (1920, "light"),
     (1920, "dark"),
 )
-RUNS_OVER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+RUNS_OVER: Final = """Math.max(
+    ...[document.documentElement, document.querySelector("main")].map(e => e.scrollWidth - e.clientWidth)
+)"""
 
 
 async def pages_of(running: Running, agent: str = "looper") -> list[str]:

@@ -75,7 +75,7 @@ export function Fleet() {
   return (
     <section className="panel fleet" aria-labelledby="fleet">
       <header>
-        <h2 id="fleet">Fleet{first && <span className="muted number"> {count(first.total)}{filters.health ? '' : ' running'}</span>}</h2>
+        <h2 id="fleet">Fleet{first && <span className="muted number"> {count(first.total)}</span>}</h2>
         <Rates />
       </header>
       <div className="fleet-tools" role="group" aria-label="Filters">
@@ -302,12 +302,11 @@ function Rates() {
     <dl className="rates">
       {RATES.map(({ series, label, unit, format }) => {
         const bars = fleetBars(series, now)
-        if (!total(bars)) return null
         return (
           <div key={series}>
             <dt>{label}</dt>
             <dd>
-              <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
+              {total(bars) > 0 && <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />}
               <span className="number">{format(fleetPerMinute(series, now))}/min</span>
             </dd>
           </div>

@@ -9,7 +9,7 @@ import type { AgentHealth, AgentRow, AttentionList } from '../api/schema'
 import { useNow } from '../clock'
 import { ago, count, dateTime, duration, words } from '../format'
 import { useTitle } from '../shell/title'
-import { Button, Clamped, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { Button, Clamped, Empty, Loading, Panel, Pill, ReadError, sentence, toneOf } from '../ui/basics'
 import { NeedsYou } from './attention'
 import { activityOf, stateOf } from './fleet-filters'
 import { Actions } from './session/actions'
@@ -46,7 +46,7 @@ export function SessionPage() {
     if (health.error instanceof RequestError && health.error.status === 404)
       return (
         <Empty isPage title={session ? 'There is no such session' : 'There is no such agent'}>
-          <p className="wrap">{health.error.message}</p>
+          <p className="wrap">{sentence(health.error.message)}</p>
           <Link to="/" className="link">
             Go to the fleet
           </Link>
