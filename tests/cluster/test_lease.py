@@ -68,6 +68,22 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     assert (await lease.look(can_publish=True)).partitions[0].is_vacant
 
 
+async def test_owner_that_reconnects_renews_its_lease(
+    url: str, lease: ClusterLease, postgres: Postgres
+) -> None:
+    """Else its new session would be taken for one that is about to take over, which is not ended."""
+    store = Store.open(url, member_id="one")
+    change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
+    pid = await store.transact(lambda conn: conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+    postgres.execute(f"SELECT pg_terminate_backend({pid}, 5000)")
+
+    await store.append([heartbeat("clerk")])
+
+    [found] = (await lease.look(can_publish=True)).partitions
+    assert (found.owner_id, found.is_vacant, found.has_expired) == ("one", False, False)
+    await store.close()
+
+
 async def test_renewal_after_another_process_took_over_is_refused(url: str, lease: ClusterLease) -> None:
     """B116: it learns that at its next renewal, and until then its lease has expired."""
     first = Store.open(url, member_id="one")

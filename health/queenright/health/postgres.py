@@ -280,6 +280,9 @@ class PostgresDatabase(Database):
                     f"another queenright{who} has written to {self.name} while the connection was broken; "
                     "restart this one"
                 )
+            if self._member_id is not None:
+                # A session that is younger than the lease counts as one that is about to take over.
+                raw.execute(f"UPDATE store_writer SET renewed_at = {DATABASE_TIME}")
 
     def _claim(self) -> None:
         who = f"process {os.getpid()} on {socket.gethostname()}"
