@@ -32,7 +32,7 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.store import Store, StoreError
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -49,14 +49,14 @@ Terminate = Callable[..., Awaitable[Intervention]]
 """Terminates a worker: ``InterventionService.terminate``."""
 
 
-class ApprovalNotFoundError(QueenrightError):
+class ApprovalNotFoundError(NotFoundError):
     """Raised when no request has this id."""
 
     def __init__(self, approval_id: str) -> None:
         super().__init__(f"there is no approval {approval_id[:64]!r}; list them: queenright approvals")
 
 
-class ApprovalClosedError(QueenrightError):
+class ApprovalClosedError(ConflictError):
     """Raised when a request that is no longer pending is answered."""
 
     def __init__(self, approval: Approval) -> None:

@@ -21,7 +21,7 @@ from queenright.health.interventions.worker_control import NudgeDelivery, StopRe
 from queenright.health.rows import ModelTable
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
@@ -69,14 +69,14 @@ class Instruction(BaseModel):
 _TABLE: Final = ModelTable(INSTRUCTIONS, Instruction)
 
 
-class InstructionNotFoundError(QueenrightError):
+class InstructionNotFoundError(NotFoundError):
     """Raised for an answer to an instruction that this worker never received."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
 
 
-class InstructionClosedError(QueenrightError):
+class InstructionClosedError(ConflictError):
     """Raised when an answer comes too late, or from another incarnation."""
 
 

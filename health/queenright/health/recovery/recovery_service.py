@@ -37,7 +37,7 @@ from queenright.health.recovery.starter import (
 )
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.breakers import Breakers
@@ -58,7 +58,7 @@ _LIFE: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-class TaskNotFoundError(QueenrightError):
+class TaskNotFoundError(NotFoundError):
     """Raised for a task that no worker has had."""
 
     def __init__(self, task_id: str) -> None:
