@@ -341,7 +341,7 @@ class LadderScheduler:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
                 )
-                await self._actions.record_interrupted(intervention, ladder, detail)
+                await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
             return
         ours = (
             ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
@@ -372,10 +372,11 @@ class LadderScheduler:
                 "until": None,
                 "progress_before": worker.vitals.last_progress,
             }
-            await self._actions.record_unconfirmed(
+            await self._actions.end(
                 intervention,
+                InterventionOutcome.UNCONFIRMED,
                 current.model_copy(update=human),
-                "its termination was confirmed, but its telemetry shows that it is still working",
+                detail="its termination was confirmed, but its telemetry shows that it is still working",
             )
         worker.vitals.withdrawal_due = False
 
