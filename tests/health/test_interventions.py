@@ -1273,7 +1273,7 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
 
     while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
         await acting.service.advance(acting.time.now)
-        starts.append(len(acting.service._ladder_scheduler._running))
+        starts.append(len(acting.service._ladder_scheduler._tasks._running))
         await acting.service.wait_until_idle()
 
     assert max(starts) <= 100

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.commands.judge import JobOptions
 from queenright.cli.jobs.judge import TicketChanges, run_forever, run_once
+from queenright.cli.options import JobOptions
 from queenright.cli.output.text import local_time
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queenright.api.agents import AgentRow
 from queenright.cli.commands.fleet import _print_agents
 from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
 from queenright.runtime.events import AgentEvent, EventType
@@ -160,6 +161,6 @@ def test_terminal_list_has_no_control_characters(capsys: pytest.CaptureFixture[s
     row = counts | {"waiting": ESCAPES, "activity": ESCAPES, "question": ESCAPES, "reason": ""}
     names = {"agent_id": f"a{ESCAPES}", "session_id": f"s{ESCAPES}", "task_id": f"k{ESCAPES}\u202e"}
 
-    _print_agents([row | names], wide=True)
+    _print_agents([AgentRow.model_construct(**row, **names)], wide=True)
 
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -51,6 +51,7 @@ from queenright.health.tickets import (
 )
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import BackgroundTasks
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 T = TypeVar("T")
@@ -130,7 +131,7 @@ class TicketService:
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
         self._deadlines = TicketDeadlines(settings.tickets, silenced_until)
         self._incidents = IncidentWatch()
 
@@ -731,13 +732,7 @@ class TicketService:
             return result
 
         # A cancelled caller (a judge that timed out) must not keep committed events from being published.
-        return await asyncio.shield(self._start(commit()))
-
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
+        return await asyncio.shield(self._tasks.start(commit()))
 
     async def _decide(self, ticket_id: str, decide: Decide, *, tell: bool) -> EscalationTicket:
         return await self._commit(lambda tx: tx.decide(ticket_id, decide, tell=tell))

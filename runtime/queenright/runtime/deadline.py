@@ -1,4 +1,4 @@
-"""Timeouts on an injected clock, isolated tasks, and waits that cancellation does not cut short."""
+"""Timeouts on an injected clock, isolated and background tasks, and waits that cancelling does not end."""
 
 from __future__ import annotations
 
@@ -93,3 +93,29 @@ async def wait_all(tasks: Collection[asyncio.Task[Any]]) -> None:
         _retrieve_exception(task)
     if cancelled is not None:
         raise cancelled
+
+
+class BackgroundTasks:
+    """Tasks that run beside their caller; asyncio itself would not keep them from being collected."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+        """Run a coroutine in its own task; cancelling the caller does not cancel it."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def wait(self) -> None:
+        """Wait until all tasks have ended, also those started meanwhile."""
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        """Cancel the tasks and wait until they have ended."""
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -130,3 +131,34 @@ def settings_overrides(
     cluster = None if nats is None else {"nats": nats}
     overrides = {"storage": storage, "http": http or None, "otlp": otlp or None, "cluster": cluster}
     return {key: value for key, value in overrides.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options of `judge once` and `judge run`; None stands for the value in the settings."""
+
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="URL", help="Prometheus. Default: judging.prometheus_url.")
+    ] = field(default=None, repr=False)
+    tempo: Annotated[str | None, typer.Option(metavar="URL", help="Tempo. Default: judging.tempo_url.")] = (
+        field(default=None, repr=False)
+    )
+    model: Annotated[
+        str | None, typer.Option(help="queenright/rules or a litellm model. Default: from the settings.")
+    ] = None
+    selector: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="""Only workers with these labels: '{cluster="x"}'.""")
+    ] = ""
+    gone: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET", help="Removed target, job/instance: its tickets close. Repeatable."),
+    ] = None
+    alertmanager: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="Alertmanager to notify. Repeatable for peers.")
+    ] = field(default=None, repr=False)
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Folder that keeps tickets and trends between checks."),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print tickets as JSON, one per line.")] = False
+    config: Config = None

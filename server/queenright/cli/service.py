@@ -17,6 +17,7 @@ from queenright.cli.output.text import single_line
 T = TypeVar("T")
 
 if TYPE_CHECKING:
+    from queenright.api.agents import AgentRow
     from queenright.api.status import Status
     from queenright.client.synchronous import Queenright
 
@@ -40,6 +41,13 @@ def connect(url: str, token_file: Path | None) -> Queenright:
 def failed_sessions(status: Status) -> set[tuple[str, str]]:
     """Return name and session of the ended workers that still need attention."""
     return {(agent.agent_id, agent.session_id) for agent in status.agents if agent.ended}
+
+
+def describe_agent(agent: AgentRow) -> str:
+    """Return what an agent waits for, or the reason of its findings; empty if there is neither."""
+    if agent.waiting and not agent.ended:
+        return f"{agent.activity}: {agent.question}" if agent.question else agent.activity
+    return agent.reason if agent.findings else ""
 
 
 def with_service(command: Callable[..., None]) -> Callable[..., None]:

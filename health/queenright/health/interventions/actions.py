@@ -113,7 +113,7 @@ class Actions:
         """
         intervention = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if self._settings.is_dry(ActionKind.NUDGE):
-            return await self._end(intervention, InterventionOutcome.DRY_RUN, ladder)
+            return await self.end(intervention, InterventionOutcome.DRY_RUN, ladder)
         ladder = _mark_undelivered(ladder, "")
         await self._begin(intervention, ladder)
         expires_at = intervention.created_at + _NUDGE_LIFETIME_SECONDS
@@ -124,7 +124,7 @@ class Actions:
             )
         except Exception as error:
             detail = _describe_error(error)
-            return await self._end(
+            return await self.end(
                 intervention, _outcome(error), _mark_undelivered(ladder, detail), detail=detail
             )
         outcome = (
@@ -143,7 +143,7 @@ class Actions:
                 "since": since,
             },
         )
-        return await self._end(intervention, outcome, ladder, events=[event])
+        return await self.end(intervention, outcome, ladder, events=[event])
 
     async def escalate(
         self,
@@ -167,7 +167,7 @@ class Actions:
             update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
         )
         if self._settings.is_dry(ActionKind.ESCALATE):
-            return await self._end(intervention, InterventionOutcome.DRY_RUN, climbed), None, climbed
+            return await self.end(intervention, InterventionOutcome.DRY_RUN, climbed), None, climbed
         worker = self._monitor.get(intervention.agent_id, intervention.session_id)
         question = Escalation(
             escalation_id=self._ids(),
@@ -240,7 +240,7 @@ class Actions:
             grant, by=by, reason=reason, since=since, intervention_id=intervention_id
         )
         if self._settings.is_dry(ActionKind.TERMINATE):
-            return await self._end(intervention, InterventionOutcome.DRY_RUN, ladders.otherwise)
+            return await self.end(intervention, InterventionOutcome.DRY_RUN, ladders.otherwise)
         if resumed is None:
             await self._begin(intervention, ladders.during)
         try:
@@ -252,7 +252,7 @@ class Actions:
                 within=self._settings.termination.cleanup_timeout_seconds,
             )
         except Exception as error:
-            return await self._end(
+            return await self.end(
                 intervention, _outcome(error), ladders.otherwise, detail=_describe_error(error)
             )
         if not stopped.confirmed and self._has_ended(grant.target):
@@ -260,7 +260,7 @@ class Actions:
             stopped = replace(stopped, confirmed=True, detail=detail)
         if not stopped.confirmed:
             # It may still be working, so no event reports its end and nothing replaces it.
-            return await self._end(
+            return await self.end(
                 intervention, InterventionOutcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail
             )
         return await self.confirm(
@@ -290,15 +290,15 @@ class Actions:
         """
         intervention = self._new(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
-            return await self._end(intervention, InterventionOutcome.DRY_RUN, ladder)
+            return await self.end(intervention, InterventionOutcome.DRY_RUN, ladder)
         await self._begin(intervention, ladder)
         try:
             self.permit(grant.kind, grant.target)
             deliver()
         except ActionRefusedError as refused:
-            await self._end(intervention, InterventionOutcome.REFUSED, ladder, detail=refused.reason)
+            await self.end(intervention, InterventionOutcome.REFUSED, ladder, detail=refused.reason)
             raise
-        return await self._end(intervention, InterventionOutcome.DONE, ladder)
+        return await self.end(intervention, InterventionOutcome.DONE, ladder)
 
     async def confirm(
         self,
@@ -328,7 +328,7 @@ class Actions:
                 "since": intervention.trouble_since,
             },
         )
-        return await self._end(
+        return await self.end(
             intervention,
             InterventionOutcome.DONE,
             ladder,
@@ -351,26 +351,42 @@ class Actions:
     ) -> Intervention:
         """Record an action that was refused, passed on, or only simulated."""
         intervention = self._new(Permit(kind, target), by=by, reason=reason, since=since)
-        return await self._end(intervention, outcome, ladder, detail=detail)
+        return await self.end(intervention, outcome, ladder, detail=detail)
 
-    async def record_interrupted(
-        self, intervention: Intervention, ladder: Ladder | None, detail: str
+    async def end(
+        self,
+        intervention: Intervention,
+        outcome: InterventionOutcome,
+        ladder: Ladder | None,
+        *,
+        detail: str = "",
+        events: Sequence[AgentEvent] = (),
+        escalation: Escalation | None = None,
     ) -> Intervention:
-        """Record that the result of an action is unknown."""
-        return await self._end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
-
-    async def record_answer(
-        self, intervention: Intervention, outcome: InterventionOutcome, detail: str, ladder: Ladder | None
-    ) -> None:
-        """Record the result of a nudge: the worker's answer, or that it was not fetched."""
-        intervention = intervention.model_copy(update={"answered_at": self._clock()})
-        await self._end(intervention, outcome, ladder, detail=detail)
-
-    async def record_unconfirmed(
-        self, intervention: Intervention, ladder: Ladder | None, detail: str
-    ) -> Intervention:
-        """Record that it is unknown whether a worker has stopped, and why."""
-        return await self._end(intervention, InterventionOutcome.UNCONFIRMED, ladder, detail=detail)
+        """Record the outcome of an action; failed: also that its outcome is unknown."""
+        now = self._clock()
+        ended = intervention.model_copy(
+            update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
+        )
+        if outcome in (
+            InterventionOutcome.FAILED,
+            InterventionOutcome.UNREACHABLE,
+            InterventionOutcome.UNCONFIRMED,
+        ):
+            # Most workers in other processes cannot be nudged, so that is no reason for a warning.
+            is_usual = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
+            level = logging.INFO if is_usual else logging.WARNING
+            who = repr(intervention.agent_id) if is_usual else intervention.target
+            _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, ended.detail)
+        await self._ledger.write(
+            intervention.target.key,
+            ladder=ladder,
+            now=now,
+            intervention=ended,
+            escalation=escalation,
+            events=[*events, self._record_event(ended)],
+        )
+        return ended
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -405,40 +421,6 @@ class Actions:
         await self._ledger.write(
             intervention.target.key, ladder=ladder, now=intervention.created_at, intervention=intervention
         )
-
-    async def _end(
-        self,
-        intervention: Intervention,
-        outcome: InterventionOutcome,
-        ladder: Ladder | None,
-        *,
-        detail: str = "",
-        events: Sequence[AgentEvent] = (),
-        escalation: Escalation | None = None,
-    ) -> Intervention:
-        now = self._clock()
-        ended = intervention.model_copy(
-            update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
-        )
-        if outcome in (
-            InterventionOutcome.FAILED,
-            InterventionOutcome.UNREACHABLE,
-            InterventionOutcome.UNCONFIRMED,
-        ):
-            # Most workers in other processes cannot be nudged, so that is no reason for a warning.
-            is_usual = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
-            level = logging.INFO if is_usual else logging.WARNING
-            who = repr(intervention.agent_id) if is_usual else intervention.target
-            _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, ended.detail)
-        await self._ledger.write(
-            intervention.target.key,
-            ladder=ladder,
-            now=now,
-            intervention=ended,
-            escalation=escalation,
-            events=[*events, self._record_event(ended)],
-        )
-        return ended
 
     def _record_event(self, intervention: Intervention) -> AgentEvent:
         return self._event(

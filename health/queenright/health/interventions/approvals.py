@@ -35,6 +35,7 @@ from queenright.health.store import Store, StoreError
 from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import BackgroundTasks
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class Approvals:
         self._open: dict[str, Approval] = {}
         self._in_progress: set[str] = set()
         self._retry_at: dict[str, float] = {}
-        self._running: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
 
     # -- start and stop -----------------------------------------------------------------------------
 
@@ -125,15 +126,11 @@ class Approvals:
 
     async def close(self) -> None:
         """Stop. Unfinished work resumes after the next start."""
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
-        while self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
+        await self._tasks.wait()
 
     # -- requests and answers -----------------------------------------------------------------------
 
@@ -230,7 +227,7 @@ class Approvals:
         approved = await self._close(
             approval, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids()
         )
-        return await asyncio.shield(self._start(self._carry_out(approved)))
+        return await asyncio.shield(self._tasks.start(self._carry_out(approved)))
 
     async def deny(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
@@ -311,7 +308,7 @@ class Approvals:
                 self._retry_at[approval.approval_id] = now + _RETRY_SECONDS
                 if self._stop_reason() is None:
                     self._in_progress.add(approval.approval_id)
-                    self._start(self._resume(approval))
+                    self._tasks.start(self._resume(approval))
 
     async def observe(self, worker: WorkerHealth) -> None:
         """Close requests that a change of the worker makes void."""
@@ -426,7 +423,7 @@ class Approvals:
             return requests
 
         # Cancelling the caller must not keep committed events from being published.
-        return await asyncio.shield(self._start(commit()))
+        return await asyncio.shield(self._tasks.start(commit()))
 
     def _remember(self, approval: Approval) -> None:
         if approval.is_open:
@@ -455,12 +452,6 @@ class Approvals:
             }
         worker = self._monitor.find(*approval.target.key)
         return messages.event_about(type_, approval, worker, self._clock(), data)
-
-    def _start(self, work: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
 
 
 def _futility_reason(worker: WorkerHealth) -> str | None:

@@ -162,7 +162,7 @@ class InterventionService:
         for intervention in interrupted:
             ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
-            await self._actions.record_interrupted(intervention, ladder, detail)
+            await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
         await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
             self._ladder_scheduler.schedule(key, self._clock())
@@ -182,7 +182,7 @@ class InterventionService:
             )
             if intervention.outcome is InterventionOutcome.STARTED and not climbs:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
-                await self._actions.record_unconfirmed(intervention, ladder, detail)
+                await self._actions.end(intervention, InterventionOutcome.UNCONFIRMED, ladder, detail=detail)
 
     async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
         """
@@ -281,8 +281,9 @@ class InterventionService:
         async with self._ladder_scheduler.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
             if intervention is not None and intervention.outcome is InterventionOutcome.QUEUED:
-                await self._actions.record_answer(
-                    intervention, outcome, instruction.detail, self.ledger.ladders.get(key)
+                answered = intervention.model_copy(update={"answered_at": self._clock()})
+                await self._actions.end(
+                    answered, outcome, self.ledger.ladders.get(key), detail=instruction.detail
                 )
 
     # -- the orchestrator -----------------------------------------------------------------------

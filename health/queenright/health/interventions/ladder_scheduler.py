@@ -34,6 +34,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import BackgroundTasks
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class LadderScheduler:
         self._heap: list[tuple[float, WorkerKey]] = []
         self._due_at: dict[WorkerKey, float] = {}
         self._locks: WeakValueDictionary[WorkerKey, asyncio.Lock] = WeakValueDictionary()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
         self._quiet_until = 0.0
 
     # -- schedule -------------------------------------------------------------------------------
@@ -163,21 +164,15 @@ class LadderScheduler:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._tasks.start(work)
 
     async def wait_until_idle(self) -> None:
         """Wait until all work in progress is done."""
-        while self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
+        await self._tasks.wait()
 
     async def close(self) -> None:
         """Stop. Unfinished actions are recorded and resume after the next start."""
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -346,7 +341,7 @@ class LadderScheduler:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
                 )
-                await self._actions.record_interrupted(intervention, ladder, detail)
+                await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
             return
         ours = (
             ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
@@ -377,10 +372,11 @@ class LadderScheduler:
                 "until": None,
                 "progress_before": worker.vitals.last_progress,
             }
-            await self._actions.record_unconfirmed(
+            await self._actions.end(
                 intervention,
+                InterventionOutcome.UNCONFIRMED,
                 current.model_copy(update=human),
-                "its termination was confirmed, but its telemetry shows that it is still working",
+                detail="its termination was confirmed, but its telemetry shows that it is still working",
             )
         worker.vitals.withdrawal_due = False
 

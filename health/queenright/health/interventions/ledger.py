@@ -22,6 +22,7 @@ from queenright.health.interventions.intervention import (
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
+from queenright.runtime.deadline import BackgroundTasks
 from queenright.runtime.events import AgentEvent
 
 _COUNTED: Final = 100_000
@@ -39,7 +40,7 @@ class InterventionLedger:
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:
         self._store = store
         self._publish = publish
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._counts: dict[WorkerKey, int] = {}
         self.ladders: dict[WorkerKey, Ladder] = {}
         self.pending: dict[str, Escalation] = {}
@@ -103,11 +104,8 @@ class InterventionLedger:
             self._remember(key, ladder, intervention, escalation)
             self._publish(*events)
 
-        task = asyncio.create_task(commit())
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
         # Cancelling the caller must not keep committed events from being published.
-        await asyncio.shield(task)
+        await asyncio.shield(self._tasks.start(commit()))
 
     def worker_keys(self) -> set[WorkerKey]:
         """Return the workers that have a ladder, interventions, or a termination whose end is unknown."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.spending import limits_reached
 from queenright.health.store import StoreError
 from queenright.health.tickets import EscalationTicket
+from queenright.runtime.deadline import BackgroundTasks
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class SpendingBrake:
         self._clock = clock
         self._braked: dict[WorkerKey, set[str]] = {}
         self._not_before: dict[WorkerKey, float] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def brake_if_limit_reached(self, agent_id: str, session_id: str) -> None:
         """Brake a worker that has just spent money or got a ticket, if it has reached a limit."""
@@ -80,13 +80,11 @@ class SpendingBrake:
             return  # called again once its ticket is written
         self._not_before[key] = now + _RETRY_SECONDS
         limits = "; ".join(reached[spent] for spent in sorted(new))
-        task = asyncio.create_task(self._brake(key, new, limits), name="spending-brake")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._tasks.start(self._brake(key, new, limits))
 
     async def wait_until_idle(self) -> None:
         """Wait for brakes in progress."""
-        await asyncio.gather(*self._running)
+        await self._tasks.wait()
 
     async def _brake(self, key: WorkerKey, limits: set[str], reached: str) -> None:
         try:

@@ -15,6 +15,7 @@ from queenright.health.recovery import plan
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.table import of_task, recovery_table, under_way
 from queenright.health.store import Store
+from queenright.runtime.deadline import BackgroundTasks
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _LOOKED_BACK: Final = 5_000
@@ -49,7 +50,7 @@ class RecoveryLedger:
         self._clock = clock
         self._ids = ids
         self._publish = publish
-        self._committing: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def load(self) -> list[Recovery]:
         """Load open recoveries and return them, oldest first."""
@@ -131,14 +132,11 @@ class RecoveryLedger:
         if not changes.rows:
             return
         # Cancelling the caller must not keep committed events from being published.
-        task = asyncio.get_running_loop().create_task(self._commit(changes))
-        self._committing.add(task)
-        task.add_done_callback(self._committing.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self._tasks.start(self._commit(changes)))
 
     async def close(self) -> None:
         """Wait for writes in progress."""
-        await asyncio.gather(*self._committing, return_exceptions=True)
+        await self._tasks.wait()
 
     async def _commit(self, changes: Changes) -> None:
         await self._store.transact(changes.write)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from queenright.cli.options import LOCAL_URL, Json, TokenFile, Url
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
-from queenright.cli.service import connect, failed_sessions, warn_about_limits
+from queenright.cli.service import connect, describe_agent, failed_sessions, warn_about_limits
 from queenright.instrumentation.counts import format_count
+
+if TYPE_CHECKING:
+    from queenright.api.agents import AgentRow
 
 _MIN_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
@@ -52,9 +55,9 @@ def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, 
     with connect(url, token_file) as service:
         failed = failed_sessions(service.service.status())
         rows = list(service.agents.list())
-        agents = [json_values(a) for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
+        agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
         if as_json:
-            typer.echo(json.dumps(agents, indent=2))
+            typer.echo(json.dumps([json_values(agent) for agent in agents], indent=2))
             return
         warn_about_limits(service)
     _print_agents(agents, wide=wide)
@@ -62,12 +65,15 @@ def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, 
         typer.echo(f"{format_count(hidden, 'ended session')} not shown; see --all.")
 
 
-def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
+def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
     """Print a line per agent, and below it what is wrong."""
     if not agents:
         typer.echo("No agents.")
         return
-    rows = [[single_line(name) or "-" for name in (a["agent_id"], a["session_id"], _task(a))] for a in agents]
+    rows = []
+    for a in agents:
+        task = "" if a.task_id == a.session_id else a.task_id
+        rows.append([single_line(name) or "-" for name in (a.agent_id, a.session_id, task)])
     heads = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(3)]
     if not wide:
@@ -80,8 +86,8 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
             truncate_start(session, widths[1]).ljust(widths[1]),
             fit(task, widths[2]),
         ]
-        typer.echo(line.format(_state(a), *cells, a["steps"], a["bad_steps"]))
-        if why := _activity(a) if a["waiting"] and not a["ended"] else a["reason"] if a["findings"] else "":
+        typer.echo(line.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
+        if why := describe_agent(a):
             why = single_line(" ".join(why.split()))
             typer.echo(f"  {why if wide else fit(why, 76)}".rstrip())
 
@@ -93,17 +99,3 @@ def _fit_widths(widths: list[int]) -> list[int]:
     while sum(fitted) > room:
         fitted[fitted.index(max(fitted))] -= 1
     return fitted
-
-
-def _state(agent: dict[str, Any]) -> str:
-    """Return the health, or the outcome of an ended session."""
-    return str(agent["outcome"] or agent["state"])
-
-
-def _activity(agent: dict[str, Any]) -> str:
-    question = f": {agent['question']}" if agent["question"] else ""
-    return f"{agent['activity']}{question}"
-
-
-def _task(agent: dict[str, Any]) -> str:
-    return "" if agent["task_id"] == agent["session_id"] else agent["task_id"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.options import Config, Json
+from queenright.cli.options import Config, JobOptions, Json
 from queenright.cli.service import with_options
 
 if TYPE_CHECKING:
@@ -17,38 +17,6 @@ if TYPE_CHECKING:
     from queenright.judge.scenarios.playing import MakeModel
 
 judge = typer.Typer(help="Run the judge without the service, and score it.", no_args_is_help=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """The options of `judge once` and `judge run`; None stands for the value in the settings."""
-
-    prometheus: Annotated[
-        str | None, typer.Option(metavar="URL", help="Prometheus. Default: judging.prometheus_url.")
-    ] = field(default=None, repr=False)
-    tempo: Annotated[str | None, typer.Option(metavar="URL", help="Tempo. Default: judging.tempo_url.")] = (
-        field(default=None, repr=False)
-    )
-    model: Annotated[
-        str | None, typer.Option(help="queenright/rules or a litellm model. Default: from the settings.")
-    ] = None
-    selector: Annotated[
-        str, typer.Option(metavar="MATCHERS", help="""Only workers with these labels: '{cluster="x"}'.""")
-    ] = ""
-    gone: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TARGET", help="Removed target, job/instance: its tickets close. Repeatable."),
-    ] = None
-    alertmanager: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Alertmanager to notify. Repeatable for peers.")
-    ] = field(default=None, repr=False)
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Folder that keeps tickets and trends between checks."),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print tickets as JSON, one per line.")] = False
-    config: Config = None
-
 
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Accept that there are no workers.")]
 

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.cli.commands.judge import JobOptions
+from queenright.cli.options import JobOptions
 from queenright.cli.output.text import local_time
 from queenright.cli.terminal.signals import STOP_SIGNALS
 from queenright.health.tickets import EscalationTicket

@@ -29,7 +29,7 @@ from queenright.api.agents import AgentRow
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.streams import guard_streams
 from queenright.cli.output.text import single_line
-from queenright.cli.service import failed_sessions
+from queenright.cli.service import describe_agent, failed_sessions
 from queenright.client import AsyncQueenright
 from queenright.client.errors import UnreachableError
 from queenright.client.notices import Notice
@@ -152,7 +152,10 @@ class ChangeLog:
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         """Print what changed since the last call."""
         for agent in agents:
-            key, now = (agent.agent_id, agent.session_id), (_word(agent), describe(agent))
+            key, now = (
+                (agent.agent_id, agent.session_id),
+                (agent.outcome or agent.state, describe_agent(agent)),
+            )
             if self._last_states.get(key) != now:
                 self._last_states[key] = now
                 self._print(agent)
@@ -167,8 +170,8 @@ class ChangeLog:
             print(json.dumps(json_values(agent)), flush=True)
             return
         clock = time.strftime("%H:%M:%S")
-        line = f"{clock}  {_word(agent):<10} {agent.agent_id} {agent.session_id}  {describe(agent)}"
-        print(single_line(line), flush=True)
+        state, why = agent.outcome or agent.state, describe_agent(agent)
+        print(single_line(f"{clock}  {state:<10} {agent.agent_id} {agent.session_id}  {why}"), flush=True)
 
 
 class LiveTable:
@@ -218,33 +221,21 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
     table.add_column("reason", no_wrap=not wide, overflow=overflow, ratio=3)  # type: ignore[arg-type]
     shown = agents[: max(1, height - 4)]
     for agent in shown:
-        task = "-" if agent.task_id == agent.session_id else agent.task_id
         cells = (
             agent.agent_id,
             agent.session_id,
-            task,
+            "-" if agent.task_id == agent.session_id else agent.task_id,
             str(agent.steps),
             str(agent.bad_steps),
-            describe(agent),
+            describe_agent(agent),
         )
-        state = Text(_word(agent), style=_STYLES.get(agent.state, ""))
+        state = Text(agent.outcome or agent.state, style=_STYLES.get(agent.state, ""))
         table.add_row(state, *(Text(single_line(cell)) for cell in cells))
     counts = Counter(agent.state for agent in agents)
     summary = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank)) or "no agents"
     more = f", {len(agents) - len(shown)} more below" if len(agents) > len(shown) else ""
     foot = Text(single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
     return Group(Text(f"{format_count(len(agents), 'agent')}: {summary}{more}", style="bold"), table, foot)
-
-
-def describe(agent: AgentRow) -> str:
-    """Return what an agent waits for, or the reason of its findings; empty if there is neither."""
-    question = f": {agent.question}" if agent.question else ""
-    return f"{agent.activity}{question}" if agent.waiting else agent.reason if agent.findings else ""
-
-
-def _word(agent: AgentRow) -> str:
-    """Return the health, or the outcome of an ended session."""
-    return agent.outcome or agent.state
 
 
 def _rank(state: str) -> int:

@@ -58,7 +58,6 @@ _SPANS: Final[Mapping[str, ObservationKind]] = {
     "claude_code.tool.execution": ObservationKind.NOTE,
 }
 
-_NANO: Final = 1_000_000_000
 _MILLI: Final = 1_000_000
 
 
