@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member, Ownership
 from queenright.health.engines import parse_address
+from queenright.health.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import Postgres, change
@@ -160,3 +161,27 @@ async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgr
     await one.close()
     await two.close()
     postgres.drop(url)
+
+
+async def test_members_share_a_key(url: str, lease: ClusterLease) -> None:
+    other = lease_on(url, "three", 1)
+    key = await lease.read_secret(LOGIN_KEY)
+    store = Store.open(url, member_id="two")
+    stored = await store.transact(lambda conn: get_secret(conn, LOGIN_KEY))
+    await store.close()
+
+    assert key is not None
+    assert (len(key), await other.read_secret(LOGIN_KEY), stored) == (32, key, key)
+    await other.close()
+
+
+async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: ClusterLease) -> None:
+    """It is no member until the owner has stopped, and takes over then."""
+    change(url, "ALTER TABLE members DROP COLUMN partitions")
+    change(url, "DROP TABLE secrets")
+    change(url, "UPDATE alembic_version SET version_num = '0012'")
+
+    assert (await lease.look(can_publish=True)).members == ()
+    assert await lease.read_secret(LOGIN_KEY) is None
+    Store.open(url, member_id="two").close_now()
+    assert [seen.member.partitions for seen in (await lease.look(can_publish=True)).members] == [1]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, func, select, text
+from sqlalchemy import Connection, create_engine, func, inspect, select, text
 
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
@@ -447,6 +447,24 @@ def test_new_database_has_the_revision_of_the_newest_migration(database_url: str
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
+
+
+def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
+    Store.open(database_url).close_now()
+    change(database_url, "DROP TABLE secrets")
+    if is_postgres(database_url):
+        change(database_url, "ALTER TABLE members DROP COLUMN partitions")
+    change(database_url, "UPDATE alembic_version SET version_num = '0012'")
+
+    store = Store.open(database_url)
+    store.close_now()
+
+    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    columns = [column["name"] for column in inspect(engine).get_columns("secrets")]
+    assert columns == ["name", "value"]
+    if is_postgres(database_url):
+        assert "partitions" in [column["name"] for column in inspect(engine).get_columns("members")]
+    engine.dispose()
 
 
 def test_new_and_current_databases_open_without_alembic(database_url: str) -> None:

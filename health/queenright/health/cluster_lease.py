@@ -19,11 +19,12 @@ from hashlib import blake2b
 from typing import Any, Final
 
 import psycopg
-from psycopg.errors import UndefinedTable
+from psycopg.errors import UndefinedColumn, UndefinedTable
 from psycopg.rows import dict_row
 from sqlalchemy import URL
 
 from queenright.health.postgres import DATABASE_TIME, list_schemas_query, partition_lock, partition_schema
+from queenright.health.shared_secrets import make_secret
 from queenright.instrumentation.http_url import http_url
 
 RENEWAL_SECONDS: Final = 2.0
@@ -178,6 +179,24 @@ class ClusterLease:
             ),
         )
 
+    async def read_secret(self, name: str) -> bytes | None:
+        """
+        Return the key with this name, made at the first time; None before the database has its tables.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        # A statement that fails would end the connection, and with it this member's lock.
+        [found] = await self._execute("SELECT to_regclass('secrets') IS NOT NULL AS exists")
+        if not found["exists"]:
+            return None
+        [row] = await self._execute(
+            "INSERT INTO secrets (name, value) VALUES (%(name)s, %(value)s)"
+            " ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING value",
+            {"name": name, "value": make_secret()},
+        )
+        return bytes(row["value"])
+
     async def _read_members(self, can_publish: bool) -> list[dict[str, Any]]:
         """Write that this member is alive, and return the rows of all, the oldest first."""
         values = {name: getattr(self.member, name) for name in Member.__slots__}
@@ -193,7 +212,7 @@ class ClusterLease:
             return await self._execute(
                 f"SELECT *, {DATABASE_TIME} - seen_at AS unseen FROM members ORDER BY started_at, member_id"
             )
-        except UndefinedTable:
+        except (UndefinedColumn, UndefinedTable):
             # A new database, or one of an earlier version: the first owner migrates it.
             return []
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0012"
+SCHEMA_REVISION: Final = "0013"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -234,6 +234,14 @@ SWITCHES: Final = Table(
 )
 """Switches that survive restarts: the emergency stop."""
 
+SECRETS: Final = Table(
+    "secrets",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+"""Random keys that outlive a process (``queenright.health.shared_secrets``)."""
+
 LADDERS: Final = Table(
     "ladders",
     METADATA,
@@ -375,7 +383,7 @@ MEMBERS: Final = Table(
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
     Column("can_publish", Boolean, nullable=False),
-    Column("partitions", Integer, nullable=False),
+    Column("partitions", Integer, nullable=False, server_default="1"),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
 

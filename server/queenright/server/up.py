@@ -30,6 +30,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICES, HOOK_AGENT, Fleet, HookClient
 from queenright.health.event_log import read_history
+from queenright.health.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store import Store
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
@@ -195,6 +196,7 @@ async def serving(
             bound=ports.otlp.getsockname()[0],
             on_denied=intake.hooks.count_denied,
         )
+        ports.access.sessions.key = await service.store.transact(partial(get_secret, name=LOGIN_KEY))
         app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)
         await stack.enter_async_context(ports.serve(guarded, app, intake.receiver.refuse_grpc))
         add_intake_tasks(service, intake, ports.access)

@@ -1,30 +1,34 @@
-"""Login sessions of the console, in memory: a restart ends them all."""
+"""
+Login sessions of the console, in signed cookies: each process that has the key accepts them.
+
+The signature covers the hash of the token, too. Who has read only the token file, or only the key, cannot
+make a cookie.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import re
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 from queenright.runtime.events import Clock
-from queenright.server.access.tokens import Token, Tokens, hash_token
+from queenright.server.access.tokens import Token, Tokens
 
 COOKIE: Final = "queenright_session"
 SECONDS: Final = 12 * 3600
 """The lifetime of a session."""
-_MAX_SESSIONS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    token_id: str
-    until: float
+_SHAPE: Final = re.compile(r"(([0-9a-f]{8})\.([0-9]{1,12})\.[A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})")
+"""The token's id, the end, and a random text; then the signature of all three."""
+_MAX_ENDED: Final = 10_000
 
 
 class ConsoleSessions:
     """
-    Open console sessions; each ends with its token.
+    Console sessions; each ends with its token.
 
     Args:
         clock: Seconds since the epoch.
@@ -32,32 +36,37 @@ class ConsoleSessions:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._sessions)
+        self.key = secrets.token_bytes(32)
+        """Signs the cookies. With that of an earlier or another process, its sessions continue."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """The latest sessions that were signed out of in this process."""
 
     def start(self, token: Token) -> str:
-        """Start a session and return its cookie; only the cookie's hash is kept."""
-        cookie = secrets.token_urlsafe(32)
-        self._sessions[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
-        if len(self._sessions) > _MAX_SESSIONS:
-            self._sessions.popitem(last=False)
-        return cookie
+        """Start a session and return its cookie."""
+        until = int(self._clock()) + SECONDS
+        session = f"{token.id}.{until}.{secrets.token_urlsafe(12)}"
+        return f"{session}.{self._sign(session, token)}"
 
     def find_token(self, cookie: str, tokens: Tokens) -> Token | None:
-        """Return the live token of a cookie; None if the session or the token has ended."""
-        key, now = hash_token(cookie), self._clock()
-        session = self._sessions.get(key)
-        if session is None:
+        """Return the live token of a cookie; None if the session or the token has ended, or it is forged."""
+        found = _SHAPE.fullmatch(cookie)
+        if found is None:
             return None
-        if now < session.until:
-            for token in tokens.all:
-                if token.id == session.token_id and token.is_live(now):
-                    return token
-        del self._sessions[key]
+        session, token_id, until, signature = found.groups()
+        now = self._clock()
+        for token in tokens.live(now):
+            if token.id == token_id and hmac.compare_digest(signature, self._sign(session, token)):
+                return token if now < int(until) and session not in self._ended else None
         return None
 
     def end(self, cookie: str) -> None:
-        """End a session."""
-        self._sessions.pop(hash_token(cookie), None)
+        """End a session, as far as this process is asked."""
+        found = _SHAPE.fullmatch(cookie)
+        if found is not None:
+            self._ended[found[1]] = None
+            if len(self._ended) > _MAX_ENDED:
+                self._ended.popitem(last=False)
+
+    def _sign(self, session: str, token: Token) -> str:
+        mac = hmac.digest(self.key, f"{session}.{token.sha256}".encode(), hashlib.sha256)
+        return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()

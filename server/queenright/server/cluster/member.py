@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from queenright import api
 from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
 from queenright.health.engines import parse_address
+from queenright.health.shared_secrets import LOGIN_KEY
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id
@@ -70,6 +71,7 @@ class ClusterMember:
         self._fault: str | None = "the database was not asked yet"
         self._number_fault: str | None = None
         self._is_stopping = False
+        self._has_login_key = False
         starting = asyncio.Semaphore(_STARTING)
         self.partitions = [
             Partition(number, ports=ports, stream=stream, lease=lease, starting=starting)
@@ -189,6 +191,8 @@ class ClusterMember:
                 may_evict = seen.has_expired and not seen.is_vacant and not partition.is_claimed
                 if may_evict and await self._lease.evict_expired_owner(partition.number):
                     _log.warning("an owner has not renewed its lease in time; its session was ended")
+            if not self._has_login_key and (key := await self._lease.read_secret(LOGIN_KEY)) is not None:
+                self.ports.access.sessions.key, self._has_login_key = key, True
         except LeaseError as error:
             self._note_fault(f"the database cannot be reached: {str(error).splitlines()[0]}")
             return

@@ -55,6 +55,8 @@ _RETRY: Final = 2000
 """Milliseconds after which a browser reconnects."""
 _END_SECONDS: Final = 0.1
 """Time for a client to receive what is before the end of its stream."""
+_BEGINNING: Final = Place(0, "beginning")
+"""The place before the first event, with the id that an empty log gives its readers."""
 MAX_STREAMS: Final = 1000
 """Each holds a socket and a queue; more readers than this are a leak or an attack, not an audience."""
 
@@ -195,7 +197,7 @@ class EventStream(Response):
             await self._stream(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        after = self._after or self._feed.head
+        after = self._after or (self._feed.head if self._feed.head.seq else _BEGINNING)
         reader = self._feed.open(self._wanted, after=after)
         disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
         should_abort = False
@@ -332,6 +334,8 @@ async def _open_stream(
             f"you have {shares.each} event streams already, as many as one caller may; end one first",
             headers={"Retry-After": "5"},
         )
-    place = await service.feed.find_place_of(last) if last else None
+    place = _BEGINNING if last == _BEGINNING.event_id else None
+    if last and place is None:
+        place = await service.feed.find_place_of(last)
     unknown = last if last and place is None else None
     return EventStream(service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller))

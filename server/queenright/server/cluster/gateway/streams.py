@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -17,161 +18,282 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.cluster.gateway.ask import Reply
+from queenright.server.cluster.gateway.kinds import agent_in
+from queenright.server.middleware.connections import ABORT
 from queenright.server.routes.pagination import InvalidCursorError, cursor_at, place_of
 
 _LIST: Final = "events"
-_ID_LINE: Final = re.compile(rb"^id: ?(.*)$", re.MULTILINE)
-_LAST_EVENT_ID: Final = "last-event-id"
-_WAITING: Final = 64
-"""Pieces that wait for a slow client before the partitions do."""
+_ID_LINE: Final = re.compile(rb"^id: ?(.*)\n?", re.MULTILINE)
+_ALIVE: Final = b"event: alive\n"
+_QUIET_SECONDS: Final = 10.0
+"""Silence before a keep-alive of a partition is sent: all partitions make them."""
+_STALL_SECONDS: Final = 30.0
+"""A client that takes longer to receive a piece is disconnected."""
+_END_SECONDS: Final = 0.1
+"""Time for a client to receive the end of the stream."""
+_MOST_OF_ID: Final = 100
+"""Characters of an unknown id that the partitions are asked for."""
+_UNKNOWN: Final = "unknown"
+"""Asks a partition to resume where it cannot, so that it sends a reset."""
 
 
-async def stream_events(apps: Sequence[ASGIApp], scope: Scope, receive: Receive, send: Send) -> None:
+async def stream_events(
+    apps: Sequence[ASGIApp],
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    stall_seconds: float = _STALL_SECONDS,
+) -> None:
     """
-    Stream the events of all partitions until the client disconnects, or one of the streams ends.
+    Stream the events of all partitions until the client disconnects or stops receiving, or one of them ends.
 
-    A partition that does not know the agent which the path names is left out.
+    If a partition knows the agent which the path names, the others wait for events of it.
 
     Args:
         apps: The apps of the partitions.
         scope: The request.
         receive: Receives the client's disconnect.
         send: Sends the response.
+        clock: A monotonic clock, in seconds.
+        stall_seconds: How long the client may take to receive a piece.
     """
-    parts = [_Part(app) for app in apps]
-    positions = _read_positions(scope, len(parts))
-    is_over = asyncio.Event()
-    pieces: asyncio.Queue[tuple[int, bytes | None]] = asyncio.Queue(_WAITING)
-    tasks = [
-        asyncio.create_task(part.run(number, _resumed(scope, position), pieces, is_over))
-        for number, (part, position) in enumerate(zip(parts, positions, strict=True))
+    positions = _read_positions(scope, len(apps))
+    merged = _MergedStream(positions, send, clock=clock, stall_seconds=stall_seconds)
+    gone = asyncio.create_task(_wait_for_disconnect(receive))
+    parts = [
+        _Part(app, _resumed(scope, position), number, merged)
+        for number, (app, position) in enumerate(zip(apps, positions, strict=True))
     ]
-    tasks.append(asyncio.create_task(_wait_for_disconnect(receive, is_over)))
     try:
-        await asyncio.wait([asyncio.ensure_future(part.begun.wait()) for part in parts])
-        refusals = [part.refusal() for part in parts if part.status != 200]
-        if any(reply.status != 404 for reply in refusals) or len(refusals) == len(parts):
-            await max(refusals, key=lambda reply: reply.status != 404).send(send)
-            return
-        followed = [part for part in parts if part.status == 200]
-        await send({"type": "http.response.start", "status": 200, "headers": followed[0].headers})
-        await _merge(pieces, positions, is_over, send)
-    finally:
-        is_over.set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _merge(
-    pieces: asyncio.Queue[tuple[int, bytes | None]], positions: list[str], is_over: asyncio.Event, send: Send
-) -> None:
-    """Send the blocks of all streams, each with the id of the merged stream, until one ends."""
-    rests: dict[int, bytes] = {}
-    over = asyncio.ensure_future(is_over.wait())
-    try:
-        while True:
-            getting = asyncio.ensure_future(pieces.get())
-            await asyncio.wait((getting, over), return_when=asyncio.FIRST_COMPLETED)
-            if over.done():
-                getting.cancel()
+        try:
+            if not await _begin(parts, merged, scope, gone):
                 return
-            number, piece = getting.result()
-            if piece is None:
-                break
-            *blocks, rests[number] = (rests.get(number, b"") + piece).split(b"\n\n")
-            body = b"".join(_with_positions(block, number, positions) + b"\n\n" for block in blocks)
-            if body:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+            refused = [part.refusal() for part in parts if part.status != 200]
+            if refused:
+                await max(refused, key=lambda reply: reply.status != 404).send(send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": parts[0].headers})
+            await merged.begin(parts[0].first)
+            await asyncio.wait([gone, *(part.task for part in parts)], return_when=asyncio.FIRST_COMPLETED)
+            ended = [part.task for part in parts if part.task.done()]
+        finally:
+            await _cancel(part.task for part in parts)
+        if gone.done():
+            return
+        if not merged.is_stalled:
+            for task in ended:
+                # One that broke breaks the response, so that the client notices.
+                task.result()
+        if not await merged.end() and (abort := scope.get("extensions", {}).get(ABORT)) is not None:
+            abort()
+            await gone
     finally:
-        over.cancel()
+        await _cancel([gone])
 
 
-def _with_positions(block: bytes, number: int, positions: list[str]) -> bytes:
-    """Return a block with the positions in all logs as its id, if it has one."""
-    found = _ID_LINE.search(block)
-    if found is None:
-        return block
-    positions[number] = found[1].decode()
-    line = b"id: " + cursor_at(_LIST, *positions).encode()
-    return block[: found.start()] + line + block[found.end() :]
+class _MergedStream:
+    """The response: blocks of all parts, each with the positions in all logs as its id."""
+
+    def __init__(
+        self, positions: list[str], send: Send, *, clock: Callable[[], float], stall_seconds: float
+    ) -> None:
+        self._positions = positions
+        self._send = send
+        self._clock = clock
+        self._stall_seconds = stall_seconds
+        self._has_begun = asyncio.Event()
+        # The parts take turns; those that wait read nothing on.
+        self._turn = asyncio.Lock()
+        self._sent_at = clock()
+        self.is_stalled = False
+        """Whether the client has not received a piece in time."""
+
+    def begin_part(self, number: int, first: bytes) -> None:
+        """Note the position after which a part begins: its first block has it, and no event."""
+        if found := _ID_LINE.search(first):
+            self._positions[number] = found[1].decode()
+
+    async def begin(self, first: bytes) -> None:
+        """
+        Send the first block, and let the parts send theirs.
+
+        Args:
+            first: The first block of a part, which has the time to reconnect after.
+        """
+        async with self._turn:
+            await self._send_piece(_ID_LINE.sub(b"", first).rstrip(b"\n") + b"\n" + self._id_line() + b"\n")
+        self._has_begun.set()
+
+    async def send_blocks(self, number: int, blocks: Sequence[bytes]) -> None:
+        """
+        Send blocks of a part, after those of the others that wait already.
+
+        Raises:
+            OSError: The client does not receive them.
+        """
+        # Before all positions are known, an id would make a client that resumes miss events.
+        await self._has_begun.wait()
+        async with self._turn:
+            piece = b"".join(self._with_positions(number, block) for block in blocks)
+            if piece:
+                await self._send_piece(piece)
+
+    async def end(self) -> bool:
+        """Send the end; return whether the client has received it."""
+        try:
+            async with asyncio.timeout(0 if self.is_stalled else _END_SECONDS):
+                await self._send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            return False
+        return True
+
+    def _with_positions(self, number: int, block: bytes) -> bytes:
+        found = _ID_LINE.search(block)
+        if found is not None:
+            self._positions[number] = found[1].decode()
+        if block.startswith(_ALIVE) and self._clock() - self._sent_at < _QUIET_SECONDS:
+            return b""
+        if found is None:
+            return block + b"\n\n"
+        return block[: found.start()] + self._id_line() + block[found.end() :] + b"\n\n"
+
+    def _id_line(self) -> bytes:
+        return f"id: {cursor_at(_LIST, *self._positions)}\n".encode()
+
+    async def _send_piece(self, piece: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        except TimeoutError:
+            self.is_stalled = True
+            raise OSError("the client does not receive the event stream") from None
+        self._sent_at = self._clock()
 
 
 class _Part:
-    """The stream of one partition."""
+    """The stream of one partition, which runs from the beginning."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, scope: Scope, number: int, merged: _MergedStream) -> None:
+        self.app = app
+        self.scope = scope
+        self._number = number
+        self._merged = merged
         self.begun = asyncio.Event()
-        """Set once its status is known, and its body if it is refused."""
+        """Set once its first block was received, or its refusal."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        self._refused = b""
+        self.first = b""
+        """Its first block."""
+        self._rest = b""
+        self.task = asyncio.create_task(self._run())
 
     def refusal(self) -> Reply:
         """Return the response of a partition that does not stream."""
-        return Reply(self.status, self.headers, self._refused)
+        if not self.status:
+            self.task.result()
+        return Reply(self.status or 503, self.headers, self._rest)
 
-    async def run(
-        self,
-        number: int,
-        scope: Scope,
-        pieces: asyncio.Queue[tuple[int, bytes | None]],
-        is_over: asyncio.Event,
-    ) -> None:
-        """Put its pieces into the queue, and None at its end."""
-
-        async def wait_for_end() -> Message:
-            await is_over.wait()
-            return {"type": "http.disconnect"}
-
-        async def take(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.status, self.headers = message["status"], list(message.get("headers", ()))
-                if self.status == 200:
-                    self.begun.set()
-            elif self.status == 200:
-                await pieces.put((number, message.get("body", b"")))
-            else:
-                self._refused += message.get("body", b"")
-
+    async def _run(self) -> None:
         try:
-            await self._app(scope, wait_for_end, take)
+            # Cancelled when the client disconnects. Its connection is not for one part to abort.
+            await self.app({**self.scope, "extensions": {}}, _receive_nothing, self._take)
         finally:
-            self.status = self.status or 503
-            if self.status == 200:
-                await pieces.put((number, None))
             self.begun.set()
 
+    async def _take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message.get("headers", ()))
+            return
+        self._rest += message.get("body", b"")
+        if self.status != 200:
+            return
+        *blocks, self._rest = self._rest.split(b"\n\n")
+        if blocks and not self.begun.is_set():
+            self.first = blocks.pop(0)
+            self._merged.begin_part(self._number, self.first)
+            self.begun.set()
+        if blocks:
+            await self._merged.send_blocks(self._number, blocks)
 
-async def _wait_for_disconnect(receive: Receive, is_over: asyncio.Event) -> None:
+
+async def _begin(parts: list[_Part], merged: _MergedStream, scope: Scope, gone: asyncio.Task[None]) -> bool:
+    """
+    Wait until all parts have begun or were refused; return False if the client disconnects before.
+
+    Those that do not know the agent of the path, if one does, are replaced by streams that wait for it.
+    """
+    if not await _wait_begun(parts, gone):
+        return False
+    if all(part.status != 200 for part in parts):
+        return True
+    agent_id = agent_in(scope["path"], scope.get("raw_path"))
+    for number, part in enumerate(parts):
+        if part.status == 404:
+            parts[number] = _Part(part.app, _of_any_agent(part.scope, agent_id), number, merged)
+    return await _wait_begun(parts, gone)
+
+
+async def _wait_begun(parts: Sequence[_Part], gone: asyncio.Task[None]) -> bool:
+    begun = asyncio.gather(*(part.begun.wait() for part in parts))
+    try:
+        await asyncio.wait((begun, gone), return_when=asyncio.FIRST_COMPLETED)
+        return not gone.done()
+    finally:
+        begun.cancel()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    cancelled = list(tasks)
+    for task in cancelled:
+        task.cancel()
+    await asyncio.gather(*cancelled, return_exceptions=True)
+
+
+async def _receive_nothing() -> Message:
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never
+
+
+async def _wait_for_disconnect(receive: Callable[[], Awaitable[Message]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    is_over.set()
 
 
 def _read_positions(scope: Scope, count: int) -> list[str]:
     """Return the event id after which to resume in each partition; empty: now."""
-    after = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("after")
-    given = Headers(scope=scope).get(_LAST_EVENT_ID) or after
+    given = Headers(scope=scope).get("last-event-id") or dict(_query_of(scope)).get("after")
     if not given:
         return [""] * count
     try:
-        return list(place_of(given, _LIST, *[str] * count) or ())
+        positions = place_of(given, _LIST, *[str] * count) or ()
     except InvalidCursorError:
         # The id of one event: the partition that has it resumes there, the others say that they cannot.
-        return [given] * count
+        return [given[:_MOST_OF_ID]] * count
+    return [position or _UNKNOWN for position in positions]
 
 
 def _resumed(scope: Scope, position: str) -> Scope:
     """Return the scope of a stream that resumes at a position."""
-    query = [
-        pair
-        for pair in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if pair[0] != "after"
-    ]
-    headers = [header for header in scope["headers"] if header[0] != _LAST_EVENT_ID.encode()]
+    query = [pair for pair in _query_of(scope) if pair[0] != "after"]
     if position:
-        headers.append((_LAST_EVENT_ID.encode(), position.encode("latin-1", "replace")))
+        query.append(("after", position))
+    headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
     return {**scope, "query_string": urlencode(query).encode(), "headers": headers}
+
+
+def _of_any_agent(scope: Scope, agent_id: str) -> Scope:
+    """Return the scope of the stream that waits for an unknown agent."""
+    query = [pair for pair in _query_of(scope) if pair[0] != "agent_id"]
+    return {
+        **scope,
+        "path": "/api/events",
+        "raw_path": b"/api/events",
+        "query_string": urlencode([*query, ("agent_id", agent_id)]).encode(),
+    }
+
+
+def _query_of(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -1,0 +1,182 @@
+"""Cookies of the console: which ones are accepted, where, and for how long."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import hmac
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from queenright.health.shared_secrets import LOGIN_KEY, get_secret
+from queenright.health.store import Store
+from queenright.server.access.login_sessions import COOKIE, SECONDS, ConsoleSessions
+from queenright.server.access.roles import Role
+from queenright.server.access.tokens import Token, Tokens, new_token
+from queenright.server.up import serving
+from tests.server.access.test_service_with_tokens import guarded, revoke, token_for
+
+KEY = b"k" * 32
+
+
+@dataclasses.dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def token_of(name: str, role: Role = Role.VIEWER, *, expires_at: float | None = None) -> Token:
+    id_ = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return new_token(name, role, id_=id_, secret=f"{name:s<43}", now=0, expires_at=expires_at)[0]
+
+
+ADA, BOB = token_of("ada"), token_of("bob", Role.ADMIN)
+TOKENS = Tokens((ADA, BOB))
+
+
+def sessions_at(clock: Clock, key: bytes = KEY) -> ConsoleSessions:
+    sessions = ConsoleSessions(clock=clock)
+    sessions.key = key
+    return sessions
+
+
+def test_cookie_is_accepted_by_each_process_with_the_key() -> None:
+    clock = Clock()
+    cookie = sessions_at(clock).start(ADA)
+
+    assert sessions_at(clock).find_token(cookie, TOKENS) == ADA
+    assert sessions_at(clock, b"l" * 32).find_token(cookie, TOKENS) is None
+    assert ConsoleSessions(clock=clock).find_token(cookie, TOKENS) is None
+
+
+def test_session_ends_after_twelve_hours() -> None:
+    clock = Clock()
+    sessions = sessions_at(clock)
+    cookie = sessions.start(ADA)
+    clock.now += SECONDS - 1
+
+    assert sessions.find_token(cookie, TOKENS) == ADA
+    clock.now += 1
+    assert sessions.find_token(cookie, TOKENS) is None
+
+
+def test_session_ends_with_its_token() -> None:
+    clock = Clock()
+    sessions = sessions_at(clock)
+    brief = token_of("brief", expires_at=clock.now + 60)
+    tokens = Tokens((ADA, brief))
+    cookies = {token.name: sessions.start(token) for token in tokens.all}
+    clock.now += 60
+
+    assert sessions.find_token(cookies["brief"], tokens) is None
+    assert sessions.find_token(cookies["ada"], tokens) == ADA
+    assert sessions.find_token(cookies["ada"], tokens.without("ada", clock.now)) is None
+    assert sessions.find_token(cookies["ada"], Tokens()) is None
+
+
+def test_session_does_not_pass_to_a_new_token_of_the_same_id() -> None:
+    sessions = sessions_at(Clock())
+    cookie = sessions.start(ADA)
+    renewed = ADA.model_copy(update={"sha256": "f" * 64, "role": Role.ADMIN})
+
+    assert sessions.find_token(cookie, Tokens((renewed,))) is None
+
+
+def test_sign_out_ends_one_session_of_a_token() -> None:
+    sessions = sessions_at(Clock())
+    first, second = sessions.start(ADA), sessions.start(ADA)
+    assert first != second
+    sessions.end(first)
+    sessions.end("no cookie")
+
+    assert sessions.find_token(first, TOKENS) is None
+    assert sessions.find_token(second, TOKENS) == ADA
+
+
+@given(st.data())
+def test_changed_cookie_is_refused(data: st.DataObject) -> None:
+    sessions = sessions_at(Clock())
+    cookie = sessions.start(ADA)
+    place = data.draw(st.integers(0, len(cookie) - 1))
+    other = data.draw(st.characters())
+    assume(other != cookie[place])
+    changed = cookie[:place] + other + cookie[place + 1 :]
+    assert sessions.find_token(changed, TOKENS) is None
+
+
+@given(st.one_of(st.text(max_size=120), st.from_regex(r"[0-9a-f]{8}\.[0-9]{1,14}\.[\w-]{16}\.[\w-]{43}")))
+def test_made_up_cookie_is_refused(cookie: str) -> None:
+    assert sessions_at(Clock()).find_token(cookie, TOKENS) is None
+
+
+def test_neither_the_token_file_nor_the_key_is_enough_to_forge_a_cookie() -> None:
+    """Others may read the token file: it has only hashes."""
+    clock = Clock()
+    sessions = sessions_at(clock)
+    session = f"{BOB.id}.{int(clock.now) + SECONDS}.{'n' * 16}"
+
+    def signed(key: bytes, text: str) -> str:
+        mac = hmac.digest(key, text.encode(), hashlib.sha256)
+        return f"{session}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+
+    assert sessions.find_token(signed(KEY, f"{session}.{BOB.sha256}"), TOKENS) == BOB
+    for key, text in (
+        (BOB.sha256.encode(), session),
+        (bytes.fromhex(BOB.sha256), f"{session}.{BOB.sha256}"),
+        (bytes(32), f"{session}.{BOB.sha256}"),
+        (KEY, session),
+        (KEY, f"{session}.{ADA.sha256}"),
+    ):
+        assert sessions.find_token(signed(key, text), TOKENS) is None
+
+
+@pytest.mark.parametrize("part", ["token", "time"])
+def test_cookie_is_not_good_for_another_token_or_time(part: str) -> None:
+    sessions = sessions_at(Clock())
+    token_id, until, nonce, signature = sessions.start(ADA).split(".")
+    other = (BOB.id, until) if part == "token" else (token_id, str(int(until) + 1))
+
+    assert sessions.find_token(".".join((*other, nonce, signature)), TOKENS) is None
+
+
+async def test_key_is_made_once(database_url: str) -> None:
+    store = Store.open(database_url)
+    made = [
+        await store.transact(partial(get_secret, name=name)) for name in (LOGIN_KEY, LOGIN_KEY, "another")
+    ]
+    await store.close()
+    again = Store.open(database_url)
+    made.append(await again.transact(lambda conn: get_secret(conn, LOGIN_KEY)))
+    await again.close()
+
+    assert len(made[0]) == 32
+    assert made[0] == made[1] == made[3] != made[2]
+
+
+async def test_session_continues_after_a_restart(tmp_path: Path) -> None:
+    settings = guarded(tmp_path)
+    token = token_for(settings, "ada", Role.VIEWER)
+    cookies = httpx.Cookies()
+    found = []
+    for turn in ("sign in", "restarted", "signed out", "restarted again", "revoked"):
+        async with serving(settings) as running, httpx.AsyncClient(cookies=cookies, trust_env=False) as http:
+            ours = {"Origin": running.url}
+            if turn == "sign in":
+                await http.post(f"{running.url}/login", data={"token": token}, headers=ours)
+                cookies.set(COOKIE, http.cookies[COOKIE], domain="127.0.0.1")
+            elif turn == "signed out":
+                await http.post(f"{running.url}/logout", headers=ours)
+                assert COOKIE not in http.cookies
+            elif turn == "revoked":
+                revoke(settings, "ada")
+            found.append((await http.get(f"{running.url}/api/status")).status_code)
+
+    assert found == [200, 200, 401, 200, 401]
