@@ -54,6 +54,9 @@ async def test_a_stop_is_approved_where_it_is_asked_for(
     approval = await request_for_looper(running)
     await page.goto(running.url)
 
+    item = page.get_by_role("list", name="Needs you").get_by_role("listitem")
+    await expect(item).to_have_count(1)
+    await expect(item.locator(f"a[href='/console/tickets/{approval.ticket_id}']")).to_be_visible()
     deny = page.get_by_role("button", name="Deny")
     await page.get_by_role("button", name="Approve stop…").dblclick()
     dialog = page.get_by_role("dialog", name="Stop looper?")

@@ -26,7 +26,7 @@ from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_chat_callbacks import tell
-from tests.server.test_shared_api import OVERLOADED, calls, failing
+from tests.server.test_shared_api import OVERLOADED, calls, ended, failing
 from tests.waiting import until
 from tests.warm import queenright
 
@@ -447,6 +447,17 @@ async def test_incident_is_acknowledged_where_it_is_listed(
     await expect(acknowledge).to_have_count(0)
     assert len([url for url in watched.requests if url.endswith("/acknowledge")]) == 3
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
+
+
+async def test_incident_whose_sessions_have_ended_is_acknowledged(running: Running, page: Page) -> None:
+    await failing(running, "a", "b", "c")
+    await ended(running, "a", "b", "c")
+    await page.goto(running.url)
+
+    await page.get_by_role("button", name="Acknowledge all").click()
+
+    await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
+    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
 
 
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:

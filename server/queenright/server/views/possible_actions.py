@@ -40,11 +40,9 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth, target: 
 
 def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     """Return what can be done with a ticket, and whether its worker can be terminated."""
+    actions = ["acknowledge"] if ticket_lifecycle.can_be_acknowledged(ticket, now=service.clock()) else []
     if not ticket.is_live:
-        return []
-    actions = []
-    if ticket_lifecycle.can_be_acknowledged(ticket):
-        actions.append("acknowledge")
+        return actions
     if ticket.status is TicketStatus.ACKNOWLEDGED:
         actions.append("unacknowledge")
     if service.tickets.can_be_resolved(ticket):
