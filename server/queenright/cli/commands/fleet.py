@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
 from queenright.cli.service import connect, failed_sessions, warn_about_limits
 from queenright.instrumentation.counts import format_count
+
+if TYPE_CHECKING:
+    from queenright.api import AgentRow
 
 _MIN_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
@@ -50,40 +53,44 @@ def list_(
 
 def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, all_: bool) -> None:
     with connect(url, token_file) as service:
-        failed = failed_sessions(service.service.status())
+        status = service.service.status()
+        failed = failed_sessions(status)
         rows = list(service.agents.list())
-        agents = [json_values(a) for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
-        if as_json:
-            typer.echo(json.dumps(agents, indent=2))
-            return
-        warn_about_limits(service)
+        agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
+    if as_json:
+        typer.echo(json.dumps([json_values(agent) for agent in agents], indent=2))
+        return
+    warn_about_limits(status)
     _print_agents(agents, wide=wide)
     if hidden := len(rows) - len(agents):
         typer.echo(f"{format_count(hidden, 'ended session')} not shown; see --all.")
 
 
-def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
+def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
     """Print a line per agent, and below it what is wrong."""
     if not agents:
         typer.echo("No agents.")
         return
-    rows = [[single_line(name) or "-" for name in (a["agent_id"], a["session_id"], _task(a))] for a in agents]
+    rows = [[single_line(name) or "-" for name in (a.agent_id, a.session_id, _task(a))] for a in agents]
     heads = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(3)]
     if not wide:
         widths = _fit_widths(widths)
     line = "{:<10} {} {} {} {:>5} {:>4}"
-    typer.echo(line.format("health", *map(fit, heads, widths), "steps", "bad"))
+    lines = [line.format("health", *map(fit, heads, widths), "steps", "bad")]
     for a, (name, session, task) in zip(agents, rows, strict=True):
         cells = [
             fit(name, widths[0]),
             truncate_start(session, widths[1]).ljust(widths[1]),
             fit(task, widths[2]),
         ]
-        typer.echo(line.format(_state(a), *cells, a["steps"], a["bad_steps"]))
-        if why := _activity(a) if a["waiting"] and not a["ended"] else a["reason"] if a["findings"] else "":
+        # The health, or the outcome of an ended session.
+        lines.append(line.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
+        if why := _activity(a) if a.waiting and not a.ended else a.reason if a.findings else "":
             why = single_line(" ".join(why.split()))
-            typer.echo(f"  {why if wide else fit(why, 76)}".rstrip())
+            lines.append(f"  {why if wide else fit(why, 76)}".rstrip())
+    # A write for each line would take longer than the list.
+    typer.echo("\n".join(lines))
 
 
 def _fit_widths(widths: list[int]) -> list[int]:
@@ -95,15 +102,10 @@ def _fit_widths(widths: list[int]) -> list[int]:
     return fitted
 
 
-def _state(agent: dict[str, Any]) -> str:
-    """Return the health, or the outcome of an ended session."""
-    return str(agent["outcome"] or agent["state"])
+def _activity(agent: AgentRow) -> str:
+    question = f": {agent.question}" if agent.question else ""
+    return f"{agent.activity}{question}"
 
 
-def _activity(agent: dict[str, Any]) -> str:
-    question = f": {agent['question']}" if agent["question"] else ""
-    return f"{agent['activity']}{question}"
-
-
-def _task(agent: dict[str, Any]) -> str:
-    return "" if agent["task_id"] == agent["session_id"] else agent["task_id"]
+def _task(agent: AgentRow) -> str:
+    return "" if agent.task_id == agent.session_id else agent.task_id
