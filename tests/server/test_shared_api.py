@@ -30,7 +30,9 @@ async def failing(running: Running, *agents: str) -> None:
     service = running.service
     for agent in agents:
         await service.ingest(calls(service.clock(), agent, **OVERLOADED))
-    await until(lambda: len(service.tickets.open_tickets()) == len(agents), "each has a ticket")
+    await until(
+        lambda: all(service.tickets.open_for(agent, f"{agent}-1") for agent in agents), "each has a ticket"
+    )
 
 
 async def ended(running: Running, *agents: str) -> None:
