@@ -38,7 +38,6 @@ SLOW: Final = {
     "console/test_pages.py::test_heartbeat_that_says_nothing_new_reads_nothing_again": 13,
     "console/test_pages.py::test_steps_that_arrive_do_not_move_the_page_of_a_phone": 15,
     "console/test_pages.py::test_text_of_agents_is_text_on_every_page": 28,
-    "console/test_talk.py::test_loaded_agent_is_handled_by_keyboard_alone": 21,
     "end_to_end/test_acknowledged.py": 18,
     "end_to_end/test_alertmanager_away.py": 83,
     "end_to_end/test_crashing_agent.py": 19,
@@ -96,6 +95,26 @@ class Sample(NamedTuple):
 
 SAMPLES: Final = {
     "clients/test_matrix.py": Sample("client", frozenset({"gemini-cli"}), 59),
+    "console/test_walks.py::TestNeeds::test_what_needs_a_person_is_answered": Sample(
+        "way", frozenset({"1280-dark-keyboard"}), 60
+    ),
+    "console/test_walks.py::test_agent_is_loaded_and_talked_with": Sample(
+        "way", frozenset({"1920-light-mouse"}), 60
+    ),
+    "console/test_walks.py::test_fleet_is_filtered_and_searched": Sample(
+        "way", frozenset({"390-light-keyboard"}), 60
+    ),
+    "console/test_walks.py::test_incident_is_opened_and_acknowledged": Sample(
+        "way", frozenset({"390-dark-mouse"}), 60
+    ),
+    "console/test_walks.py::test_service_is_operated": Sample("way", frozenset({"1920-dark-keyboard"}), 60),
+    "console/test_walks.py::test_session_is_looked_at_and_acted_on": Sample(
+        "way", frozenset({"390-dark-keyboard"}), 60
+    ),
+    "console/test_walks.py::test_session_is_replayed": Sample("way", frozenset({"1280-light-keyboard"}), 60),
+    "console/test_walks.py::test_ticket_is_found_and_handled": Sample(
+        "way", frozenset({"390-light-mouse"}), 60
+    ),
     "frameworks/test_frameworks.py": Sample(
         "name", frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"}), 370
     ),

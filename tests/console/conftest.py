@@ -20,6 +20,8 @@ from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings
 from queenright.server.up import Running, serving
 from tests.browser import FLAGS
+from tests.console.walk import DEFAULT_WAY, Hand, Way
+from tests.server.agents.parts import House, guide, house
 from tests.server.conftest import settings
 from tools import console
 
@@ -87,13 +89,31 @@ async def watched() -> AsyncIterator[Watched]:
     assert found.faults == []
 
 
+@pytest.fixture
+def way(request: pytest.FixtureRequest) -> Way:
+    return Way.of(getattr(request, "param", DEFAULT_WAY))
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(chromium: Browser, watched: Watched) -> AsyncIterator[Page]:
-    context = await chromium.new_context(viewport={"width": 1280, "height": 900})
+async def page(chromium: Browser, watched: Watched, way: Way) -> AsyncIterator[Page]:
+    context = await chromium.new_context(viewport={"width": way.width, "height": 900}, color_scheme=way.theme)
     new_page = await context.new_page()
     watched.watch(new_page)
     yield new_page
     await context.close()
+
+
+@pytest.fixture
+def hand(page: Page, way: Way) -> Hand:
+    return Hand(page, has_mouse=way.has_mouse)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def home(tmp_path: Path) -> AsyncIterator[House]:
+    """A service that may load the agent ``guide``."""
+    guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path) as found:
+        yield found
 
 
 @dataclass

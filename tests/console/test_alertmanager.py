@@ -15,7 +15,7 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from tests.console.keyboard import press_tab_until
+from tests.console.walk import Hand, all_ways
 from tests.end_to_end.conftest import settings, up_without_demo
 from tests.server.conftest import looping
 
@@ -81,25 +81,14 @@ def recovering(now: float) -> Iterator[AgentEvent]:
         )
 
 
-async def silence_by_keyboard(page: Page) -> None:
-    """Silence the ticket of this page without the mouse."""
-    await press_tab_until(page, "element.textContent.trim() === 'Silence…'")
-    await page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog")
-    await expect(dialog).to_be_visible()
-    await press_tab_until(page, "element.labels?.[0]?.textContent.includes('Why')")
-    await page.keyboard.type("By keyboard.")
-    await press_tab_until(page, "element.textContent.trim() === 'Silence'")
-    await page.keyboard.press("Enter")
-    await expect(dialog).to_have_count(0)
-    await expect(page.get_by_text("no notification is sent").first).to_be_visible()
-
-
-async def test_page_is_sent_silenced_acknowledged_and_resolved(running: Running, page: Page) -> None:
+@all_ways
+async def test_page_is_sent_silenced_acknowledged_and_resolved(
+    running: Running, page: Page, hand: Hand
+) -> None:
     """The console shows and does what Alertmanager and its receivers say happened."""
     await page.goto(running.url)
     await running.service.ingest(list(looping(running.service.clock())))
-    await page.get_by_role("main").locator("a[href^='/console/tickets/']").first.click()
+    await hand.press(page.get_by_role("main").locator("a[href^='/console/tickets/']").first)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
     assert running.alertmanager_url
     ticket_id = page.url.rsplit("/", 1)[-1]
@@ -109,25 +98,19 @@ async def test_page_is_sent_silenced_acknowledged_and_resolved(running: Running,
     await expect(notified.filter(has_text="firing").first).to_be_visible()
     await alertmanager.becomes(["active"])
 
-    await page.get_by_role("button", name="Silence…").click()
-    await page.get_by_label("Why").fill("The search index is rebuilt.")
-    await page.get_by_role("dialog").get_by_role("button", name="Silence").click()
+    dialog = page.get_by_role("dialog")
+    await hand.press(page.get_by_role("button", name="Silence…"))
+    await hand.write(dialog.get_by_label("Why"), "The search index is rebuilt.")
+    await hand.press(dialog.get_by_role("button", name="Silence", exact=True))
+    await expect(dialog).to_have_count(0)
     await expect(page.get_by_text("no notification is sent").first).to_be_visible()
     await alertmanager.becomes(["suppressed"])
     assert await alertmanager.silences() == [("active", f"The search index is rebuilt. (ticket {ticket_id})")]
-    await page.get_by_role("button", name="End silence").click()
+    await hand.press(page.get_by_role("button", name="End silence"))
     await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
     await alertmanager.becomes(["active"])
 
-    await silence_by_keyboard(page)
-    await alertmanager.becomes(["suppressed"])
-    assert ("active", f"By keyboard. (ticket {ticket_id})") in await alertmanager.silences()
-    await press_tab_until(page, "element.textContent.trim() === 'End silence'")
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
-    await alertmanager.becomes(["active"])
-
-    await page.get_by_role("button", name="Acknowledge").click()
+    await hand.press(page.get_by_role("button", name="Acknowledge"))
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
     await running.service.ingest(list(recovering(running.service.clock())))
     await expect(page.get_by_text("Closed").first).to_be_visible()

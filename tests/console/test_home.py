@@ -18,6 +18,7 @@ from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import request_for_looper
+from tests.server.test_attention import wait_for_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -71,6 +72,9 @@ async def test_a_stop_is_approved_where_it_is_asked_for(
     approval = await request_for_looper(running)
     await page.goto(running.url)
 
+    item = page.get_by_role("list", name="Needs you").get_by_role("listitem")
+    await expect(item).to_have_count(1)
+    await expect(item.locator(f"a[href='/console/tickets/{approval.ticket_id}']")).to_be_visible()
     deny = page.get_by_role("button", name="Deny")
     await page.get_by_role("button", name="Approve stop…").dblclick()
     dialog = page.get_by_role("dialog", name="Stop looper?")
@@ -259,11 +263,16 @@ async def test_idle_page_requests_nothing(running: Running, page: Page, watched:
 
 
 async def test_text_of_agents_is_text(running: Running, page: Page, watched: Watched) -> None:
-    """B114"""
+    """B114: names, a question, and why the queen asks for a stop."""
+    await request_for_looper(running, HOSTILE)
     await ticket_on(running, agent=HOSTILE)
+    await wait_for_user(running, "writer", HOSTILE)
     await page.goto(running.url)
 
     await expect(page.get_by_role("link", name=HOSTILE).first).to_be_visible()
+    for agent in ("looper", "writer"):
+        item = page.get_by_role("list", name="Needs you").get_by_role("listitem").filter(has_text=agent)
+        await expect(item.get_by_text(HOSTILE)).to_be_visible()
     assert await page.locator("img, script:not([src^='/console/'])").count() == 0
     assert [url for url in watched.requests if not url.startswith((running.url, "data:"))] == []
 

@@ -1,4 +1,4 @@
-"""The other pages: a session, its recorder, tickets, operation; by keyboard, for viewers, on all screens."""
+"""The other pages: a session, its recorder, tickets, incidents; for viewers, on all screens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running
 from queenright.server.views.attention import incidents_of_tickets
 from tests.console.conftest import HOSTILE, Cable, Watched
-from tests.console.keyboard import press_tab_until
+from tests.console.walk import SCREENS
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import HOUR, demo_settings, looping
 from tests.server.test_app import ticket_on
@@ -31,7 +31,7 @@ from tests.server.test_approvals import request_for_looper
 from tests.server.test_attention import wait_for_user
 from tests.server.test_chat_callbacks import tell
 from tests.server.test_permissions import ask, client_of, open_request
-from tests.server.test_shared_api import OVERLOADED, calls, failing
+from tests.server.test_shared_api import OVERLOADED, calls, ended, failing
 from tests.waiting import until
 from tests.warm import queenright
 
@@ -55,14 +55,6 @@ PAGES = (
     "/console/operate/settings",
     "/console/operate/tokens",
     "/console/connect",
-)
-SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
-    (390, "light"),
-    (390, "dark"),
-    (1280, "dark"),
-    (1280, "light"),
-    (1920, "light"),
-    (1920, "dark"),
 )
 RUNS_OVER: Final = """Math.max(
     ...[document.documentElement, document.querySelector("main")].map(e => e.scrollWidth - e.clientWidth)
@@ -106,100 +98,6 @@ async def is_shown(page: Page) -> None:
     """Wait until a page has what it loads."""
     await expect(page.get_by_role("heading", level=1)).to_have_count(1)
     await expect(page.get_by_label("Loading")).to_have_count(0)
-
-
-async def test_ticket_is_handled_by_keyboard_alone(
-    running: Running, page: Page, http: httpx.AsyncClient
-) -> None:
-    """B112"""
-    ticket_id = await ticket_on(running)
-    await page.goto(f"{running.url}/console/tickets/{ticket_id}")
-    await is_shown(page)
-
-    await page.get_by_role("button", name="Acknowledge").focus()
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
-    await page.get_by_role("button", name="Stop the worker…").focus()
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_label("Reason")).to_be_focused()
-    await page.keyboard.type("It loops.")
-    await page.keyboard.press("Tab")
-    await page.keyboard.press("Tab")
-    await page.keyboard.press("Enter")
-
-    await expect(page.get_by_role("dialog")).to_have_count(0)
-    [stop] = (await http.get("/api/interventions", params={"kind": "terminate"})).json()["interventions"]
-    assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")
-
-
-async def test_everything_is_reached_without_a_mouse(running: Running, page: Page) -> None:
-    """B112: home, session, ticket, action, search."""
-    ticket_id = await ticket_on(running)
-    await page.goto(running.url)
-    await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
-
-    await press_tab_until(page, "element.closest('[role=row]') && element.textContent === 'looper'")
-    await page.keyboard.press("Enter")
-    await expect(page).to_have_url(re.compile("/console/agents/looper"))
-    await is_shown(page)
-    await press_tab_until(page, f"element.href?.includes('/console/tickets/{ticket_id}')")
-    await page.keyboard.press("Enter")
-    await expect(page).to_have_url(f"{running.url}/console/tickets/{ticket_id}")
-    await is_shown(page)
-    await press_tab_until(page, "element.textContent === 'Acknowledge'")
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
-    await page.keyboard.press("Control+k")
-    await expect(page.get_by_role("combobox", name=re.compile("Search for agents"))).to_be_focused()
-    await page.keyboard.type("audit")
-    await page.keyboard.press("ArrowDown")
-    await page.keyboard.press("Enter")
-    await expect(page).to_have_url(f"{running.url}/console/operate/audit")
-
-
-async def test_session_and_its_recorder_are_handled_by_keyboard_alone(
-    running: Running, page: Page, http: httpx.AsyncClient
-) -> None:
-    """B112: nudge, stop and a refused silence; scrub, move a threshold, share a moment, export."""
-
-    async def press(name: str) -> None:
-        await press_tab_until(page, f"element.textContent.trim() === {name!r}")
-        await page.keyboard.press("Enter")
-
-    await ticket_on(running)
-    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    actions = page.get_by_role("group", name="Actions")  # a ticket in "Needs you" has a Stop… too
-    await expect(actions.get_by_role("button", name="Stop…")).to_be_visible()
-    dialog = page.get_by_role("dialog")
-
-    await press("Nudge…")
-    await expect(dialog.get_by_label("Message")).to_be_focused()
-    await page.keyboard.type("Look elsewhere.")
-    await press("Send")
-    await expect(dialog).to_have_count(0)
-    await press("Stop…")
-    await expect(dialog.get_by_label("Reason")).to_be_focused()
-    await page.keyboard.type("It loops.")
-    await page.keyboard.press("Enter")
-    await expect(dialog).to_have_count(0)
-    done = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()["interventions"]
-    assert {"Look elsewhere.", "It loops."} <= {one["message"] or one["reason"] for one in done}
-
-    await press("Flight recorder")
-    await press_tab_until(page, "element.ariaLabel === 'Moment of the session'")
-    await page.keyboard.press("Home")
-    await page.keyboard.press("ArrowRight")
-    await expect(page).to_have_url(re.compile("at="))
-    await press_tab_until(page, "element.type === 'range' && element.ariaLabel.includes('loops.')")
-    await page.keyboard.press("ArrowRight")
-    await expect(page.get_by_role("columnheader", name="Changed thresholds")).to_be_visible()
-    await press("Copy link to this moment")
-    await expect(page.get_by_text("Copied the link to this moment.")).to_be_visible()
-    copied = await page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.url
-    async with page.expect_download():
-        await press("Export as fixture")
 
 
 async def test_action_on_a_session_that_was_replaced_is_refused(running: Running, page: Page) -> None:
@@ -495,6 +393,17 @@ async def test_incident_is_acknowledged_where_it_is_listed(
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
+async def test_incident_whose_sessions_have_ended_is_acknowledged(running: Running, page: Page) -> None:
+    await failing(running, "a", "b", "c")
+    await ended(running, "a", "b", "c")
+    await page.goto(running.url)
+
+    await page.get_by_role("button", name="Acknowledge all").click()
+
+    await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
+    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+
+
 async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
     await page.emulate_media(reduced_motion="reduce")
     for address in await pages_of(running):
@@ -649,6 +558,10 @@ class TestViewer:
         self, running: Running, chromium: Browser, watched: Watched
     ) -> None:
         ticket_id = await ticket_on(running)
+        ticket = running.service.tickets.get(ticket_id)
+        assert ticket is not None
+        await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
+        await wait_for_user(running, "writer", "Which title?")
         page = await (await chromium.new_context()).new_page()
         await page.goto(running.url)
         await page.locator("input[type=password]").fill(self.token)
@@ -657,7 +570,11 @@ class TestViewer:
 
         await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
         await expect(page.get_by_text("Read-only: acting needs the role operator.").first).to_be_visible()
-        await expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
+        needs = page.get_by_role("list", name="Needs you")
+        for text in ("It loops.", "Which title?"):
+            await expect(needs.get_by_text(text)).to_be_visible()
+        for role in ("button", "textbox"):
+            await expect(needs.get_by_role(role)).to_have_count(0)
         await page.goto(f"{running.url}/console/tickets/{ticket_id}")
         await is_shown(page)
         await expect(page.get_by_role("button", name="Resolve…")).to_have_count(0)

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import Finding, FindingKind, Severity, worst
-from queenright.health.incidents import incidents_of
+from queenright.health.incidents import INCIDENT_SECONDS, incidents_of
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets import (
+    EscalationTicket,
+    TicketClosedError,
+    TicketStatus,
+    TicketStatusError,
+)
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker
@@ -390,6 +395,22 @@ async def ended_in_incident(desk: TicketDesk) -> None:
         gone.vitals.status, gone.vitals.ended_at = WorkerStatus.FAILED, desk.now
         await desk.tickets.observe(gone)
         await desk.tickets.settle(desk.now)
+
+
+async def test_incident_of_ended_sessions_is_acknowledged_while_its_cause_may_hold(desk: TicketDesk) -> None:
+    """B104: its tickets stay closed."""
+    await ended_in_incident(desk)
+    first, second = desk.tickets.recent_tickets()
+
+    acknowledged = await desk.tickets.acknowledge(first.ticket_id, by="ada")
+
+    assert (acknowledged.status, acknowledged.acknowledged_by) == (TicketStatus.WORKER_GONE, "ada")
+    assert acknowledged.closed_at == first.closed_at
+    with pytest.raises(TicketStatusError, match="ada acknowledged it already"):
+        await desk.tickets.acknowledge(first.ticket_id, by="bob")
+    desk.now += INCIDENT_SECONDS
+    with pytest.raises(TicketClosedError):
+        await desk.tickets.acknowledge(second.ticket_id, by="ada")
 
 
 def closings(desk: TicketDesk) -> list[tuple[str, object]]:

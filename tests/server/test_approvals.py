@@ -34,7 +34,7 @@ async def request_for_looper(running: Running, reason: str = "It loops.") -> App
     """Let the queen ask about a worker that she has told the operator of, and that fetches."""
     service = running.service
     ticket_id = await ticket_on(running)
-    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         await http.get("/api/agents/looper/instructions", params=WORKER)
     ticket = service.tickets.get(ticket_id)
     assert ticket is not None

@@ -15,7 +15,7 @@ from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_hooks import AGENT
 from tests.server.test_permissions import answering, ask, client_of, open_request, waiting_of
-from tests.server.test_shared_api import failing
+from tests.server.test_shared_api import ended, failing
 from tests.waiting import until
 
 
@@ -100,16 +100,16 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
     [ticket] = await items(http)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
 
-    escalation, again = await items(http)
+    [escalation] = await items(http)
 
     assert (ticket["kind"], ticket["ticket_id"], ticket["agents"]) == ("ticket", ticket_id, "looper")
     assert ticket["severity"] in ("high", "critical")
-    assert again["item_id"] == ticket_id
     assert (escalation["kind"], escalation["ticket_id"]) == ("escalation", ticket_id)
     assert escalation["options"] == ["more_time", "hand_off", "terminate"]
     assert escalation["text"] == "it gets nowhere"
     assert escalation["deadline"] > service.clock()
     await http.post(f"/api/escalations/{escalation['item_id']}/decision", json={"decision": "more_time"})
+    assert [item["item_id"] for item in await items(http)] == [ticket_id]
     await http.post(f"/api/tickets/{ticket_id}/acknowledge")
     assert await items(http) == []
 
@@ -147,7 +147,7 @@ async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [approval] = running.service.approvals.pending()
 
-    item = (await items(http))[0]
+    [item] = await items(http)
 
     assert (item["kind"], item["item_id"]) == ("approval", approval.approval_id)
     assert (item["agent_id"], item["session_id"], item["incarnation_id"]) == (
@@ -186,4 +186,21 @@ async def test_incident_is_listed_until_all_its_tickets_are_acknowledged(
     await http.post(f"/api/tickets/{tickets[0]}/acknowledge")
 
     assert left["item_id"] == item["item_id"]
+    assert await items(http) == []
+
+
+async def test_incident_whose_sessions_have_ended_is_listed_until_it_is_acknowledged(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await failing(running, "a", "b", "c")
+    await ended(running, "a", "b", "c")
+    [item] = await items(http)
+    assert (item["kind"], item["options"]) == ("incident", ["acknowledge"])
+
+    ticket = (await http.get(f"/api/tickets/{item['ticket_id']}")).json()
+    assert (ticket["status"], ticket["actions"]) == ("worker_gone", ["acknowledge"])
+    answer = await http.post(f"/api/tickets/{item['ticket_id']}/acknowledge", json={"by": "ada"})
+
+    assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, "ada")
+    assert (answer.json()["status"], answer.json()["actions"]) == ("worker_gone", [])
     assert await items(http) == []

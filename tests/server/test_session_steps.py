@@ -15,6 +15,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import ticket_on
 
 Send = Callable[..., Any]
 
@@ -263,6 +264,19 @@ async def test_findings_tickets_and_interventions_are_in_the_same_line(
     [loop] = [item for item in found["items"] if item["name"] == "doom_loop"][:1]
     assert loop["severity"]
     assert "search was called" in loop["text"]
+
+
+async def test_finding_began_when_its_ticket_says(running: Running, http: httpx.AsyncClient) -> None:
+    """Also the first of several, of which each is more severe."""
+    ticket_id = await ticket_on(running)
+
+    ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    [finding] = (await http.get("/api/agents/looper/health")).json()["findings"][:1]
+    opened = [item for item in (await steps(http, "looper"))["items"] if item["type"] == "finding_opened"]
+
+    onsets = {item["started_at"] for item in opened if item["name"] == ticket["kind"]}
+    assert onsets == {ticket["trouble_since"], finding["since"]}
+    assert all(item["started_at"] < item["at"] for item in opened)
 
 
 async def test_unknown_worker_or_step_is_a_404(running: Running, http: httpx.AsyncClient) -> None:

@@ -30,7 +30,28 @@ async def failing(running: Running, *agents: str) -> None:
     service = running.service
     for agent in agents:
         await service.ingest(calls(service.clock(), agent, **OVERLOADED))
-    await until(lambda: len(service.tickets.open_tickets()) == len(agents), "each has a ticket")
+    await until(
+        lambda: all(service.tickets.open_for(agent, f"{agent}-1") for agent in agents), "each has a ticket"
+    )
+
+
+async def ended(running: Running, *agents: str) -> None:
+    """End the sessions of failing agents."""
+    service = running.service
+    await service.ingest(
+        [
+            AgentEvent(
+                type=EventType.EXECUTION_FAILED,
+                time=service.clock(),
+                agent_id=agent,
+                session_id=f"{agent}-1",
+                incarnation_id=f"{agent}-a",
+                data={},
+            )
+            for agent in agents
+        ]
+    )
+    await until(lambda: not service.tickets.open_tickets(), "their tickets close")
 
 
 async def test_three_agents_without_their_provider_are_one_incident(
@@ -58,20 +79,7 @@ async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(setting
         ):
             if start == 0:
                 await failing(running, "a", "b", "c")
-                await running.service.ingest(
-                    [
-                        AgentEvent(
-                            type=EventType.EXECUTION_FAILED,
-                            time=running.service.clock(),
-                            agent_id=agent,
-                            session_id=f"{agent}-1",
-                            incarnation_id=f"{agent}-a",
-                            data={},
-                        )
-                        for agent in ("a", "b", "c")
-                    ]
-                )
-                await until(lambda: not running.service.tickets.open_tickets(), "their tickets close")
+                await ended(running, "a", "b", "c")
             [incident] = (await http.get("/api/incidents")).json()["incidents"]
             items = (await http.get("/api/attention")).json()["items"]
             assert (incident["closed_at"], incident["open_tickets"]) == (None, 0)

@@ -206,7 +206,11 @@ def test_timeline_shows_each_step_once_it_has_ended_and_what_is_open() -> None:
 
 @pytest.mark.parametrize(
     ("ago", "text"),
-    [(0.0, "search, 33 s of 60 s, stalls in 27 s"), (60.0, "search, 2 min of 60 s, stalled")],
+    [
+        (-34.0, "search, 0 s of 60 s, stalls in 60 s"),
+        (0.0, "search, 33 s of 60 s, stalls in 27 s"),
+        (60.0, "search, 2 min of 60 s, stalled"),
+    ],
 )
 def test_open_work_has_a_clock(ago: float, text: str) -> None:
     assert describe_open(Step.model_validate(OPEN_STEPS[0]), NOW + ago) == text

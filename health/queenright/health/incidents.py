@@ -48,6 +48,12 @@ def ended_in_incident(ticket: EscalationTicket) -> bool:
     return is_gone and ticket.shares_cause and ticket.condition_cleared_at is None
 
 
+def counts_after_its_end(ticket: EscalationTicket, now: float) -> bool:
+    """Return whether a ticket whose session ended still counts for its incident."""
+    closed_at = ticket.closed_at
+    return ended_in_incident(ticket) and closed_at is not None and now < closed_at + INCIDENT_SECONDS
+
+
 def incidents_of(tickets: Iterable[EscalationTicket], *, now: float) -> list[Incident]:
     """
     Group tickets into incidents, newest first. A ticket without a shared cause belongs to none.

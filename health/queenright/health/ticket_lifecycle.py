@@ -10,6 +10,7 @@ The life cycle of a ticket: every change as a pure function that returns the cha
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
     not dismissed, about a failed recovery, failed runs or a dead worker ──resolve──▶ closed (resolved)
     intervening ──not acknowledged──▶ intervening, with a reminder to the operator
+    worker_gone, its incident open ──acknowledge──▶ worker_gone
 
 The hold does not change the status; it sets ``condition_cleared_at``, and a relapse unsets it.
 """
@@ -22,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from queenright.health.findings import KINDS_AFTER_END, FindingKind, Severity
+from queenright.health.incidents import counts_after_its_end
 from queenright.health.tickets import (
     AckChannel,
     EscalationTicket,
@@ -201,10 +203,10 @@ def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | 
     return ticket.is_live and ticket.status is not TicketStatus.DISMISSED and settles
 
 
-def can_be_acknowledged(ticket: EscalationTicket) -> bool:
+def can_be_acknowledged(ticket: EscalationTicket, *, now: float) -> bool:
     """Return whether a person can acknowledge the ticket."""
     try:
-        acknowledge(ticket, by="", now=0.0)
+        acknowledge(ticket, by="", now=now)
     except (TicketClosedError, TicketStatusError):
         return False
     return True
@@ -366,20 +368,22 @@ def acknowledge(
     Acknowledge a ticket: its reminders stop.
 
     Args:
-        ticket: A ticket that is open or intervening.
+        ticket: A ticket that is open or intervening; or one of an incident whose session has ended, while it
+            counts for the incident. That one stays closed.
 
     Raises:
         TicketClosedError: The ticket is closed.
         TicketStatusError: The ticket was dismissed or acknowledged already.
     """
-    _must_be_live(ticket)
-    if ticket.status is TicketStatus.ACKNOWLEDGED:
+    if not counts_after_its_end(ticket, now):
+        _must_be_live(ticket)
+    if ticket.status is TicketStatus.ACKNOWLEDGED or (not ticket.is_live and ticket.acknowledged_by):
         raise TicketStatusError(ticket, "acknowledge", f"{ticket.acknowledged_by} acknowledged it already")
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(ticket, "acknowledge", "there is nothing to do; it reopens if it gets worse")
     return ticket.model_copy(
         update={
-            "status": TicketStatus.ACKNOWLEDGED,
+            "status": TicketStatus.ACKNOWLEDGED if ticket.is_live else ticket.status,
             "acknowledged_at": now,
             "acknowledged_by": by,
             "acknowledged_via": via,

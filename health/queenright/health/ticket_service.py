@@ -181,6 +181,10 @@ class TicketService:
             (t for t in self._live.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
         )
 
+    def open_sessions(self) -> set[WorkerKey]:
+        """Return the workers with an open ticket."""
+        return {(t.agent_id, t.session_id) for t in self._live.values() if t.is_open}
+
     def paged_agents(self) -> set[str]:
         """Return the agents with an open ticket that paged somebody."""
         return {

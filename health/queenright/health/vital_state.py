@@ -498,9 +498,15 @@ class VitalState:
     @property
     def open_tool(self) -> OpenTool | None:
         """The open call whose declared time is over first; without declared times the oldest."""
-        if not self.open_tools:
+        tools = self.open_tools
+        if not tools:
             return None
-        return min(self.open_tools, key=lambda t: (t.timeout is None, t.started + (t.timeout or 0.0)))
+        # Nearly always there is one: the fleet's list asks for that of each worker.
+        return (
+            tools[0]
+            if len(tools) == 1
+            else min(tools, key=lambda t: (t.timeout is None, t.started + (t.timeout or 0.0)))
+        )
 
     @property
     def tool(self) -> str:

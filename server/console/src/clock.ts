@@ -8,7 +8,7 @@ import { currentConnection, subscribe } from './api/watch'
 
 let now = Math.floor(Date.now() / 1000)
 const listeners = new Set<() => void>()
-let timer: ReturnType<typeof setInterval> | undefined
+let timer: ReturnType<typeof setTimeout> | undefined
 
 function tick(): void {
   const { lostAt } = currentConnection()
@@ -18,15 +18,21 @@ function tick(): void {
   for (const listener of listeners) listener()
 }
 
+/** Tick when a second begins: a clock that ticks within it would be late by up to two. */
+function run(): void {
+  tick()
+  timer = setTimeout(run, 1000 - (Date.now() % 1000))
+}
+
 function listen(listener: () => void): () => void {
   listeners.add(listener)
   const unsubscribe = subscribe(tick)
-  timer ??= setInterval(tick, 1000)
+  if (timer === undefined) run()
   return () => {
     listeners.delete(listener)
     unsubscribe()
     if (!listeners.size) {
-      clearInterval(timer)
+      clearTimeout(timer)
       timer = undefined
     }
   }

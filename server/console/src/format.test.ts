@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { ago, count, counted, duration, money, took } from './format'
+import { ago, count, counted, duration, money, timeLeft, took } from './format'
 
 /** A text whose numbers are not parted from their units. */
 const unbroken = (text: string): string => text.replaceAll(/(\d) (?=[a-z])/g, '$1\u00a0')
@@ -16,6 +16,15 @@ test.each([
   [-5, '0 s'],
 ])('a duration of %d seconds is %s', (seconds, text) => {
   expect(duration(seconds)).toBe(unbroken(text))
+})
+
+test.each([
+  [99.4, '0 s', '20 s'],
+  [101.5, '1 s', '19 s'],
+  [120.2, '19 s', '1 s'],
+])('what began at 100.3 and may take 20 s has at %d taken %s and has %s left', (now, passed, left) => {
+  expect(duration(now - 100.3)).toBe(unbroken(passed))
+  expect(timeLeft(120.3, now, 20)).toBe(unbroken(left))
 })
 
 test.each([

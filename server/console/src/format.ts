@@ -24,6 +24,14 @@ export function duration(seconds: number): string {
   return rest ? `${measure(count, unit)} ${measure(rest, next[1])}` : measure(count, unit)
 }
 
+/**
+ * How much is left of a limit, which ends at a time.
+ *
+ * It is rounded up: with what has passed, which is rounded down, it is the limit. What is reported a moment ahead of the
+ * page's clock has all of it left.
+ */
+export const timeLeft = (end: number, now: number, limit: number): string => duration(Math.ceil(Math.min(end - now, limit)))
+
 /** How long ago: `now`, `42 s ago`, `3 min ago`. */
 export function ago(at: number, now: number): string {
   const seconds = now - at

@@ -24,8 +24,9 @@ class AttentionItem(ApiModel):
     kind: AttentionKind = Field(
         description="`permission`: a coding agent asks to use a tool. `question`: a worker asks its user. "
         "`approval`: the queen asks to terminate a worker. `escalation`: an operator has to decide about a "
-        "worker. `ticket`: high or critical, and nobody has acknowledged it. `incident`: several workers "
-        "share a cause; listed until all its tickets are acknowledged, instead of them."
+        "worker. `ticket`: high or critical, and nobody has acknowledged it; not listed while an approval or "
+        "escalation about it is. `incident`: several workers share a cause; listed until all its tickets are "
+        "acknowledged, instead of them."
     )
     severity: Severity | None = Field(description="Null: it has none.")
     agent_id: str = Field(description="Empty for an incident.")

@@ -21,7 +21,7 @@ class Step(ApiModel):
     phase: StepPhase = Field(description="`instant`: it has no duration.")
     name: str = Field(description="The tool, the model, the reason of a wait, the kind of a finding.")
     at: float = Field(description="When it ended; for an open one, when it began.")
-    started_at: float
+    started_at: float = Field(description="Of a finding: when what it is about began, before it was found.")
     ended_at: float | None = Field(description="Null while it is open, or if no end was reported.")
     text: str = Field(description="What is recorded of its content, secrets masked; empty: nothing.")
     detail: str = Field(description="Verdict, outcome or class of error.")

@@ -157,9 +157,9 @@ def require_text(text: str, what: str = "name") -> str:
     return text
 
 
-def warn_about_limits(service: Queenright) -> bool:
+def warn_about_limits(status: Status) -> bool:
     """Print the limits on the service's actions to stderr; return whether the emergency stop is on."""
-    acting = service.service.status().acting
+    acting = status.acting
     for brake in acting.brakes:
         typer.echo(single_line(brake), err=True)
     return acting.emergency_stop.on

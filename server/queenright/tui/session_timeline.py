@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
@@ -91,9 +92,11 @@ def describe_shadow(finding: Finding, now: float) -> str:
 def describe_open(step: Step, now: float) -> str:
     """Return what a worker does now, since when, and when it counts as stalled: ``search, 40 s of 2 min``."""
     limit = "" if step.limit_seconds is None else f" of {short_duration(step.limit_seconds)}"
-    stalls = "" if step.fires_at is None else f", stalls in {short_duration(step.fires_at - now)}"
-    if step.fires_at is not None and step.fires_at <= now:
-        stalls = ", stalled"
+    stalls = ""
+    if step.fires_at is not None:
+        # What is reported a moment ahead of this machine's clock has all of its limit left.
+        left = min(step.fires_at - now, step.limit_seconds or math.inf)
+        stalls = f", stalls in {short_duration(left)}" if left > 0 else ", stalled"
     name = step.name.replace("_", " ") or "model"
     doing = f"waiting for {name}" if step.kind == "wait" else name
     return f"{doing}, {short_duration(now - step.started_at)}{limit}{stalls}"

@@ -42,25 +42,25 @@ def permit(
         ActionRefusedError: The worker was restarted, waits, has ended or is unknown, or all actions are
             stopped.
     """
-    reason = _objection(kind, target, worker, stop_reason)
+    reason = find_objection(kind, target.incarnation_id, worker, stop_reason=stop_reason)
     if reason is not None:
         raise ActionRefusedError(kind, target.agent_id, reason)
     return Permit(kind, target)
 
 
-def _objection(
-    kind: ActionKind, target: Target, worker: WorkerHealth | None, stop_reason: str | None
+def find_objection(
+    kind: ActionKind, incarnation_id: str, worker: WorkerHealth | None, *, stop_reason: str | None
 ) -> str | None:
+    """Return why ``permit`` refuses an action on an incarnation of a worker, or None."""
     if stop_reason is not None:
         return stop_reason
     if worker is None:
         return "it is unknown; list workers: queenright list"
     v = worker.vitals
-    if v.incarnation_id != target.incarnation_id:
+    if v.incarnation_id != incarnation_id:
         return (
             f"the worker was restarted in the meantime (incarnation {v.incarnation_id!r}, not "
-            f"{target.incarnation_id!r}); "
-            "check it again"
+            f"{incarnation_id!r}); check it again"
         )
     if kind is ActionKind.RECOVER:
         if not v.ended:

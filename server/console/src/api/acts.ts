@@ -43,12 +43,12 @@ export async function answerApproval(approvalId: string, { agentId, ...seen }: T
   return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} goes on.`
 }
 
-/** Acknowledge those of these tickets that are open. */
+/** Acknowledge those of these tickets that can be. */
 export async function acknowledgeTickets(ids: readonly string[]): Promise<void> {
   for (const ticketId of ids) {
     const path = { params: { path: { ticket_id: ticketId } } }
     const ticket = await data(GET('/api/tickets/{ticket_id}', path))
-    if (ticket.status !== 'open' && ticket.status !== 'intervening') continue
+    if (!ticket.actions.includes('acknowledge')) continue
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } })).catch((error: unknown) => {
       // It has been closed, or acknowledged, meanwhile.
       if (!(error instanceof RequestError && error.status === 409)) throw error

@@ -61,7 +61,7 @@ export function causeOf(incident: Incident): string {
   return `${CAUSES[kind] ?? words(kind)} ${name.join(':')}`.trim()
 }
 
-/** Acknowledge all open tickets of an incident. */
+/** Acknowledge all tickets of an incident that can be. */
 export function useAcknowledgeAll(incident: Incident) {
   return useAct(async () => {
     await acknowledgeTickets(incident.ticket_ids)
@@ -70,7 +70,7 @@ export function useAcknowledgeAll(incident: Incident) {
 }
 
 /** Whether no ticket is left to acknowledge, as far as is known from those that were read. */
-export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((one) => one.closed_at !== null || one.acknowledged_at !== null)
+export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((one) => !one.actions.includes('acknowledge'))
 
 function One({ incident }: { incident: Incident }) {
   const now = useNow()

@@ -35,7 +35,7 @@ def list_escalations(
 ) -> None:
     """List the escalations that wait for a decision."""
     rows = list(service.escalations.list(only_open=None if all_ else True, limit=limit))
-    frozen = not as_json and warn_about_limits(service)
+    frozen = not as_json and warn_about_limits(service.service.status())
     lines = []
     for e in rows:
         pending = _time_left(e.deadline - time.time(), frozen=frozen)

@@ -16,7 +16,7 @@ from queenright.cli.service import connect, describe_agent, failed_sessions, war
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
-    from queenright.api.agents import AgentRow
+    from queenright.api import AgentRow
 
 _MIN_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
@@ -53,13 +53,14 @@ def list_(
 
 def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, all_: bool) -> None:
     with connect(url, token_file) as service:
-        failed = failed_sessions(service.service.status())
+        status = service.service.status()
+        failed = failed_sessions(status)
         rows = list(service.agents.list())
         agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
-        if as_json:
-            typer.echo(json.dumps([json_values(agent) for agent in agents], indent=2))
-            return
-        warn_about_limits(service)
+    if as_json:
+        typer.echo(json.dumps([json_values(agent) for agent in agents], indent=2))
+        return
+    warn_about_limits(status)
     _print_agents(agents, wide=wide)
     if hidden := len(rows) - len(agents):
         typer.echo(f"{format_count(hidden, 'ended session')} not shown; see --all.")
@@ -70,26 +71,26 @@ def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
     if not agents:
         typer.echo("No agents.")
         return
-    rows = []
-    for a in agents:
-        task = "" if a.task_id == a.session_id else a.task_id
-        rows.append([single_line(name) or "-" for name in (a.agent_id, a.session_id, task)])
+    rows = [[single_line(name) or "-" for name in (a.agent_id, a.session_id, _task(a))] for a in agents]
     heads = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(3)]
     if not wide:
         widths = _fit_widths(widths)
     line = "{:<10} {} {} {} {:>5} {:>4}"
-    typer.echo(line.format("health", *map(fit, heads, widths), "steps", "bad"))
+    lines = [line.format("health", *map(fit, heads, widths), "steps", "bad")]
     for a, (name, session, task) in zip(agents, rows, strict=True):
         cells = [
             fit(name, widths[0]),
             truncate_start(session, widths[1]).ljust(widths[1]),
             fit(task, widths[2]),
         ]
-        typer.echo(line.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
+        # The health, or the outcome of an ended session.
+        lines.append(line.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
         if why := describe_agent(a):
             why = single_line(" ".join(why.split()))
-            typer.echo(f"  {why if wide else fit(why, 76)}".rstrip())
+            lines.append(f"  {why if wide else fit(why, 76)}".rstrip())
+    # A write for each line would take longer than the list.
+    typer.echo("\n".join(lines))
 
 
 def _fit_widths(widths: list[int]) -> list[int]:
@@ -99,3 +100,7 @@ def _fit_widths(widths: list[int]) -> list[int]:
     while sum(fitted) > room:
         fitted[fitted.index(max(fitted))] -= 1
     return fitted
+
+
+def _task(agent: AgentRow) -> str:
+    return "" if agent.task_id == agent.session_id else agent.task_id

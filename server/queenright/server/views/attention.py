@@ -14,6 +14,7 @@ from queenright.health.interventions.intervention import Escalation
 from queenright.health.interventions.permissions import ANSWERS, PermissionRequest
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import WorkerHealth
+from queenright.health.ticket_lifecycle import can_be_acknowledged
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import WaitingNode
@@ -45,11 +46,8 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
     for request in service.permissions.open_requests():
         asking.add(request.target.key)
         yield _permission(request)
-    for approval in service.approvals.pending():
-        yield _approval(approval, service.tickets.get(approval.ticket_id))
-    if service.settings.health_monitoring.intervention.escalation.orchestrator == "none":
-        for escalation in service.interventions.ledger.pending.values():
-            yield _escalation(escalation, service.tickets.open_for(*escalation.target.key))
+    decisions = list(_decisions(service))
+    yield from decisions
     for worker in service.monitor.workers():
         vitals = worker.vitals
         if (
@@ -59,16 +57,25 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             and worker.key not in asking
         ):
             yield _question(worker, _waiting_node(service, worker))
-    shared: set[str] = set()
+    listed = {item.ticket_id for item in decisions}
     recent = {ticket.ticket_id: ticket for ticket in service.tickets.recent_tickets()}
     for incident in open_incidents(service):
-        shared.update(incident.ticket_ids)
-        if item := _incident(incident, [recent[ticket_id] for ticket_id in incident.ticket_ids]):
+        listed.update(incident.ticket_ids)
+        if item := _incident(incident, [recent[one] for one in incident.ticket_ids], service.clock()):
             yield item
     for ticket in service.tickets.open_tickets():
         is_grave = ticket.severity.rank >= Severity.HIGH.rank
-        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in shared:
+        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in listed:
             yield _ticket(service, ticket)
+
+
+def _decisions(service: Service) -> Iterator[api.AttentionItem]:
+    """Yield what a person has to decide; its ticket is not listed besides."""
+    for approval in service.approvals.pending():
+        yield _approval(approval, service.tickets.get(approval.ticket_id))
+    if service.settings.health_monitoring.intervention.escalation.orchestrator == "none":
+        for escalation in service.interventions.ledger.pending.values():
+            yield _escalation(escalation, service.tickets.open_for(*escalation.target.key))
 
 
 def open_incidents(service: Service) -> list[Incident]:
@@ -193,12 +200,15 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     )
 
 
-def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.AttentionItem | None:
+def _incident(
+    incident: Incident, tickets: Sequence[EscalationTicket], now: float
+) -> api.AttentionItem | None:
     """Return the item of an incident, with the text of its first ticket; None if it was acknowledged."""
     unacknowledged = [ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None]
-    # Its sessions have ended, and the cause holds: nobody has seen it.
-    is_abandoned = not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets)
-    if not unacknowledged and not is_abandoned:
+    if not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets):
+        # Its sessions have ended, and the cause holds: nobody has seen it.
+        unacknowledged = [ticket for ticket in tickets if can_be_acknowledged(ticket, now=now)]
+    if not unacknowledged:
         return None
     kind, _, name = incident.cause.partition(":")
     title = _CAUSES.get(kind, "Many workers got worse at once")
@@ -209,9 +219,9 @@ def _incident(incident: Incident, tickets: Sequence[EscalationTicket]) -> api.At
         f"{title} {name}".rstrip(),
         incident.opened_at,
         severity=incident.severity,
-        text=(unacknowledged or tickets)[0].cause,
+        text=unacknowledged[0].cause,
         ticket_id=incident.incident_id,
-        options=["acknowledge"] if unacknowledged else [],
+        options=["acknowledge"],
         agents=_first_names(ticket.agent_id for ticket in tickets),
         workers=incident.workers,
     )

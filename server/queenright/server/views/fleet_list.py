@@ -190,7 +190,7 @@ def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
 def unresolved_sessions(service: Service) -> set[WorkerKey]:
     """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
     recoveries = (recovery for recovery in service.recoveries.latest if recovery.ended_at is None)
-    return {(ticket.agent_id, ticket.session_id) for ticket in service.tickets.open_tickets()} | {
+    return service.tickets.open_sessions() | {
         (recovery.agent_id, recovery.session_id) for recovery in recoveries
     }
 

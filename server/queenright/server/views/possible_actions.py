@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.health import ticket_lifecycle
-from queenright.health.interventions.permit import ActionRefusedError, permit
+from queenright.health.interventions.permit import find_objection
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.plan import is_lost
@@ -21,17 +21,23 @@ def worker_actions(service: Service, worker: WorkerHealth) -> list[str]:
     return [kind.value for kind in _ON_WORKERS if not objection(service, kind, worker)]
 
 
-def objection(service: Service, kind: ActionKind, worker: WorkerHealth, target: Target | None = None) -> str:
-    """Return why an action on a worker, or on its incarnation ``target``, is not possible; empty if it is."""
-    target = target or Target.of(worker.vitals)
+def objection(
+    service: Service, kind: ActionKind, worker: WorkerHealth, incarnation_id: str | None = None
+) -> str:
+    """
+    Return why an action on a worker is not possible; empty if it is.
+
+    Args:
+        incarnation_id: The incarnation that the action is for. Default: the current one.
+    """
+    if incarnation_id is None:
+        incarnation_id = worker.vitals.incarnation_id
     stopped = service.remediation.stop_switch.reason
+    reason = find_objection(kind, incarnation_id, worker, stop_reason=stopped)
     is_recovery = kind is ActionKind.RECOVER
-    if not (is_recovery and stopped is None and is_lost(worker)):
-        try:
-            permit(kind, target, worker, stop_reason=stopped)
-        except ActionRefusedError as refused:
-            return refused.reason
-    if is_recovery and not service.remediation.recovery.can_reach(target):
+    if reason is not None and not (is_recovery and stopped is None and is_lost(worker)):
+        return reason
+    if is_recovery and not service.remediation.recovery.can_reach(Target.of(worker.vitals)):
         return NO_RESPAWNER
     if kind is ActionKind.ESCALATE:
         return service.interventions.pending_escalation(worker)
@@ -40,11 +46,9 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth, target: 
 
 def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     """Return what can be done with a ticket, and whether its worker can be terminated."""
+    actions = ["acknowledge"] if ticket_lifecycle.can_be_acknowledged(ticket, now=service.clock()) else []
     if not ticket.is_live:
-        return []
-    actions = []
-    if ticket_lifecycle.can_be_acknowledged(ticket):
-        actions.append("acknowledge")
+        return actions
     if ticket.status is TicketStatus.ACKNOWLEDGED:
         actions.append("unacknowledge")
     if service.tickets.can_be_resolved(ticket):
@@ -52,11 +56,6 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     if ticket_lifecycle.can_be_dismissed(ticket):
         actions.append("dismiss")
     worker = service.monitor.get(ticket.agent_id, ticket.session_id)
-    target = Target(
-        agent_id=ticket.agent_id,
-        session_id=ticket.session_id,
-        incarnation_id=ticket.incarnation_id,
-    )
-    if worker is not None and not objection(service, ActionKind.TERMINATE, worker, target):
+    if worker is not None and not objection(service, ActionKind.TERMINATE, worker, ticket.incarnation_id):
         actions.append(ActionKind.TERMINATE)
     return actions

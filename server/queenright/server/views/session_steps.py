@@ -476,6 +476,7 @@ def _event(event: AgentEvent) -> dict[str, Any]:
                 "name": str(data.get("kind") or ""),
                 "severity": str(data.get("severity") or ""),
                 "detail": event.type.value.removeprefix("finding_"),
+                "started_at": min(parse_seconds(data.get("since")) or event.time, event.time),
                 "text": _text(data.get("evidence")),
             }
         case EventType.HEALTH_STATE_CHANGED:

@@ -40,8 +40,8 @@ def activity_of(vitals: VitalSigns) -> tuple[str, str]:
         return "held", f"held by its guard: {vitals.held_by}"
     if vitals.waiting is not None:
         return _WAITS[vitals.waiting]
-    if vitals.tool:
-        return "working", f"working: {vitals.tool}"
+    if tool := vitals.tool:
+        return "working", f"working: {tool}"
     if vitals.phase is Phase.IDLE:
         return "idle", "idle"
     return "working", "working: model" if vitals.phase is Phase.LLM else "working"

@@ -32,6 +32,10 @@ describe('windows', () => {
   it('ends with the session', () => {
     expect(windowsOf([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
   })
+
+  it('begin with what was found, as the ticket says', () => {
+    expect(windowsOf([{ ...finding('1', 10, 'finding_opened', 'high'), started_at: 3 }], null)[0]?.from).toBe(3)
+  })
 })
 
 describe('gaps', () => {
@@ -43,6 +47,11 @@ describe('gaps', () => {
   it('are none while a call runs', () => {
     const steps = [step('1', 0), step('2', 30), step('3', 80, { started_at: 5 })]
     expect([...gapsOf(steps)]).toEqual([])
+  })
+
+  it('are there although what was found then began before', () => {
+    const steps = [step('1', 0), step('2', 30, { kind: 'finding', phase: 'instant', started_at: 0 })]
+    expect([...gapsOf(steps)]).toEqual([['2', 30]])
   })
 })
 

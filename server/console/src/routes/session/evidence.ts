@@ -48,14 +48,15 @@ export function gapsOf(steps: readonly Step[]): ReadonlyMap<string, number> {
   // A long call begins before steps that ended earlier: from the end of the session back, it covers their gaps.
   for (let index = steps.length - 1; index > 0; index--) {
     const step = steps[index]!
-    earliest = Math.min(earliest, step.started_at, step.at)
+    // What a finding is about began before it, and is no work.
+    earliest = Math.min(earliest, step.phase === 'instant' ? step.at : step.started_at, step.at)
     const seconds = earliest - steps[index - 1]!.at
     if (seconds >= GAP_SECONDS) gaps.set(step.step_id, seconds)
   }
   return gaps
 }
 
-/** From when to when a finding held. */
+/** From when to when what a finding is about lasted. */
 export interface Window {
   kind: string
   severity: string
@@ -74,7 +75,7 @@ export const rankOf = (severity: string): number => RANK[severity] ?? 0
 export function windowsOf(steps: readonly Step[], ended: number | null): readonly Window[] {
   const windows: Window[] = []
   const open = new Map<string, Window>()
-  for (const { kind, type, name, severity, at, text, step_id: stepId } of steps) {
+  for (const { kind, type, name, severity, at, started_at: from, text, step_id: stepId } of steps) {
     if (kind !== 'finding') continue
     let window = open.get(name)
     if (type === 'finding_cleared') {
@@ -84,7 +85,7 @@ export function windowsOf(steps: readonly Step[], ended: number | null): readonl
       window.text = text || window.text
       if (rankOf(severity) > rankOf(window.severity)) window.severity = severity
     } else {
-      window = { kind: name, severity, from: at, to: ended === null ? null : Math.max(ended, at), text, stepId }
+      window = { kind: name, severity, from, to: ended === null ? null : Math.max(ended, at), text, stepId }
       windows.push(window)
       open.set(name, window)
     }

@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query'
 import { stepsQuery } from '../../api/steps'
 import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
-import { dateTime, duration, timeOfDay, words } from '../../format'
+import { dateTime, duration, timeLeft, timeOfDay, words } from '../../format'
 import { Loading, Panel, Shape, toneOf } from '../../ui/basics'
 import { HoldBar } from './holds'
 import { KindIcon, kindName, stepName } from './kinds'
@@ -63,7 +63,7 @@ export function NextDetectors({ worker }: { worker: AgentHealth }) {
             <li key={clock.detector} title={`Since ${dateTime(clock.since)}, limit ${duration(clock.limit_seconds)}`}>
               <strong>{words(clock.detector)}</strong>{' '}
               <span className="muted number">
-                {clock.fires_at > now ? `in ${duration(clock.fires_at - now)}` : 'due'}, limit {duration(clock.limit_seconds)}
+                {clock.fires_at > now ? `in ${timeLeft(clock.fires_at, now, clock.limit_seconds)}` : 'due'}, limit {duration(clock.limit_seconds)}
               </span>
             </li>
           ))}
@@ -83,7 +83,10 @@ export function NextDetectors({ worker }: { worker: AgentHealth }) {
 function OpenStep({ step, now }: { step: Step; now: number }) {
   const elapsed = Math.max(0, now - step.started_at)
   const firesAt = step.fires_at ?? null
-  const share = step.limit_seconds ? Math.min(1, elapsed / step.limit_seconds) : null
+  const limit = step.limit_seconds ?? 0
+  // Its time may have begun later than it: with the last sign of life.
+  const counted = firesAt === null ? elapsed : Math.max(0, now - (firesAt - limit))
+  const share = limit ? Math.min(1, counted / limit) : null
   const level = share === null ? '' : share >= 1 ? 'over' : share >= 0.75 ? 'near' : ''
   return (
     <li className={`open-step ${level}`}>
@@ -95,20 +98,20 @@ function OpenStep({ step, now }: { step: Step; now: number }) {
       <span className="open-clock number" title={`Since ${dateTime(step.started_at)}`}>
         {duration(elapsed)}
       </span>
-      {step.limit_seconds ? (
+      {limit ? (
         <>
-          <span className="limit-bar" role="progressbar" aria-label={`Time of ${stepName(step)}`} aria-valuemin={0} aria-valuemax={Math.round(step.limit_seconds)} aria-valuenow={Math.round(Math.min(elapsed, step.limit_seconds))} aria-valuetext={`${duration(elapsed)} of ${duration(step.limit_seconds)}`}>
+          <span className="limit-bar" role="progressbar" aria-label={`Time of ${stepName(step)}`} aria-valuemin={0} aria-valuemax={Math.round(limit)} aria-valuenow={Math.floor(Math.min(counted, limit))} aria-valuetext={`${duration(counted)} of ${duration(limit)}`}>
             <i style={{ width: `${(share ?? 0) * 100}%` }} />
           </span>
           <span className="open-fires muted number">
             {firesAt !== null && firesAt > now ? (
               <>
-                Stalled in <strong>{duration(firesAt - now)}</strong>, <span title={dateTime(firesAt)}>at {timeOfDay(firesAt)}</span>
+                Stalled in <strong>{timeLeft(firesAt, now, limit)}</strong>, <span title={dateTime(firesAt)}>at {timeOfDay(firesAt)}</span>
               </>
             ) : (
               <strong>Stalled</strong>
             )}
-            . Limit {duration(step.limit_seconds)}
+            . Limit {duration(limit)}
             {step.reason && <span className="wrap"> ({step.reason})</span>}
           </span>
         </>

@@ -306,7 +306,8 @@ function Running({ since, longest }: { since: number; longest: number }) {
 function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: AgentHealth; repeat: Repeat | undefined; ordinal: number | undefined }) {
   const facts: [string, string][] = [
     ['Kind', `${kindName(step.kind)}${step.phase === 'instant' ? '' : `, ${step.phase}`}`],
-    ['At', dateTime(step.started_at)],
+    ['At', dateTime(step.phase === 'instant' ? step.at : step.started_at)],
+    ['Since', step.phase === 'instant' && step.started_at < step.at ? dateTime(step.started_at) : ''],
     ['Took', step.phase === 'instant' || step.ended_at === null ? '' : took(step.ended_at - step.started_at)],
     ['Repeats', repeat ? `call ${ordinal} of ${repeat.count} with the same arguments and result` : ''],
     ['Tokens', step.tokens_in || step.tokens_out ? `${count(step.tokens_in)} in, ${count(step.tokens_out)} out` : ''],

@@ -1,0 +1,88 @@
+"""How a person walks through the console: with which hand, on which screen, in which theme."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import pytest
+from playwright.async_api import Locator, Page
+
+SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
+    (390, "light"),
+    (390, "dark"),
+    (1280, "dark"),
+    (1280, "light"),
+    (1920, "light"),
+    (1920, "dark"),
+)
+WAYS: Final = tuple(f"{width}-{theme}-{hand}" for width, theme in SCREENS for hand in ("mouse", "keyboard"))
+"""All ways; `tests.slow.SAMPLES` has the one of each walk that `make test` takes."""
+DEFAULT_WAY: Final = "1280-light-mouse"
+
+all_ways = pytest.mark.parametrize("way", WAYS, indirect=True)
+
+
+class Way(NamedTuple):
+    """A screen's width in pixels, a theme, and a hand."""
+
+    width: int
+    theme: Literal["light", "dark"]
+    has_mouse: bool
+
+    @classmethod
+    def of(cls, name: str) -> Way:
+        """Return the way that is called ``390-dark-keyboard``."""
+        width, theme, hand = name.split("-")
+        return cls(int(width), "dark" if theme == "dark" else "light", hand == "mouse")
+
+
+class Hand:
+    """Presses and types on a page, with the mouse or by keyboard alone."""
+
+    def __init__(self, page: Page, *, has_mouse: bool) -> None:
+        self.page = page
+        self.has_mouse = has_mouse
+
+    async def press(self, target: Locator) -> None:
+        """Press a button or follow a link."""
+        if self.has_mouse:
+            await target.click()
+        else:
+            await self.reach(target)
+            await self.page.keyboard.press("Enter")
+
+    async def write(self, target: Locator, text: str) -> None:
+        """Type into a field."""
+        if self.has_mouse:
+            await target.click()
+        else:
+            await self.reach(target)
+        await self.page.keyboard.type(text)
+
+    async def choose(self, target: Locator, label: str) -> None:
+        """Choose the option with this label in a select."""
+        if self.has_mouse:
+            await target.select_option(label=label)
+        else:
+            await self.reach(target)
+            await self.page.keyboard.type(label)
+
+    async def slide(self, target: Locator) -> None:
+        """Move a slider, from wherever it is."""
+        if self.has_mouse:
+            box = await target.bounding_box()
+            assert box is not None
+            await target.click(position={"x": box["width"] * 0.7, "y": box["height"] / 2})
+        else:
+            await self.reach(target)
+            await self.page.keyboard.press("Home")
+            await self.page.keyboard.press("ArrowRight")
+
+    async def reach(self, target: Locator) -> None:
+        """Press Tab until the target has the focus."""
+        await target.wait_for(state="attached")
+        for _ in range(250):
+            if await target.evaluate("element => element === document.activeElement"):
+                return
+            await self.page.keyboard.press("Tab")
+        pytest.fail(f"Tab does not reach {target}")
