@@ -1,6 +1,6 @@
 """
-Every command with its first sentence and its example, as in docs/cli.md. ``python -m tests.cli_reference``
-updates that part of the page.
+Every command with what it does, as in docs/cli.md. ``python -m tests.cli_reference`` updates that part of the
+page.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ def example(command: Any) -> str:
 
 
 def reference() -> str:
-    """Return the list of commands in Markdown."""
+    """Return the tables of commands in Markdown: each with the first sentence of its help."""
     lines = []
     for section, entries in groupby(COMMANDS.values(), key=lambda entry: entry.section):
-        names = {entry.name for entry in entries}
-        lines += [f"### {section}", "", "```sh"]
-        for words, command in walk():
-            # `queenright tickets` is `queenright tickets list`.
-            if words[0] in names and runs(command) and "list" not in getattr(command, "commands", {}):
-                lines += [f"# {first_sentence(command)}", example(command)]
-        lines += ["```", ""]
+        lines += [f"| {section} | |", "| --- | --- |"]
+        for entry in entries:
+            actions = [f"`{words[1]}`" for words, _ in walk() if words[0] == entry.name and len(words) > 1]
+            called = " ".join([f"`{entry.name}`", ", ".join(actions)]).strip()
+            lines.append(f"| {called} | {entry.help.rstrip('.')} |")
+        lines.append("")
     return "\n".join(lines)
 
 

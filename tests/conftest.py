@@ -134,7 +134,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Share the compiling on a clean checkout: each process imports other files of the tests first."""
     worker = getattr(session.config, "workerinput", None)
-    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    if worker is None:
+        return
+    # Modules and tests come to stay: until all are there, the collector has nothing to find.
+    gc.disable()
+    if session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     files = sorted(_TESTS.rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
@@ -160,6 +164,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,9 +25,9 @@ from typing import IO, Any
 from sqlalchemy import Connection, select
 
 from queenright.health.event_log import read_events
-from queenright.health.interventions.intervention import Intervention, InterventionOutcome, read_interventions
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.recovery.recovery import Recovery
-from queenright.health.recovery.table import newest
+from queenright.health.recovery.table import recovery_table
 from queenright.health.store import Store
 from queenright.health.tables import OUTBOX
 from queenright.health.ticket_table import ticket_history
@@ -327,9 +327,9 @@ def _read(conn: Connection) -> StoredDecisions:
         [(row.ticket_id, row.alert_key, row.labels["severity"], row.ends_at is None) for row in rows],
         {
             intervention.intervention_id: intervention
-            for intervention in read_interventions(conn, limit=1_000_000)
+            for intervention in intervention_table.newest(conn, 1_000_000)
         },
-        newest(conn, 1_000_000),
+        recovery_table.newest(conn, 1_000_000),
     )
 
 

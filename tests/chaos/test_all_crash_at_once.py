@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from queenright.health.event_log import read_events
 from queenright.health.recovery.plan import HOUR
 from queenright.health.recovery.recovery import RecoveryState
-from queenright.health.recovery.table import newest
+from queenright.health.recovery.table import recovery_table
 from queenright.health.store import Store
 from queenright.health.ticket_table import ticket_history
 from queenright.runtime.events import AgentEvent, EventType
@@ -44,7 +44,7 @@ async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_left_to
     events = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_INITIATED))
     failed = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_FAILED))
     tickets = await store.read(lambda conn: ticket_history(conn, limit=1000))
-    rows = await store.read(lambda conn: newest(conn, 1000))
+    rows = await store.read(lambda conn: recovery_table.newest(conn, 1000))
     await store.close()
 
     most = fleet.settings.recovery.max_attempts_per_hour

@@ -48,6 +48,23 @@ async def test_a_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_key
     assert (await http.get(f"/api/tickets/{ticket_id}")).json()["acknowledged_at"]
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_message_covers_nothing(running: Running, page: Page, width: int) -> None:
+    """The page ends where messages begin."""
+    await ticket_on(running)
+    await page.set_viewport_size({"width": width, "height": 844})
+    await page.goto(running.url)
+    await page.get_by_role("button", name="Acknowledge").click()
+    message = page.get_by_role("status").filter(has_text="Acknowledged")
+    await expect(message).to_be_visible()
+
+    [content, said] = [await box.bounding_box() for box in (page.get_by_role("main"), message)]
+    assert content
+    assert said
+    assert content["y"] + content["height"] <= said["y"]
+    assert said["y"] + said["height"] <= 844
+
+
 async def test_a_stop_is_approved_where_it_is_asked_for(
     running: Running, page: Page, http: httpx.AsyncClient
 ) -> None:
@@ -115,6 +132,47 @@ async def test_filters_are_in_the_address_and_done_by_the_service(running: Runni
     await page.keyboard.type("well")
     await page.get_by_role("option", name="well").click()
     await expect(page).to_have_url(f"{running.url}/console/agents/well?session=well-session")
+
+
+async def test_sessions_that_ended_are_behind_their_count(running: Running, page: Page) -> None:
+    """B113: the fleet is what runs; the address leads to the rest."""
+    now = running.service.clock()
+    await running.service.ingest(list(looping(now, agent="well", times=1)))
+    for agent in ("first", "second"):
+        await running.service.ingest(list(looping(now, agent=agent, times=1, ended=True)))
+    await page.goto(running.url)
+    rows = page.get_by_role("table", name="Sessions").get_by_role("row")
+
+    await expect(page.get_by_role("heading", name="Fleet 1")).to_be_visible()
+    await expect(rows.filter(has_text="well")).to_be_visible()
+    await expect(rows.filter(has_text="completed")).to_have_count(0)
+    await page.get_by_role("button", name="Show 2 ended").click()
+    await expect(page).to_have_url(f"{running.url}/console/?health=ended")
+    await expect(rows.filter(has_text="completed")).to_have_count(2)
+    await expect(rows.filter(has_text="well")).to_have_count(0)
+
+
+async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(running: Running, page: Page) -> None:
+    now = running.service.clock()
+    for number, is_over in enumerate([True, False, True]):
+        events = looping(now - 60 * number, agent="twin", times=1, ended=is_over)
+        session = f"0192f0a1-7000-7000-8000-{number:012}"
+        await running.service.ingest([replace(event, session_id=session) for event in events])
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(running.url)
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("twin")
+    found = page.get_by_role("option").filter(has_text="twin")
+    await expect(found).to_have_count(3)
+
+    texts = await found.all_inner_texts()
+    assert len(set(texts)) == 3
+    assert "healthy" in texts[0], "what runs is first"
+    assert all("started" in text for text in texts)
+    overflow = "list => list.scrollWidth - list.clientWidth"
+    assert await page.get_by_role("listbox").evaluate(overflow) == 0
+    for option in await found.all():
+        await expect(option).to_be_in_viewport(ratio=1)
 
 
 def spending(running: Running, *, tokens: int) -> AgentEvent:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -23,9 +25,12 @@ from queenright.server.views.attention import incidents_of_tickets
 from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.console.keyboard import press_tab_until
 from tests.server.access.test_service_with_tokens import token_for
-from tests.server.conftest import demo_settings, looping
+from tests.server.conftest import HOUR, demo_settings, looping
 from tests.server.test_app import ticket_on
+from tests.server.test_approvals import request_for_looper
+from tests.server.test_attention import wait_for_user
 from tests.server.test_chat_callbacks import tell
+from tests.server.test_permissions import ask, client_of, open_request
 from tests.server.test_shared_api import OVERLOADED, calls, failing
 from tests.waiting import until
 from tests.warm import queenright
@@ -59,7 +64,9 @@ SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
     (1920, "light"),
     (1920, "dark"),
 )
-RUNS_OVER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+RUNS_OVER: Final = """Math.max(
+    ...[document.documentElement, document.querySelector("main")].map(e => e.scrollWidth - e.clientWidth)
+)"""
 
 
 async def pages_of(running: Running, agent: str = "looper") -> list[str]:
@@ -77,6 +84,22 @@ async def pages_of(running: Running, agent: str = "looper") -> list[str]:
     await until(has_incident, "an incident")
     names = {"ticket": ticket_id, "incident": incidents[0].incident_id, "agent": quote(agent, safe="")}
     return [running.url + address.format(**names) for address in PAGES]
+
+
+@contextlib.asynccontextmanager
+async def everything_needed(running: Running) -> AsyncIterator[list[str]]:
+    """Have one of each kind that needs a person; yield the address of each page."""
+    async with client_of(running) as telemetry:
+        await request_for_looper(running)
+        await wait_for_user(running, "writer", "Which title?")
+        waiting = await ask(telemetry)
+        addresses = await pages_of(running)
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+            await open_request(http)
+            kinds = {item["kind"] for item in (await http.get("/api/attention")).json()["items"]}
+        assert kinds == {"approval", "permission", "question", "ticket", "incident"}
+        yield [*addresses, f"{running.url}/console/agents/writer"]
+        waiting.cancel()
 
 
 async def is_shown(page: Page) -> None:
@@ -298,6 +321,18 @@ async def test_recorder_says_what_fired_and_exports_the_run(
     assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluated.stdout)["findings"]]
 
 
+async def test_recorder_reads_a_long_session_in_few_requests(
+    running: Running, page: Page, watched: Watched
+) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), agent="long", times=1_500)))
+    await page.goto(f"{running.url}/console/agents/long?session=long-session&view=recorder")
+    await expect(page.get_by_role("row").filter(has_text="doom loop")).to_be_visible()
+    await expect(page.get_by_text(re.compile("^Loading"))).to_have_count(0)
+
+    assert len([url for url in watched.requests if "before=" in url]) <= 4
+
+
 async def test_session_claims_nothing_before_it_is_read(running: Running, page: Page) -> None:
     await ticket_on(running)
     may_answer = asyncio.Event()
@@ -331,13 +366,6 @@ async def test_current_page_is_in_view_in_the_navigation_of_a_phone(running: Run
     await expect(page.get_by_label("Pages").get_by_role("link", name="Connect")).to_be_in_viewport(ratio=1)
 
 
-RECORD_SHIFTS: Final = """() => {
-    window.shift = 0
-    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
-        .observe({type: "layout-shift", buffered: true})
-}"""
-
-
 async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), agent="well", times=2)))
@@ -353,7 +381,25 @@ async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Runnin
         await service.ingest([replace(call, data={**call.data, **new}), accepted])
         await expect(page.get_by_role("button", name=f"Tool calls {number}")).to_be_visible()
 
-    assert await page.evaluate("window.shift") < 0.02
+    assert await page.evaluate(SHIFT) < 0.02
+
+
+async def test_change_of_health_does_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
+    """What needs a person since the page was opened is shown when that is wanted."""
+    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await is_shown(page)
+    await page.evaluate(RECORD_SHIFTS)
+
+    await ticket_on(running, agent="well")
+    needs = page.get_by_role("button", name="Needs you (1)")
+    await expect(needs).to_be_visible()
+    assert await page.evaluate(SHIFT) < 0.03
+
+    await needs.click()
+    await expect(page.get_by_role("list", name="Needs you")).to_contain_text("well")
+    await expect(needs).to_have_count(0)
 
 
 async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
@@ -462,10 +508,14 @@ async def test_every_page_fits_the_screen(running: Running, page: Page, watched:
     assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
 
 
+AXE: Final = {"rules": {"label-content-name-mismatch": {"enabled": True}}}
+"""Options of axe: a person who speaks a button's visible text presses it."""
+
+
 async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
     """Return what axe finds in a part of a page that is serious or critical."""
     await page.evaluate(axe)
-    found: dict[str, Any] = await page.evaluate("part => axe.run(part)", part)
+    found: dict[str, Any] = await page.evaluate("([part, options]) => axe.run(part, options)", [part, AXE])
     return [
         f"{page.url} {page.viewport_size}, {part}: {violation['id']}: {node['html'][:120]}"
         for violation in found["violations"]
@@ -477,38 +527,75 @@ async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
 OPENS_DIALOG: Final = re.compile("…$|^Preferences$|^Search")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-async def test_every_page_and_dialog_is_accessible(
-    running: Running, chromium: Browser, packages: Path, theme: Literal["light", "dark"], width: int
-) -> None:
-    """No finding of axe that is serious or critical, and Escape closes each dialog."""
-    axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    context = await chromium.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
-    )
-    page = await context.new_page()
-    faults: list[str] = []
-    opened: set[str] = set()
-    for address in await pages_of(running):
-        await page.goto(address)
-        await is_shown(page)
-        faults += await faults_of(page, axe)
-        buttons = page.get_by_role("button", name=OPENS_DIALOG).and_(page.locator(".button"))
-        for number in range(await buttons.count()):
-            button = buttons.nth(number)
-            name = await button.evaluate("button => button.ariaLabel || button.textContent")
-            if name in opened:
-                continue
-            opened.add(name)
-            await button.focus()
-            await page.keyboard.press("Enter")
-            await expect(page.get_by_role("dialog")).to_be_visible()
-            faults += await faults_of(page, axe, "[role=dialog]")
-            await page.keyboard.press("Escape")
-            await expect(page.get_by_role("dialog")).to_have_count(0)
-    assert faults == []
-    assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
+RECORD_SHIFTS: Final = """() => {
+    window.shift = 0
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
+        .observe({type: "layout-shift", buffered: true})
+}"""
+
+
+SHIFT: Final = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(window.shift))))"
+
+
+class TestNeeds:
+    """Pages of a service in which something of each kind needs a person."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        return demo_settings(tmp_path / "storage", wait_seconds=HOUR)
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @pytest.mark.parametrize("width", [390, 1280, 1920])
+    async def test_every_page_and_dialog_is_accessible(
+        self, running: Running, chromium: Browser, packages: Path, theme: Literal["light", "dark"], width: int
+    ) -> None:
+        """No finding of axe that is serious or critical, and Escape closes each dialog."""
+        axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
+        context = await chromium.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            reduced_motion="reduce",
+            bypass_csp=True,
+        )
+        page = await context.new_page()
+        faults: list[str] = []
+        opened: set[str] = set()
+        async with everything_needed(running) as addresses:
+            for address in addresses:
+                await page.goto(address)
+                await is_shown(page)
+                faults += await faults_of(page, axe)
+                buttons = page.get_by_role("button", name=OPENS_DIALOG).and_(page.locator(".button"))
+                for number in range(await buttons.count()):
+                    button = buttons.nth(number)
+                    name = await button.evaluate("button => button.ariaLabel || button.textContent")
+                    if name in opened:
+                        continue
+                    opened.add(name)
+                    await button.focus()
+                    await page.keyboard.press("Enter")
+                    await expect(page.get_by_role("dialog")).to_be_visible()
+                    faults += await faults_of(page, axe, "[role=dialog]")
+                    await page.keyboard.press("Escape")
+                    await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert faults == []
+        assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
+
+    @pytest.mark.parametrize("width", [390, 1280])
+    async def test_page_that_loads_does_not_move(
+        self, running: Running, chromium: Browser, width: int
+    ) -> None:
+        """The parts of each page appear together."""
+        context = await chromium.new_context(viewport={"width": width, "height": 844})
+        await context.add_init_script(f"({RECORD_SHIFTS})()")
+        page = await context.new_page()
+        shifts: dict[str, float] = {}
+        async with everything_needed(running) as addresses:
+            for address in addresses:
+                await page.goto(address)
+                await is_shown(page)
+                shifts[address] = await page.evaluate(SHIFT)
+        assert {address: shift for address, shift in shifts.items() if shift >= 0.1} == {}
 
 
 async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:
@@ -541,7 +628,7 @@ async def test_every_page_says_that_the_connection_is_lost_and_catches_up(
 
 
 VIEWER_BUTTONS: Final = re.compile(
-    r"failing|stuck|degraded|healthy|ended|Agent|Health.*|Activity|Progress|Tokens|Cost"
+    r"failing|stuck|degraded|healthy|ended|Show \d+ ended|Agent|Health.*|Activity|Progress|Tokens|Cost"
     r"|Turns|Tool calls|Waits|Findings|Tickets|Interventions|Notifications|Other|search"
     r"|.*\d\d:\d\d:\d\d.*|[«\u2039\u203a]|fired|Copy.*|Check now|(The session has gone on: )?[Rr]ead again"
 )

@@ -23,7 +23,7 @@ REPLIES: dict[str, list[dict[str, Any]]] = {
 
 PRINTED = {
     "runtime.md": ["completed {'reply': 'Dear human, ...'}"],
-    "runner.md": ["completed {'report': 'report.md'}"],
+    "run-agents.md": ["completed {'report': 'report.md'}"],
 }
 """The last line of each snippet, where the page does not show it."""
 
@@ -78,7 +78,7 @@ def test_every_snippet_of_a_page_is_a_whole_file(page: str) -> None:
         assert code.rstrip().endswith("asyncio.run(main())")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/runner.md", "docs/models.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/run-agents.md", "docs/models.md"])
 def test_make_targets_on_pages_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))

@@ -18,9 +18,9 @@ from sqlalchemy import Connection
 from queenright.health.interventions.approval import (
     Approval,
     ApprovalStatus,
+    approval_table,
     call_to_action,
     void_reason,
-    write_approval,
 )
 from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError, Approvals
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
@@ -654,7 +654,7 @@ async def test_each_database_keeps_at_most_one_open_request_per_session(
     request = await fleet.ask()
 
     def another(conn: Connection) -> None:
-        write_approval(conn, request.model_copy(update={"approval_id": "another"}))
+        approval_table.write(conn, request.model_copy(update={"approval_id": "another"}))
 
     with pytest.raises(StoreError):
         await store.transact(another)

@@ -14,7 +14,7 @@ from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.database import StoreError
 from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import HealthState
-from queenright.health.interventions.intervention import Intervention, write_intervention
+from queenright.health.interventions.intervention import Intervention, intervention_table
 from queenright.health.interventions.intervention import InterventionOutcome as Done
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
@@ -936,7 +936,7 @@ async def test_unconfirmed_stop_error_says_what_to_do(fleet: Fleet, beats: bool,
         reason="it loops",
         created_at=fleet.now,
     )
-    await fleet.store.transact(lambda conn: write_intervention(conn, result))
+    await fleet.store.transact(lambda conn: intervention_table.write(conn, result))
 
     with pytest.raises(ActionRefusedError, match=expected):
         await fleet.service.request_task("s1", by="ada")

@@ -11,8 +11,7 @@ from sqlalchemy import Connection
 from queenright.health.interventions.intervention import (
     Intervention,
     InterventionOutcome,
-    read_interventions,
-    write_intervention,
+    intervention_table,
 )
 from queenright.health.interventions.target import ActionKind
 from queenright.health.rows import Place
@@ -43,13 +42,13 @@ def nudge(number: int, created_at: float, agent: str = "bee") -> Intervention:
 async def put(store: Store, *records: Intervention) -> None:
     def write(conn: Connection) -> None:
         for record in records:
-            write_intervention(conn, record)
+            intervention_table.write(conn, record)
 
     await store.transact(write)
 
 
 async def page(store: Store, limit: int, before: Place | None, **asked: Any) -> list[Intervention]:
-    return await store.read(lambda conn: read_interventions(conn, limit=limit, before=before, **asked))
+    return await store.read(lambda conn: intervention_table.newest(conn, limit, before=before, **asked))
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

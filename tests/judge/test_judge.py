@@ -643,3 +643,29 @@ async def test_failed_recovery_gets_a_ticket_after_the_session_ended(fleet: Judg
     assert (ticket.kind, ticket.severity) == (FindingKind.RECOVERY_FAILED, Severity.CRITICAL)
     assert ticket.status is TicketStatus.INTERVENING
     assert "could not be recovered" in ticket.analysis
+
+
+async def test_summary_shows_the_case_the_running_session_or_the_named_one(fleet: JudgedFleet) -> None:
+    """B2, B3: without a running session there is none, unless the model names it."""
+    queries = [{}, {"agent_id": "nobody"}, {"agent_id": "ended"}, {"agent_id": "ended", "session_id": "old"}]
+    left = list(queries)
+
+    def look(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        return call(SUMMARY, **left.pop(0)) if left else call("set_output", health_verdict="healthy")
+
+    model = TalkingModel(look)
+    fleet.judge_model = model
+    await fleet.start()
+    await fleet.begin("ended", "old")
+    await fleet.worker(EventType.EXECUTION_COMPLETED, "ended", "old")
+    await fleet.begin()
+    await fleet.bad_steps(10)
+
+    answers = [unquote("worker", m.content) or {} for m in model.shown[-1] if m.role == "tool"]
+    shown = [(answer.get("agent_id"), answer["status"]) for answer in answers[: len(queries)]]
+    assert shown == [
+        (AGENT, "active"),
+        (None, "no_active_session"),
+        (None, "no_active_session"),
+        ("ended", "completed"),
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Escalation, EscalationStatus, read_escalations
+from queenright.health.interventions.intervention import Escalation, EscalationStatus, escalation_table
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
@@ -92,7 +92,7 @@ class Acting:
         for _ in range(3):
             await self.fleet.settle()
             await self.service.wait_until_idle()
-        [records] = await self.fleet.store.read(lambda conn: read_escalations(conn, limit=10))
+        [records] = await self.fleet.store.read(lambda conn: escalation_table.newest(conn, 10))
         return records
 
 

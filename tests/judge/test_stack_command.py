@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, run_once
+from queenright.cli.commands.judge import JobOptions
+from queenright.cli.jobs.judge import TicketChanges, run_forever, run_once
 from queenright.cli.output.text import local_time
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
@@ -88,7 +89,7 @@ async def test_ticket_names_since_when_its_worker_is_missing_and_what_to_do(
     stack.told["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes += [await once(stack), await once(stack, as_json=True)]
     *words, line = capsys.readouterr().out.splitlines()
-    codes.append(await once(stack, gone=("workers/host:9464",)))
+    codes.append(await once(stack, gone=["workers/host:9464"]))
 
     assert codes == [1, 1, 1, 1, 0]
     assert "its worker is not seen" not in at_first
@@ -284,7 +285,7 @@ async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
     stack.is_stuck()
     notified: list[Any] = []
     async with alertmanager(notified) as url:
-        more = {"alertmanagers": (url,), "model": no_key, "state": state and tmp_path / state}
+        more = {"alertmanager": [url], "model": no_key, "state": state and tmp_path / state}
         codes = [await once(stack, **more)]
         stack.now += 300
         stack.is_stuck()
@@ -323,7 +324,7 @@ async def test_batch_worker_that_has_ended_is_no_page(
     stack.told = {"gone": [ended, row("steps_since_accept", 0)], "up": [row("up", 0, "")]}
     notified: list[Any] = []
     async with alertmanager(notified) as url:
-        code = await once(stack, alertmanagers=(url,))
+        code = await once(stack, alertmanager=[url])
 
     assert (code, notified) == (0, [])
     assert all(part in capsys.readouterr().out for part in ("1 worker, 0 tickets",))
@@ -334,7 +335,7 @@ async def test_undelivered_tickets_are_reported(
 ) -> None:
     stack.is_stuck()
 
-    assert await once(stack, model=no_key, alertmanagers=("http://127.0.0.1:1",)) == 3
+    assert await once(stack, model=no_key, alertmanager=["http://127.0.0.1:1"]) == 3
     assert "all notifications failed: http://127.0.0.1:1: " in capsys.readouterr().err
 
 
@@ -348,7 +349,7 @@ async def test_undecided_minor_ticket_is_not_notified_and_reported(
     stack.told = {"here": [activity], "before": [activity], "long_before": [activity], "calls": calls}
     notified: list[Any] = []
     async with alertmanager(notified) as url:
-        code = await once(stack, config=config, alertmanagers=(url,), as_json=True)
+        code = await once(stack, config=config, alertmanager=[url], as_json=True)
 
     output = capsys.readouterr()
     ticket = json.loads(output.out)
@@ -369,7 +370,7 @@ async def test_label_names_are_clean_in_every_output(
     stack.told["here"].append(row("errors_total\x1b[2J", 1, agent=EVIL))
     stack.told["calls"] = [row("tool_calls_total", 9, agent=EVIL, tool="t\x1b[2J", outcome="ok")]
     async with alertmanager(notified) as url, serving(lambda path, params: (500, b"\x1b[2J")) as (_, tempo):
-        codes = [await once(stack, alertmanagers=(url,), tempo=tempo, as_json=at) for at in (False, True)]
+        codes = [await once(stack, alertmanager=[url], tempo=tempo, as_json=at) for at in (False, True)]
 
     assert codes == [1, 1]
     output = capsys.readouterr()

@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 def documented() -> dict[EventType, tuple[set[str], set[str]]]:
     """Return, by type, the required and the optional keys of ``data``."""
     rows: dict[EventType, tuple[set[str], set[str]]] = {}
-    for line in PAGE.read_text("utf-8").splitlines():
+    for line in PAGE.read_text("utf-8").partition("## Event stream")[0].splitlines():
         if not line.startswith("| `"):
             continue
         types, keys = line.strip("| ").split(" | ", 1)

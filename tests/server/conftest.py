@@ -24,9 +24,11 @@ def commands() -> None:
 HOUR = 3600.0
 
 
-def demo_settings(storage: Path, **escalation: str) -> Settings:
+def demo_settings(storage: Path, *, wait_seconds: float = 0, **escalation: str) -> Settings:
     """
     The demo's settings on free ports; ``escalation`` says who decides, the queen without.
+
+    A permission request waits ``wait_seconds`` for an answer.
 
     Nobody stalls by the real clock: a busy machine may take the demo's 20 s between two lines of a test.
     """
@@ -35,7 +37,7 @@ def demo_settings(storage: Path, **escalation: str) -> Settings:
         http={"port": 0},
         otlp={"port": 0},
         health_monitoring={
-            "intervention": {"escalation": escalation},
+            "intervention": {"escalation": escalation, "permission": {"wait_seconds": wait_seconds}},
             "stall": dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), HOUR),
         },
     )

@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter
 
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.notification import (
@@ -32,6 +32,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.event_log import append_events
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter, gauge
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 __all__ = ["Outbox", "enqueue"]
@@ -83,7 +84,7 @@ class Outbox:
         self._clock = clock
         self._publish = publish
         self._may_deliver = may_deliver
-        self._outcomes = _counter(registry)
+        self._outcomes = _notifications(registry)
         self._peer_deliveries = [
             PeerDelivery(PeerAddress.parse(url), settings, client, count=self._count, jitter=jitter)
             for url in settings.alertmanager_urls
@@ -99,10 +100,8 @@ class Outbox:
         self._wakes = [asyncio.Event() for _ in self._deliveries_or_none]
         self._released = asyncio.Event()
         self._released.set()
-        gauge = Gauge(names.OUTBOX_PENDING.name, names.OUTBOX_PENDING.help, registry=registry)
-        gauge.set_function(lambda: float(len(self._pending())))
-        oldest = Gauge(names.OUTBOX_OLDEST.name, names.OUTBOX_OLDEST.help, registry=registry)
-        oldest.set_function(lambda: min(self._pending().values(), default=0.0))
+        gauge(names.OUTBOX_PENDING, registry).set_function(lambda: float(len(self._pending())))
+        gauge(names.OUTBOX_OLDEST, registry).set_function(lambda: min(self._pending().values(), default=0.0))
 
     def __repr__(self) -> str:
         return f"Outbox({self._peer_deliveries!r})"
@@ -331,10 +330,9 @@ def _event(
     )
 
 
-def _counter(registry: CollectorRegistry) -> Counter:
-    metric = names.NOTIFICATIONS
-    counter = Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+def _notifications(registry: CollectorRegistry) -> Counter:
+    notifications = counter(names.NOTIFICATIONS, registry)
     for outcome in ("delivered", "retried", "failed"):
         # Start at 0, so that Prometheus sees the first failure as an increase.
-        counter.labels(outcome)
-    return counter
+        notifications.labels(outcome)
+    return notifications

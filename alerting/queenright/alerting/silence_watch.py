@@ -28,7 +28,7 @@ from queenright.alerting.silences import (
     find_active_silence,
 )
 from queenright.health.store import Store, StoreError
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, QueenrightError
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, Clock
 
@@ -48,7 +48,7 @@ _SINGLE_ALERT_LABELS: Final = frozenset(
 """Labels that differ between alerts of one agent and cause, which a silence must not match on."""
 
 
-class NothingToSilenceError(QueenrightError):
+class NothingToSilenceError(ConflictError):
     """Raised when a ticket has no active notification, so there is nothing to silence."""
 
     def __init__(self, ticket_id: str) -> None:
@@ -58,7 +58,7 @@ class NothingToSilenceError(QueenrightError):
         )
 
 
-class NoPeerError(QueenrightError):
+class NoPeerError(ConflictError):
     """Raised when no Alertmanager is configured."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import fault_message
 
@@ -28,7 +28,7 @@ _PREFIX: Final = "health_monitoring"
 _NOT_OF_DETECTORS: Final = frozenset({"health_monitoring.health_check.interval_seconds"})
 
 
-class InvalidThresholdError(QueenrightError, ValueError):
+class InvalidThresholdError(InvalidValueError, ValueError):
     """Raised for a threshold that does not exist, or whose value is not allowed; ``field`` is its name."""
 
     def __init__(self, field: str, reason: str) -> None:

@@ -22,10 +22,11 @@ from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.interventions.intervention import (
     Decision,
     Escalation,
+    EscalationStatus,
     Intervention,
     InterventionOutcome,
-    read_escalations,
-    read_interventions,
+    escalation_table,
+    intervention_table,
 )
 from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
@@ -46,7 +47,7 @@ from queenright.health.recovery.recovery_service import (
     RecoveryStatus,
     TaskNotFoundError,
 )
-from queenright.health.recovery.table import newest
+from queenright.health.recovery.table import recovery_table
 from queenright.health.rows import Place
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 from queenright.health.store import Store
@@ -433,8 +434,8 @@ class HealthMonitoringService:
     ) -> list[Intervention]:
         """Return interventions, newest first; ``before`` is the cursor of the next page."""
         return await self._store.read(
-            lambda conn: read_interventions(
-                conn, limit=limit, agent_id=agent_id, kind=kind, outcome=outcome, before=before
+            lambda conn: intervention_table.newest(
+                conn, limit, before=before, agent_id=agent_id, kind=kind, outcome=outcome
             )
         )
 
@@ -442,10 +443,9 @@ class HealthMonitoringService:
         self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
     ) -> list[Escalation]:
         """Return escalations, newest first; ``before`` is the cursor of the next page."""
-        return list(
-            await self._store.read(
-                lambda conn: read_escalations(conn, limit=limit, pending=open_only, before=before)
-            )
+        status = EscalationStatus.PENDING if open_only else None
+        return await self._store.read(
+            lambda conn: escalation_table.newest(conn, limit, before=before, status=status)
         )
 
     @property
@@ -547,7 +547,9 @@ class HealthMonitoringService:
         self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
     ) -> list[Recovery]:
         """Return recoveries, newest first; ``before`` is the cursor of the next page."""
-        return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))
+        return await self._store.read(
+            lambda conn: recovery_table.newest(conn, limit, before=before, status=state)
+        )
 
 
 def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:

@@ -7,12 +7,12 @@ from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.breakers.registry import BreakerName
 from queenright.health.monitor import WorkerHealth
 from queenright.health.vital_facts import PROCESS_PREFIX
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError
 
 _KIND = PROCESS_PREFIX.strip()
 
 
-class ProcessBreakerError(QueenrightError):
+class ProcessBreakerError(ConflictError):
     """Raised when a breaker is to be reset that is not in the service."""
 
     def __init__(self, breaker: BreakerStatus) -> None:

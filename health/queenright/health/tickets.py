@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic_core import ErrorDetails
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, InvalidValueError, NotFoundError, QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import fault_message
 
@@ -40,7 +40,7 @@ class TicketError(QueenrightError):
     """Base class of errors about tickets."""
 
 
-class TicketRejectedError(TicketError):
+class TicketRejectedError(TicketError, InvalidValueError):
     """
     Raised when a draft is not a valid ticket. Nothing is stored or published.
 
@@ -246,7 +246,7 @@ class EscalationTicket(WorkerFacts):
         return self.status in OPEN_STATUSES
 
 
-class TicketNotFoundError(TicketError):
+class TicketNotFoundError(TicketError, NotFoundError):
     """Raised when no ticket has this id."""
 
     def __init__(self, ticket_id: str) -> None:
@@ -254,7 +254,7 @@ class TicketNotFoundError(TicketError):
         self.ticket_id = ticket_id
 
 
-class TicketClosedError(TicketError):
+class TicketClosedError(TicketError, ConflictError):
     """Raised when a closed ticket is to be changed."""
 
     def __init__(self, ticket: EscalationTicket) -> None:
@@ -266,7 +266,7 @@ class TicketClosedError(TicketError):
         self.ticket_id = ticket.ticket_id
 
 
-class TicketStatusError(TicketError):
+class TicketStatusError(TicketError, ConflictError):
     """Raised when the status of a ticket does not allow a change."""
 
     def __init__(self, ticket: EscalationTicket, action: str, remedy: str) -> None:

@@ -1,7 +1,19 @@
-"""The base class of all Queenright exceptions."""
+"""The base classes of all Queenright exceptions."""
 
 from __future__ import annotations
 
 
 class QueenrightError(Exception):
     """Base class of all Queenright exceptions."""
+
+
+class NotFoundError(QueenrightError):
+    """Base class of errors about a name or an id that nothing has."""
+
+
+class ConflictError(QueenrightError):
+    """Base class of errors about an action that is not possible in the current state."""
+
+
+class InvalidValueError(QueenrightError):
+    """Base class of errors about a value that is not allowed."""

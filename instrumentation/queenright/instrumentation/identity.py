@@ -12,7 +12,7 @@ import time
 from hashlib import blake2b
 from typing import Final
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import mask_name
 
 NAME_LIMIT: Final = 200
@@ -39,7 +39,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.clear)
 
 
-class InvalidSessionIdError(QueenrightError, ValueError):
+class InvalidSessionIdError(InvalidValueError, ValueError):
     """Raised for a session id that is not usable as a directory name."""
 
     def __init__(self, session_id: str) -> None:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter
 from queenright.instrumentation.names import MetricName
 
 REMEMBERED: Final = 10_000
@@ -27,13 +28,11 @@ class Limited:
     _by_registry: Final[WeakKeyDictionary[CollectorRegistry, Counter]] = WeakKeyDictionary()
 
     def __init__(self, registry: CollectorRegistry, metrics: Iterable[MetricName]) -> None:
-        name = names.SERIES_LIMITED
-        counter = self._by_registry.get(registry)
-        if counter is None:
-            counter = Counter(name.name, name.help, name.labels, registry=registry)
-            self._by_registry[registry] = counter
+        total = self._by_registry.get(registry)
+        if total is None:
+            total = self._by_registry[registry] = counter(names.SERIES_LIMITED, registry)
         # Start at 0: Prometheus sees no increase if the first sample is 1.
-        self._counts = {metric: counter.labels(metric.name) for metric in metrics}
+        self._counts = {metric: total.labels(metric.name) for metric in metrics}
         self._seen_hashes: set[int] = set()
 
     def fold(self, metric: MetricName, *value: str) -> str:

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 
 from queenright.instrumentation import names
 from queenright.instrumentation.drop_counter import DROPPED
+from queenright.instrumentation.families import counter, gauge, histogram
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.label_limit import Limited
 from queenright.instrumentation.names import OTHER, MetricName
@@ -41,15 +42,6 @@ VERDICTS: Final = (*(verdict.value.lower() for verdict in Verdict), "error")
 Family = Counter | Gauge | Histogram
 
 
-def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
-    """Create and register the metric family that ``name`` describes."""
-    if name.kind == "counter":
-        return Counter(name.name, name.help, name.labels, registry=registry)
-    if name.kind == "gauge":
-        return Gauge(name.name, name.help, name.labels, registry=registry)
-    return Histogram(name.name, name.help, name.labels, registry=registry, buckets=DURATION_BUCKETS)
-
-
 class WorkerFamilies:
     """
     The metric families of one registry, and the agents that have series in them.
@@ -65,7 +57,9 @@ class WorkerFamilies:
 
     def __init__(self, registry: CollectorRegistry, *, is_service: bool = False) -> None:
         def family(name: MetricName) -> Any:
-            return new_family(name, registry)
+            if name.kind == "histogram":
+                return histogram(name, registry, DURATION_BUCKETS)
+            return (counter if name.kind == "counter" else gauge)(name, registry)
 
         self.info = family(names.WORKER_INFO)
         self.steps = family(names.WORKER_STEPS)

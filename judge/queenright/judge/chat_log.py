@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError, QueenrightError
 from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.session_state import execution_key
@@ -19,7 +19,7 @@ CHAT_EVENTS: Final = frozenset({EventType.OPERATOR_ASKED, EventType.QUEEN_ANSWER
 Role = Literal["operator", "queen"]
 
 
-class ChatRefusedError(QueenrightError):
+class ChatRefusedError(InvalidValueError):
     """Raised when a question is rejected; it is not stored."""
 
 

@@ -16,7 +16,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.worker_summary import summarise
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import AssignedModel
-from queenright.judge.monitoring_tools import LiveWorkers, Lookup, summary_tool
+from queenright.judge.monitoring_tools import SummaryArguments, show_summary, summary_tool
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 from queenright.runtime.graphs.graph import NodeSpec
@@ -59,24 +59,35 @@ class Case:
 
     def __init__(self, context: DecisionContext) -> None:
         self._context = context
-        self._lookup = Lookup(LiveWorkers(context.monitor), context.clock)
+        self._key: WorkerKey = ("", "")
 
     def select(self, key: WorkerKey) -> None:
         """Select the worker."""
-        self._lookup.key = key
+        self._key = key
 
     @property
     def health(self) -> WorkerHealth | None:
         """The worker's health now; None if the worker is no longer known."""
-        return self._context.monitor.get(*self._lookup.key)
+        return self._context.monitor.get(*self._key)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the worker's health summary, or None if the worker is no longer known."""
-        return self._context.summary(self._lookup.key)
+        return self._context.summary(self._key)
 
     def tool(self) -> Tool:
         """Return ``get_worker_health_summary``; it shows the selected worker if the model names none."""
-        return summary_tool(self._lookup.show)
+        return summary_tool(self._show)
+
+    async def _show(self, arguments: SummaryArguments) -> str:
+        health = self._find(arguments.agent_id or self._key[0], arguments.session_id)
+        return show_summary(health, self._context.clock(), arguments.last_n_steps)
+
+    def _find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
+        """Return a worker; None if it is unknown, or if its session has ended and is not named."""
+        if session_id in ("", "auto"):
+            session_id = self._key[1] if agent_id == self._key[0] else ""
+        health = self._context.monitor.get(agent_id, session_id or None)
+        return None if health is not None and health.vitals.ended and not session_id else health
 
 
 def decision_node(

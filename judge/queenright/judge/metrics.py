@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Literal, get_args
 
 from opentelemetry.trace import get_current_span
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
+from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
 from queenright.judge.budget import ModelBudget
 from queenright.judge.tracing import ids_of
 from queenright.runtime.llm.model import ModelReply
@@ -37,16 +38,16 @@ class JudgeMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, open_counts: Callable[[], OpenCounts]) -> None:
-        self._checks = _counter(names.JUDGE_CHECKS, registry)
-        self._last_check = Gauge(names.JUDGE_LAST_CHECK.name, names.JUDGE_LAST_CHECK.help, registry=registry)
-        self._tokens = _counter(names.LLM_TOKENS, registry)
-        self._cost = _counter(names.LLM_COST, registry)
-        self._cached = _counter(names.LLM_CACHED_TOKENS, registry)
-        self._fallbacks = _counter(names.LLM_FALLBACKS, registry)
-        self._duration = _histogram(names.LLM_REQUEST_DURATION, registry, _MODEL_BUCKETS)
-        self._triage = _counter(names.TRIAGE, registry)
-        self._triage_duration = _histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
-        self._tickets = _counter(names.TICKETS, registry)
+        self._checks = counter(names.JUDGE_CHECKS, registry)
+        self._last_check = gauge(names.JUDGE_LAST_CHECK, registry)
+        self._tokens = counter(names.LLM_TOKENS, registry)
+        self._cost = counter(names.LLM_COST, registry)
+        self._cached = counter(names.LLM_CACHED_TOKENS, registry)
+        self._fallbacks = counter(names.LLM_FALLBACKS, registry)
+        self._duration = histogram(names.LLM_REQUEST_DURATION, registry, _MODEL_BUCKETS)
+        self._triage = counter(names.TRIAGE, registry)
+        self._triage_duration = histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
+        self._tickets = counter(names.TICKETS, registry)
         # A rate needs a zero to rise from: otherwise the first ticket is the first sample.
         for outcome in ("healthy", "ticket", "unknown"):
             self._checks.labels(outcome)
@@ -59,7 +60,7 @@ class JudgeMetrics:
         for role in get_args(ModelRole):
             for reason in get_args(FallbackReason):
                 self._fallbacks.labels(role, reason)
-        registry.register(_OpenTickets(open_counts))
+        registry.register(LiveGauges(partial(_read_open_tickets, open_counts), names.TICKETS_OPEN))
         self._registry = registry
 
     def count_check(self, outcome: CheckOutcome, at: float) -> None:
@@ -86,7 +87,9 @@ class JudgeMetrics:
 
     def watch(self, budget: ModelBudget) -> None:
         """Expose a budget's limits and spending. Call it once."""
-        self._registry.register(_Budget(budget))
+        self._registry.register(
+            LiveGauges(partial(_read_budget, budget), names.LLM_BUDGET_LIMIT, names.LLM_BUDGET_SPENT)
+        )
 
     def count_ticket(self, severity: Severity, cause: FindingKind) -> None:
         """Count a ticket."""
@@ -104,58 +107,14 @@ def _exemplar() -> dict[str, str] | None:
     return {"trace_id": trace_id} if trace_id else None
 
 
-class _OpenTickets(Collector):
-    """Reads the open tickets at each scrape."""
-
-    def __init__(self, counts: Callable[[], OpenCounts]) -> None:
-        self._counts = counts
-
-    def describe(self) -> Iterable[Metric]:
-        return [self._family()]
-
-    def collect(self) -> Iterator[Metric]:
-        family = self._family()
-        for (severity, status), count in self._counts().items():
-            family.add_metric([severity.value, status.value], count)
-        yield family
-
-    @staticmethod
-    def _family() -> GaugeMetricFamily:
-        metric = names.TICKETS_OPEN
-        return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+def _read_open_tickets(counts: Callable[[], OpenCounts], tickets: GaugeMetricFamily) -> None:
+    for (severity, status), count in counts().items():
+        tickets.add_metric([severity.value, status.value], count)
 
 
-class _Budget(Collector):
-    """Reads the budget at each scrape: spending leaves its window without an event."""
-
-    def __init__(self, budget: ModelBudget) -> None:
-        self._budget = budget
-
-    def describe(self) -> Iterable[Metric]:
-        return self._families()
-
-    def collect(self) -> Iterable[Metric]:
-        limits, spent = families = self._families()
-        for window, unit, limit in self._budget.limits():
-            limits.add_metric([window, unit], limit)
-        for window, unit, amount in self._budget.all_spent():
-            spent.add_metric([window, unit], amount)
-        return families
-
-    @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-        limit, spent = names.LLM_BUDGET_LIMIT, names.LLM_BUDGET_SPENT
-        return (
-            GaugeMetricFamily(limit.name, limit.help, labels=limit.labels),
-            GaugeMetricFamily(spent.name, spent.help, labels=spent.labels),
-        )
-
-
-def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
-    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
-
-
-def _histogram(
-    metric: names.MetricName, registry: CollectorRegistry, buckets: tuple[float, ...]
-) -> Histogram:
-    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)
+def _read_budget(budget: ModelBudget, limits: GaugeMetricFamily, spent: GaugeMetricFamily) -> None:
+    # At each scrape: spending leaves its window without an event.
+    for window, unit, limit in budget.limits():
+        limits.add_metric([window, unit], limit)
+    for window, unit, amount in budget.all_spent():
+        spent.add_metric([window, unit], amount)

@@ -1,30 +1,26 @@
 """
 The monitoring tools: a worker's health, a ticket about it, a notification of the operator.
 
-Judge and queen add their own rules; ``register_worker_monitoring_tools`` adds the plain tools to any graph.
-The ticket service validates tickets and decisions of every caller.
+Judge and queen add their own rules. The ticket service validates tickets and decisions of every caller.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from queenright.health.findings import Severity, WorkerKey
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.findings import Severity
+from queenright.health.monitor import WorkerHealth
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_transaction import Raised
-from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus, parse_draft
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.worker_summary import summarise
 from queenright.judge.messages import quote_worker
 from queenright.judge.rules_model import EMIT, NOTIFY, SUMMARY
-from queenright.runtime.events import Clock
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
-
-NO_WORKER: WorkerKey = ("", "")
+from queenright.runtime.tooling.tools import Tool, ToolError
 
 
 def _reject_path(session_id: str) -> str:
@@ -104,58 +100,6 @@ def notify_tool(run: Callable[[NotifyArguments], Awaitable[str]]) -> Tool:
     return Tool(NOTIFY, "Tell the operator about the ticket.", NotifyArguments, run)
 
 
-class Workers(Protocol):
-    """A source of workers' health."""
-
-    async def find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
-        """
-        Return a worker's health, or None if there is no such worker.
-
-        Without a session, the agent's running session with the newest event; without an agent, that of any.
-        """
-        ...
-
-
-class LiveWorkers:
-    """The workers of a monitor, from their events."""
-
-    def __init__(self, monitor: HealthMonitor) -> None:
-        self._monitor = monitor
-
-    async def find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
-        """See ``Workers``."""
-        if agent_id:
-            return self._monitor.get(agent_id, session_id or None)
-        workers = [h for h in self._monitor.workers() if session_id in ("", h.vitals.session_id)]
-        return max(workers, key=lambda h: (not h.vitals.ended, h.vitals.last_event), default=None)
-
-
-class Lookup:
-    """Shows workers to a model."""
-
-    def __init__(self, workers: Workers, clock: Clock) -> None:
-        self._workers = workers
-        self._clock = clock
-        self.key = NO_WORKER
-        """The worker that is shown if the model names none."""
-
-    async def find(self, agent_id: str = "", session_id: str = "") -> WorkerHealth | None:
-        """Return the named worker, else the selected one; None if it is unknown, or ended and not named."""
-        agent_id = agent_id or self.key[0]
-        named = session_id not in ("", "auto")
-        if not named:
-            session_id = self.key[1] if agent_id == self.key[0] else ""
-        health = await self._workers.find(agent_id, session_id)
-        if health is not None and health.vitals.ended and not session_id:
-            return None
-        return health
-
-    async def show(self, arguments: SummaryArguments) -> str:
-        """Return the summary of a worker for a model."""
-        health = await self.find(arguments.agent_id, arguments.session_id)
-        return show_summary(health, self._clock(), arguments.last_n_steps)
-
-
 def show_summary(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
     """Return a worker's summary for a model."""
     return quote_worker(None if health is None else summarise(health, now, last_n_steps))
@@ -169,13 +113,13 @@ def show_raised(raised: Raised) -> str:
     )
 
 
-def open_ticket(tickets: TicketService, ticket_id: str, *, about: str | None = None) -> EscalationTicket:
+def open_ticket(tickets: TicketService, ticket_id: str, *, about: str) -> EscalationTicket:
     """
     Return a ticket that is open for a decision.
 
     Args:
         ticket_id: The id that a model passed.
-        about: The only ticket that may be decided now, empty if none; None for any.
+        about: The only ticket that may be decided now, empty if none.
 
     Raises:
         ToolError: There is no such ticket, it is not the one to decide, or it is already decided.
@@ -183,7 +127,7 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str | None = N
     ticket = tickets.get(ticket_id)
     if ticket is None:
         raise ToolError(f"there is no ticket {ticket_id[:64]!r}")
-    if about is not None and ticket_id != about:
+    if ticket_id != about:
         raise ToolError(
             f"this triage is not about ticket {ticket_id!r}; decide on the one in the last message"
         )
@@ -195,56 +139,3 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str | None = N
 def urgency_of(proposed: Severity, ticket: EscalationTicket) -> Severity:
     """Return the urgency of a notification: never below the ticket's severity."""
     return max(proposed, ticket.severity, key=lambda severity: severity.rank)
-
-
-def register_worker_monitoring_tools(
-    registry: ToolRegistry,
-    *,
-    workers: Workers,
-    tickets: TicketService,
-    clock: Clock,
-    graph_id: str = "queen",
-    stream_id: str = "",
-) -> None:
-    """
-    Add the three tools to ``registry``.
-
-    A ticket is about the worker whose summary was shown last, else about the only one with a running session.
-
-    Args:
-        workers: ``LiveWorkers`` with a monitor, ``LoggedWorkers`` with step logs only.
-        stream_id: The stream in that graph.
-
-    Raises:
-        ValueError: The registry already has one of the tools.
-    """
-    lookup, shown = Lookup(workers, clock), Lookup(workers, clock)
-
-    async def show(arguments: SummaryArguments) -> str:
-        health = await lookup.find(arguments.agent_id, arguments.session_id)
-        if health is not None:
-            shown.key = health.key
-        return show_summary(health, clock(), arguments.last_n_steps)
-
-    async def emit(arguments: EmitArguments) -> str:
-        health = await shown.find()
-        if health is None:
-            raise ToolError("there is no worker with an active session; nothing to write a ticket about")
-        try:
-            return show_raised(await tickets.raise_ticket(health, parse_draft(arguments.ticket_json)))
-        except TicketError as error:
-            raise ToolError(str(error)) from error
-
-    async def notify(arguments: NotifyArguments) -> str:
-        ticket = open_ticket(tickets, arguments.ticket_id)
-        urgency = urgency_of(arguments.urgency, ticket)
-        try:
-            await tickets.intervene(
-                ticket.ticket_id, arguments.analysis, urgency.value, graph_id=graph_id, stream_id=stream_id
-            )
-        except TicketError as error:
-            raise ToolError(str(error)) from error
-        return "the operator is notified"
-
-    for tool in (summary_tool(show), emit_tool(emit), notify_tool(notify)):
-        registry.add(tool)

@@ -14,7 +14,7 @@ from typing import Any, Final, Unpack
 
 from prometheus_client import CollectorRegistry
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.instrumentation.worker import HEARTBEAT_SECONDS
@@ -71,7 +71,7 @@ _RESUMABLE: Final = frozenset(
 )
 
 
-class GraphError(QueenrightError):
+class GraphError(ConflictError):
     """Raised when a graph, entry point, run or node does not exist, or a graph is added twice."""
 
 

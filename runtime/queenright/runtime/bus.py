@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Unpack
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import NotFoundError
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.event_filter import EventFilter, Filters, matches
 from queenright.runtime.events import AgentEvent, EventType
@@ -24,7 +24,7 @@ __all__ = ["EventBus", "EventLog", "Expectation", "Handler", "Subscription", "Un
 _log = logging.getLogger(__name__)
 
 
-class UnknownEventError(QueenrightError):
+class UnknownEventError(NotFoundError):
     """Raised when the event after which history was requested is not in the log."""
 
     def __init__(self, event_id: str) -> None:

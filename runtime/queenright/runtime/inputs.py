@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import read_faults
 from queenright.runtime.graphs.goal import Goal
@@ -30,7 +30,7 @@ _MAX_VALUE_CHARACTERS: Final = 80
 _IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
 
 
-class InvalidInputError(QueenrightError):
+class InvalidInputError(InvalidValueError):
     """
     Raised for input that a run cannot start with: an error of the caller, not of the agent.
 

@@ -114,6 +114,7 @@ export const makeRouter = (queries: QueryClient) =>
     defaultPreload: 'intent',
     defaultErrorComponent: RouteError,
     scrollRestoration: true,
+    scrollToTopSelectors: ['#content'],
   })
 
 declare module '@tanstack/react-router' {

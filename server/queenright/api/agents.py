@@ -51,6 +51,7 @@ class AgentRow(ApiModel):
     health: Health = Field(description="Health of a session that runs; empty once it has ended.")
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
+    started_at: float
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")

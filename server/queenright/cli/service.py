@@ -68,22 +68,25 @@ def with_service(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def with_options(collect: Callable[..., T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(kind: Callable[..., T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """
-    Turn ``command(options, ...)`` into a command that also has the parameters of ``collect``.
+    Turn ``command(options, ...)`` into a command whose options are also the fields of a dataclass.
 
-    Several commands of a module share options this way; ``options`` is what ``collect`` returns.
+    Args:
+        kind: The dataclass of ``options``.
     """
-    shared = inspect.signature(collect).parameters
+    fields = inspect.signature(kind, eval_str=True).parameters
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**values: Any) -> None:
-            options = collect(**{name: values.pop(name) for name in shared})
-            command(options, **values)
+            command(kind(**{name: values.pop(name) for name in fields}), **values)
 
         _, *parameters = inspect.signature(command).parameters.values()
-        _set_signature(run, command, [*shared.values(), *parameters])
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        _set_signature(
+            run, command, [*fields.values(), *(parameter.replace(kind=keyword) for parameter in parameters)]
+        )
         return run
 
     return decorate

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError
 from queenright.server.ops.settings_files import check_files
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -37,7 +37,7 @@ RELOADABLE: Final = (
 """Paths of reloadable settings, including everything below them."""
 
 
-class NoSettingsFileError(QueenrightError):
+class NoSettingsFileError(ConflictError):
     """Raised when the settings were not read from a file."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ from pydantic_settings import (
 
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.http_url import http_url
 from queenright.instrumentation.redaction import MASK
 from queenright.instrumentation.validation_messages import Fault, read_faults
@@ -279,7 +279,7 @@ class Settings(BaseSettings):
         return self.database or f"sqlite:///{self.storage / 'queenright.db'}"
 
 
-class InvalidSettingsError(QueenrightError):
+class InvalidSettingsError(InvalidValueError):
     """Raised when a setting is unknown or invalid; names its path, its value and what is allowed."""
 
 

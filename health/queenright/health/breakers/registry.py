@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerChange, BreakerStatus, CircuitBreaker
 from queenright.health.settings import BreakerSettings, CircuitBreakerSettings
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import NotFoundError
 from queenright.runtime.events import Clock
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class BreakerName(NamedTuple):
             yield self.kind
 
 
-class BreakerNotFoundError(QueenrightError):
+class BreakerNotFoundError(NotFoundError):
     """Raised when no breaker has this name; suggests similar names."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -13,7 +12,7 @@ from queenright.health.findings import FindingKind
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.target import WorkerRecord
 from queenright.health.monitor import WorkerHealth
-from queenright.health.rows import Place, find_body, newest_first, put_row
+from queenright.health.rows import ModelTable, newest_first
 from queenright.health.tables import APPROVALS
 from queenright.health.ticket_rules import reasons
 
@@ -110,25 +109,7 @@ def call_to_action(approval: Approval) -> str:
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def write_approval(conn: Connection, approval: Approval) -> None:
-    """Insert or replace a request."""
-    values = {
-        "agent_id": approval.agent_id,
-        "session_id": approval.session_id,
-        "status": approval.status.value,
-        "is_open": approval.is_open,
-        "created_at": approval.created_at,
-        "expires_at": approval.expires_at,
-        "body": approval.model_dump_json(),
-    }
-    put_row(conn, APPROVALS, APPROVALS.c.approval_id, approval.approval_id, values)
-
-
-def find_approval(conn: Connection, approval_id: str) -> Approval | None:
-    """Return a request, or None."""
-    body = find_body(conn, APPROVALS, APPROVALS.c.approval_id, approval_id)
-    return Approval.model_validate_json(body) if body is not None else None
-
+approval_table: Final = ModelTable(APPROVALS, Approval)
 
 _LATEST_ABOUT: Final = newest_first(
     select(APPROVALS.c.body).where(
@@ -142,17 +123,5 @@ _LATEST_ABOUT: Final = newest_first(
 
 def latest_about(conn: Connection, agent_id: str, session_id: str) -> Approval | None:
     """Return the newest request about a worker's session, or None."""
-    body = conn.execute(_LATEST_ABOUT, {"agent": agent_id, "session": session_id}).scalar()
-    return Approval.model_validate_json(body) if body is not None else None
-
-
-def read_approvals(
-    conn: Connection, *, limit: int, only_open: bool = False, before: Place | None = None
-) -> Sequence[Approval]:
-    """Return requests, newest first; ``before`` is the cursor of the next page."""
-    table = APPROVALS.c
-    query = select(table.body)
-    if only_open:
-        query = query.where(table.is_open.is_(True))
-    query = newest_first(query, table.created_at, table.approval_id, limit=limit, before=before)
-    return [Approval.model_validate_json(body) for body in conn.execute(query).scalars()]
+    about = {"agent": agent_id, "session": session_id}
+    return next(iter(approval_table.read(conn, _LATEST_ABOUT, about)), None)

@@ -17,16 +17,22 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import append_events
 from queenright.health.findings import FindingKind
-from queenright.health.interventions import approval as approval_rows
 from queenright.health.interventions import messages
-from queenright.health.interventions.approval import Approval, ApprovalStatus, void_reason
-from queenright.health.interventions.intervention import Intervention, InterventionOutcome, find_intervention
+from queenright.health.interventions.approval import (
+    Approval,
+    ApprovalStatus,
+    approval_table,
+    describe_requester,
+    latest_about,
+    void_reason,
+)
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.store import Store, StoreError
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -43,14 +49,14 @@ Terminate = Callable[..., Awaitable[Intervention]]
 """Terminates a worker: ``InterventionService.terminate``."""
 
 
-class ApprovalNotFoundError(QueenrightError):
+class ApprovalNotFoundError(NotFoundError):
     """Raised when no request has this id."""
 
     def __init__(self, approval_id: str) -> None:
         super().__init__(f"there is no approval {approval_id[:64]!r}; list them: queenright approvals")
 
 
-class ApprovalClosedError(QueenrightError):
+class ApprovalClosedError(ConflictError):
     """Raised when a request that is no longer pending is answered."""
 
     def __init__(self, approval: Approval) -> None:
@@ -109,8 +115,8 @@ class Approvals:
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
-            rows = approval_rows.read_approvals(conn, limit=_MAX_LOADED, only_open=True)
-            return [(row, find_intervention(conn, row.intervention_id)) for row in rows]
+            rows = approval_table.newest(conn, _MAX_LOADED, is_open=True)
+            return [(row, intervention_table.find(conn, row.intervention_id)) for row in rows]
 
         for approval, termination in await self._store.read(read):
             self._open[approval.approval_id] = approval
@@ -166,7 +172,7 @@ class Approvals:
             raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
-            latest = approval_rows.latest_about(conn, approval.agent_id, approval.session_id)
+            latest = latest_about(conn, approval.agent_id, approval.session_id)
             requests = [approval]
             if latest is not None and latest.target == approval.target:
                 if (objection := self._refusal(latest, now)) is not None:
@@ -257,18 +263,15 @@ class Approvals:
 
     async def find(self, approval_id: str) -> Approval | None:
         """Return a request, however old, or None."""
-        return await self._store.read(lambda conn: approval_rows.find_approval(conn, approval_id))
+        return await self._store.read(lambda conn: approval_table.find(conn, approval_id))
 
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
     ) -> list[Approval]:
         """Return requests, newest first; ``before`` is the cursor of the next page."""
-        return list(
-            await self._store.read(
-                lambda conn: approval_rows.read_approvals(
-                    conn, limit=limit, only_open=only_open, before=before
-                )
-            )
+        is_open = True if only_open else None
+        return await self._store.read(
+            lambda conn: approval_table.newest(conn, limit, before=before, is_open=is_open)
         )
 
     # -- time and events ----------------------------------------------------------------------------
@@ -339,7 +342,7 @@ class Approvals:
         """Carry out an earlier approval unless it has started. Runs in the background."""
         try:
             termination = await self._store.read(
-                lambda conn: find_intervention(conn, approval.intervention_id)
+                lambda conn: intervention_table.find(conn, approval.intervention_id)
             )
             if termination is not None:
                 await self._record_outcome(approval, termination.outcome, termination.detail)
@@ -393,7 +396,7 @@ class Approvals:
         now = self._clock()
 
         def close(conn: Connection) -> list[Approval]:
-            current = approval_rows.find_approval(conn, approval.approval_id) or approval
+            current = approval_table.find(conn, approval.approval_id) or approval
             if current.status is not approval.status or not current.is_open:
                 raise ApprovalClosedError(current)
             return [_as_closed(current, status, reason, now, by=by, **more)]
@@ -410,7 +413,7 @@ class Approvals:
             def transaction(conn: Connection) -> list[Approval]:
                 requests = work(conn)
                 for item in requests:
-                    approval_rows.write_approval(conn, item)
+                    approval_table.write(conn, item)
                     self.on_change(conn, item)
                 events[:] = [event for item in requests if (event := self._event(item)) is not None]
                 append_events(conn, events)
@@ -441,7 +444,7 @@ class Approvals:
         data: dict[str, Any] = {"approval_id": approval.approval_id, "ticket_id": approval.ticket_id}
         if approval.is_pending:
             type_ = EventType.TERMINATION_REQUESTED
-            by = approval_rows.describe_requester(approval.asked_by, approval.ordered_by)
+            by = describe_requester(approval.asked_by, approval.ordered_by)
             data |= {"reason": approval.reason, "by": by, "expires_at": approval.expires_at}
         else:
             type_ = EventType.TERMINATION_DECIDED
@@ -477,5 +480,5 @@ def _as_closed(
 
 def _termination_reason(approval: Approval) -> str:
     note = f" ({approval.decision_reason})" if approval.decision_reason else ""
-    requester = approval_rows.describe_requester(approval.asked_by, approval.ordered_by)
+    requester = describe_requester(approval.asked_by, approval.ordered_by)
     return f"{approval.reason} Requested by the {requester}, approved by {approval.decided_by}{note}."

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
-from queenright.health.rows import find_body, put_row
+from queenright.health.rows import ModelTable
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
@@ -66,14 +66,17 @@ class Instruction(BaseModel):
     checkpoint_id: str | None = None
 
 
-class InstructionNotFoundError(QueenrightError):
+_TABLE: Final = ModelTable(INSTRUCTIONS, Instruction)
+
+
+class InstructionNotFoundError(NotFoundError):
     """Raised for an answer to an instruction that this worker never received."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
 
 
-class InstructionClosedError(QueenrightError):
+class InstructionClosedError(ConflictError):
     """Raised when an answer comes too late, or from another incarnation."""
 
 
@@ -112,8 +115,7 @@ class InstructionMailbox:
 
         def read(conn: Connection) -> list[Instruction]:
             waiting = INSTRUCTIONS.c.status == InstructionStatus.QUEUED.value
-            bodies = conn.execute(select(INSTRUCTIONS.c.body).where(waiting)).scalars()
-            return [Instruction.model_validate_json(body) for body in bodies]
+            return _TABLE.read(conn, select(INSTRUCTIONS.c.body).where(waiting))
 
         for instruction in await self._store.read(read):
             self._queued.setdefault((instruction.agent_id, instruction.session_id), {})[
@@ -188,7 +190,7 @@ class InstructionMailbox:
             created_at=self._clock(),
             expires_at=expires_at,
         )
-        await self._store.transact(lambda conn: _write(conn, instruction))
+        await self._store.transact(lambda conn: _TABLE.write(conn, instruction))
         queued[instruction_id] = instruction
         for waiting in self._fetching.get(target, ()):
             if not waiting.done():
@@ -240,7 +242,7 @@ class InstructionMailbox:
         """
         instruction = self._queued.get(target.key, {}).get(instruction_id)
         if instruction is None:
-            instruction = await self._store.read(lambda conn: _find(conn, instruction_id))
+            instruction = await self._store.read(lambda conn: _TABLE.find(conn, instruction_id))
             if instruction is None or (instruction.agent_id, instruction.session_id) != target.key:
                 raise InstructionNotFoundError(instruction_id)
             if instruction.status.value == outcome:
@@ -288,7 +290,7 @@ class InstructionMailbox:
 
     async def _close(self, instruction: Instruction, **changes: object) -> None:
         closed = instruction.model_copy(update=changes)
-        await self._store.transact(lambda conn: _write(conn, closed))
+        await self._store.transact(lambda conn: _TABLE.write(conn, closed))
         key = (instruction.agent_id, instruction.session_id)
         queued = self._queued.get(key, {})
         queued.pop(instruction.instruction_id, None)
@@ -298,22 +300,3 @@ class InstructionMailbox:
         if answer is not None and not answer.done():
             answer.set_result(closed)
         self._on_closed(closed)
-
-
-def _write(conn: Connection, instruction: Instruction) -> None:
-    columns = {
-        "agent_id": instruction.agent_id,
-        "session_id": instruction.session_id,
-        "incarnation_id": instruction.incarnation_id,
-        "kind": instruction.kind,
-        "created_at": instruction.created_at,
-        "expires_at": instruction.expires_at,
-        "status": instruction.status.value,
-        "body": instruction.model_dump_json(),
-    }
-    put_row(conn, INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, instruction.instruction_id, columns)
-
-
-def _find(conn: Connection, instruction_id: str) -> Instruction | None:
-    body = find_body(conn, INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, instruction_id)
-    return Instruction.model_validate_json(body) if body is not None else None

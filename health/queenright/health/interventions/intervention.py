@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -12,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, WorkerRecord
-from queenright.health.rows import Place, find_body, newest_first, put_row
+from queenright.health.rows import ModelTable
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
@@ -109,31 +108,8 @@ class EscalationAnswer(BaseModel):
     more_time_seconds: float | None = None
 
 
-def write_intervention(conn: Connection, intervention: Intervention) -> None:
-    """Insert or replace an intervention."""
-    values = {
-        "agent_id": intervention.agent_id,
-        "session_id": intervention.session_id,
-        "incarnation_id": intervention.incarnation_id,
-        "kind": intervention.kind.value,
-        "outcome": intervention.outcome.value,
-        "created_at": intervention.created_at,
-        "body": intervention.model_dump_json(),
-    }
-    put_row(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention.intervention_id, values)
-
-
-def write_escalation(conn: Connection, escalation: Escalation) -> None:
-    """Insert or replace an escalation."""
-    values = {
-        "agent_id": escalation.agent_id,
-        "session_id": escalation.session_id,
-        "status": escalation.status.value,
-        "created_at": escalation.created_at,
-        "deadline": escalation.deadline,
-        "body": escalation.model_dump_json(),
-    }
-    put_row(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, escalation.escalation_id, values)
+intervention_table: Final = ModelTable(INTERVENTIONS, Intervention)
+escalation_table: Final = ModelTable(ESCALATIONS, Escalation)
 
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:
@@ -168,41 +144,13 @@ def read_ladders(conn: Connection) -> list[Ladder]:
     return [Ladder.model_validate_json(body) for body in conn.execute(select(LADDERS.c.body)).scalars()]
 
 
-def read_interventions(
-    conn: Connection,
-    *,
-    limit: int,
-    agent_id: str | None = None,
-    kind: ActionKind | None = None,
-    outcome: InterventionOutcome | None = None,
-    before: Place | None = None,
-) -> list[Intervention]:
-    """Return interventions, newest first; ``before`` is the cursor of the next page."""
-    query = select(INTERVENTIONS.c.body)
-    if agent_id is not None:
-        query = query.where(INTERVENTIONS.c.agent_id == agent_id)
-    if kind is not None:
-        query = query.where(INTERVENTIONS.c.kind == kind.value)
-    if outcome is not None:
-        query = query.where(INTERVENTIONS.c.outcome == outcome.value)
-    table = INTERVENTIONS.c
-    query = newest_first(query, table.created_at, table.intervention_id, limit=limit, before=before)
-    return [Intervention.model_validate_json(body) for body in conn.execute(query).scalars()]
-
-
 def rename_interventions(conn: Connection, old: WorkerKey, new: WorkerKey) -> None:
     """Move the interventions of a renamed worker to its new names."""
     table = INTERVENTIONS.c
     query = select(table.body).where(table.agent_id == old[0], table.session_id == old[1])
-    for body in conn.execute(query).scalars().all():
+    for intervention in intervention_table.read(conn, query):
         names = {"agent_id": new[0], "session_id": new[1]}
-        write_intervention(conn, Intervention.model_validate_json(body).model_copy(update=names))
-
-
-def find_intervention(conn: Connection, intervention_id: str) -> Intervention | None:
-    """Return an intervention, or None."""
-    body = find_body(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention_id)
-    return Intervention.model_validate_json(body) if body is not None else None
+        intervention_table.write(conn, intervention.model_copy(update=names))
 
 
 def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
@@ -210,21 +158,3 @@ def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
     columns = (INTERVENTIONS.c.agent_id, INTERVENTIONS.c.session_id)
     rows = conn.execute(select(*columns, func.count()).group_by(*columns))
     return {(agent, session): count for agent, session, count in rows}
-
-
-def read_escalations(
-    conn: Connection, *, limit: int, pending: bool = False, before: Place | None = None
-) -> Sequence[Escalation]:
-    """Return escalations, newest first; ``before`` is the cursor of the next page."""
-    query = select(ESCALATIONS.c.body)
-    if pending:
-        query = query.where(ESCALATIONS.c.status == EscalationStatus.PENDING.value)
-    table = ESCALATIONS.c
-    query = newest_first(query, table.created_at, table.escalation_id, limit=limit, before=before)
-    return [Escalation.model_validate_json(body) for body in conn.execute(query).scalars()]
-
-
-def find_escalation(conn: Connection, escalation_id: str) -> Escalation | None:
-    """Return an escalation, or None."""
-    body = find_body(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, escalation_id)
-    return Escalation.model_validate_json(body) if body is not None else None

@@ -41,7 +41,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
 from queenright.health.vital_signs import VitalSigns
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
@@ -64,7 +64,7 @@ Unless = Callable[[WorkerHealth], str | None]
 """Returns an objection to acting on a worker, or None."""
 
 
-class AgentNotFoundError(QueenrightError):
+class AgentNotFoundError(NotFoundError):
     """Raised when a requested worker is unknown."""
 
     def __init__(self, agent_id: str, session_id: str | None = None) -> None:
@@ -74,7 +74,7 @@ class AgentNotFoundError(QueenrightError):
         self.session_id = session_id
 
 
-class EscalationNotFoundError(QueenrightError):
+class EscalationNotFoundError(NotFoundError):
     """Raised when no escalation has this id."""
 
     def __init__(self, escalation_id: str) -> None:
@@ -83,7 +83,7 @@ class EscalationNotFoundError(QueenrightError):
         )
 
 
-class EscalationClosedError(QueenrightError):
+class EscalationClosedError(ConflictError):
     """Raised when an escalation that is no longer pending is answered."""
 
     def __init__(self, escalation: Escalation) -> None:

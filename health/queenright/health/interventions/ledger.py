@@ -16,6 +16,8 @@ from queenright.health.interventions.intervention import (
     EscalationStatus,
     Intervention,
     InterventionOutcome,
+    escalation_table,
+    intervention_table,
 )
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
@@ -51,14 +53,10 @@ class InterventionLedger:
         def read(conn: Connection) -> tuple[Any, ...]:
             return (
                 intervention_rows.read_ladders(conn),
-                intervention_rows.read_escalations(conn, limit=_COUNTED, pending=True),
+                escalation_table.newest(conn, _COUNTED, status=EscalationStatus.PENDING),
                 intervention_rows.count_interventions(conn),
-                intervention_rows.read_interventions(
-                    conn, limit=_COUNTED, outcome=InterventionOutcome.STARTED
-                ),
-                intervention_rows.read_interventions(
-                    conn, limit=1000, outcome=InterventionOutcome.UNCONFIRMED
-                ),
+                intervention_table.newest(conn, _COUNTED, outcome=InterventionOutcome.STARTED),
+                intervention_table.newest(conn, 1000, outcome=InterventionOutcome.UNCONFIRMED),
             )
 
         ladders, pending, counts, started, unconfirmed = await self._store.read(read)
@@ -95,9 +93,9 @@ class InterventionLedger:
         def work(conn: Connection) -> None:
             intervention_rows.write_ladder(conn, key, ladder, now)
             if intervention is not None:
-                intervention_rows.write_intervention(conn, intervention)
+                intervention_table.write(conn, intervention)
             if escalation is not None:
-                intervention_rows.write_escalation(conn, escalation)
+                escalation_table.write(conn, escalation)
             append_events(conn, events)
 
         async def commit() -> None:
@@ -133,7 +131,7 @@ class InterventionLedger:
             intervention_rows.write_ladder(conn, old, None, now)
             intervention_rows.write_ladder(conn, new, moved, now)
             for escalation in pending:
-                intervention_rows.write_escalation(conn, escalation)
+                escalation_table.write(conn, escalation)
 
         await self._store.transact(work)
         self.ladders.pop(old, None)
@@ -189,29 +187,24 @@ class InterventionLedger:
 
     async def interventions(self, *, limit: int, agent_id: str | None = None) -> list[Intervention]:
         """Return interventions, newest first."""
-        return await self._store.read(
-            lambda conn: intervention_rows.read_interventions(conn, limit=limit, agent_id=agent_id)
-        )
+        return await self._store.read(lambda conn: intervention_table.newest(conn, limit, agent_id=agent_id))
 
     async def escalations(self, *, limit: int, pending: bool = False) -> list[Escalation]:
         """Return escalations, newest first; with ``pending`` only undecided ones."""
-        return list(
-            await self._store.read(
-                lambda conn: intervention_rows.read_escalations(conn, limit=limit, pending=pending)
-            )
-        )
+        status = EscalationStatus.PENDING if pending else None
+        return await self._store.read(lambda conn: escalation_table.newest(conn, limit, status=status))
 
     async def find_intervention(self, intervention_id: str) -> Intervention | None:
         """Return an intervention, or None."""
-        return await self._store.read(lambda conn: intervention_rows.find_intervention(conn, intervention_id))
+        return await self._store.read(lambda conn: intervention_table.find(conn, intervention_id))
 
     async def find_stopped(self, target: Target) -> Intervention | None:
         """Return the newest termination that was confirmed for this incarnation of a worker, or None."""
 
         def read(conn: Connection) -> list[Intervention]:
-            return intervention_rows.read_interventions(
+            return intervention_table.newest(
                 conn,
-                limit=_MAX_TERMINATIONS,
+                _MAX_TERMINATIONS,
                 agent_id=target.agent_id,
                 kind=ActionKind.TERMINATE,
                 outcome=InterventionOutcome.DONE,
@@ -225,5 +218,5 @@ class InterventionLedger:
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
         """Return an escalation, or None."""
         return self.pending.get(escalation_id) or await self._store.read(
-            lambda conn: intervention_rows.find_escalation(conn, escalation_id)
+            lambda conn: escalation_table.find(conn, escalation_id)
         )

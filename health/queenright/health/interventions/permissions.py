@@ -16,7 +16,7 @@ from queenright.health.interventions.intervention import Intervention
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.instrumentation.durations import format_duration
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
@@ -64,7 +64,7 @@ class PermissionAnswer:
     reason: str = ""
 
 
-class PermissionNotFoundError(QueenrightError):
+class PermissionNotFoundError(NotFoundError):
     """Raised when an unknown permission request is answered."""
 
     def __init__(self, request_id: str) -> None:

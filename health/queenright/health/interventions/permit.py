@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError
 
 _RECOVERABLE = frozenset({WorkerStatus.FAILED, WorkerStatus.TERMINATED})
 
 
-class ActionRefusedError(QueenrightError):
+class ActionRefusedError(ConflictError):
     """Raised when an action must not be taken; ``reason`` says why, and what to do."""
 
     def __init__(self, kind: ActionKind, agent_id: str, reason: str) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from queenright.health.event_log import append_events
 from queenright.health.interventions.target import Target
-from queenright.health.recovery import plan, table
+from queenright.health.recovery import plan
 from queenright.health.recovery.recovery import Recovery, RecoveryState
+from queenright.health.recovery.table import of_task, recovery_table, under_way
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
@@ -19,25 +21,17 @@ _LOOKED_BACK: Final = 5_000
 """The maximum number of rows that are read at start to count recoveries within the hour."""
 
 
+@dataclass(slots=True)
 class Changes:
-    """The rows, new or changed, and events of one transaction, in order."""
+    """The recoveries, new or changed, and events of one transaction, in order."""
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[bool, Recovery]] = []
-        self.events: list[AgentEvent] = []
-
-    def new(self, recovery: Recovery) -> None:
-        """Add a recovery."""
-        self.rows.append((True, recovery))
-
-    def set(self, recovery: Recovery) -> None:
-        """Change a recovery."""
-        self.rows.append((False, recovery))
+    rows: list[Recovery] = field(default_factory=list)
+    events: list[AgentEvent] = field(default_factory=list)
 
     def write(self, conn: Connection) -> None:
         """Write them."""
-        for is_new, recovery in self.rows:
-            (table.insert_recovery if is_new else table.update_recovery)(conn, recovery)
+        for recovery in self.rows:
+            recovery_table.write(conn, recovery)
         append_events(conn, self.events)
 
 
@@ -60,7 +54,7 @@ class RecoveryLedger:
     async def load(self) -> list[Recovery]:
         """Load open recoveries and return them, oldest first."""
         rows, newest = await self._store.read(
-            lambda conn: (table.under_way(conn), table.newest(conn, _LOOKED_BACK))
+            lambda conn: (under_way(conn), recovery_table.newest(conn, _LOOKED_BACK))
         )
         self._start_times = {}
         for each in newest:
@@ -71,11 +65,11 @@ class RecoveryLedger:
 
     async def of_task(self, task_id: str) -> list[Recovery]:
         """Return all recoveries of a task, newest first."""
-        return await self._store.read(lambda conn: table.of_task(conn, task_id))
+        return await self._store.read(lambda conn: of_task(conn, task_id))
 
     async def newest(self, limit: int) -> list[Recovery]:
         """Return recoveries of all tasks, newest first."""
-        return await self._store.read(lambda conn: table.newest(conn, limit))
+        return await self._store.read(lambda conn: recovery_table.newest(conn, limit))
 
     def start_times(self, agent_id: str) -> Sequence[float]:
         """Return when recoveries of an agent began within the last hour."""
@@ -148,7 +142,7 @@ class RecoveryLedger:
 
     async def _commit(self, changes: Changes) -> None:
         await self._store.transact(changes.write)
-        for _, recovery in changes.rows:
+        for recovery in changes.rows:
             live = self.live.get(recovery.task_id)
             if recovery.is_under_way:
                 self.live[recovery.task_id] = recovery

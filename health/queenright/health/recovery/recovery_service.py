@@ -17,7 +17,7 @@ from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import InterventionOutcome, read_interventions
+from queenright.health.interventions.intervention import InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -37,7 +37,7 @@ from queenright.health.recovery.starter import (
 )
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.breakers import Breakers
@@ -58,7 +58,7 @@ _LIFE: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-class TaskNotFoundError(QueenrightError):
+class TaskNotFoundError(NotFoundError):
     """Raised for a task that no worker has had."""
 
     def __init__(self, task_id: str) -> None:
@@ -200,7 +200,7 @@ class RecoveryService:
                 dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
             if dropped is not None:
                 ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
-                changes.new(recovery.model_copy(update=ended))
+                changes.rows.append(recovery.model_copy(update=ended))
                 result = RecoveryResult(
                     accepted=False,
                     recovery_id=recovery.recovery_id,
@@ -447,7 +447,7 @@ class RecoveryService:
         recovery = recovery.model_copy(
             update={"attempt": planned.attempt, "not_before": max(planned.not_before, earliest)}
         )
-        changes.new(recovery)
+        changes.rows.append(recovery)
         return _accept(recovery, "it is scheduled")
 
     def _places(self, recovery: Recovery) -> list[float]:
@@ -470,7 +470,7 @@ class RecoveryService:
                     "exhausted": True,
                 }
             )
-            changes.new(last)
+            changes.rows.append(last)
             changes.events.append(self._ledger.failure(last, past))
         return RecoveryResult(
             accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
@@ -499,14 +499,11 @@ class RecoveryService:
             state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, result.reason, now)
         elif has_started:
-            changes = Changes()
-            changes.set(recovery)
-            await self._ledger.commit(changes)
+            await self._ledger.commit(Changes([recovery]))
 
     async def _end(self, recovery: Recovery, state: RecoveryState, outcome: str, now: float) -> None:
-        changes = Changes()
-        changes.set(recovery.model_copy(update={"state": state, "outcome": outcome, "ended_at": now}))
-        await self._ledger.commit(changes)
+        ended = {"state": state, "outcome": outcome, "ended_at": now}
+        await self._ledger.commit(Changes([recovery.model_copy(update=ended)]))
 
     async def _record_failure(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
@@ -548,7 +545,7 @@ class RecoveryService:
             result = RecoveryResult(
                 accepted=False, recovery_id=failed.recovery_id, attempt=0, not_before=None, reason=why
             )
-        changes.rows.insert(0, (False, failed))
+        changes.rows.insert(0, failed)
         changes.events.append(self._ledger.failure(failed, past))
         await self._ledger.commit(changes)
         return result
@@ -578,8 +575,6 @@ class RecoveryService:
                 "new_incarnation_id": respawned.incarnation_id,
             }
         )
-        changes = Changes()
-        changes.set(back)
         data = {
             "recovery_id": back.recovery_id,
             "task_id": back.task_id,
@@ -590,8 +585,8 @@ class RecoveryService:
             "from_checkpoint": back.from_checkpoint,
             "skipped": list(back.skipped),
         }
-        changes.events.append(self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data))
-        await self._ledger.commit(changes)
+        event = self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data)
+        await self._ledger.commit(Changes([back], [event]))
 
     # -- starting a worker --------------------------------------------------------------------------
 
@@ -609,9 +604,8 @@ class RecoveryService:
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
 
     async def _defer(self, recovery: Recovery, until: float, why: str) -> None:
-        changes = Changes()
-        changes.set(recovery.model_copy(update={"not_before": until, "outcome": why}))
-        await self._ledger.commit(changes)
+        deferred = recovery.model_copy(update={"not_before": until, "outcome": why})
+        await self._ledger.commit(Changes([deferred]))
 
     async def _try(self, recovery: Recovery, started_at: float) -> None:
         counts = False
@@ -672,8 +666,7 @@ class RecoveryService:
                 "outcome": "",
             }
         )
-        changes = Changes()
-        changes.set(starting)
+        changes = Changes([starting])
         data = {
             "recovery_id": starting.recovery_id,
             "task_id": starting.task_id,
@@ -728,8 +721,8 @@ class RecoveryService:
     async def _was_asked_to_stop(self, target: Target) -> bool:
         """Return whether a termination of this incarnation was not confirmed."""
         unconfirmed = await self._store.read(
-            lambda conn: read_interventions(
-                conn, limit=100, agent_id=target.agent_id, outcome=InterventionOutcome.UNCONFIRMED
+            lambda conn: intervention_table.newest(
+                conn, 100, agent_id=target.agent_id, outcome=InterventionOutcome.UNCONFIRMED
             )
         )
         return any(recovery.target == target for recovery in unconfirmed)

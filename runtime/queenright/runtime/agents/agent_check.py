@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.runtime.agents.agent_parts import AgentParts
 from queenright.runtime.graphs.graph import NodeSpec
 
 
-class InvalidAgentError(QueenrightError):
+class InvalidAgentError(InvalidValueError):
     """Raised when an agent cannot be started; lists every reason."""
 
     def __init__(self, name: str, errors: tuple[str, ...]) -> None:

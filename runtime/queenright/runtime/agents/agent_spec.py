@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import read_faults
 from queenright.runtime.graphs.goal import Goal
@@ -19,7 +19,7 @@ from queenright.runtime.graphs.specs import Identifier
 EnvironmentVariable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 
 
-class AgentLoadError(QueenrightError):
+class AgentLoadError(InvalidValueError):
     """
     Raised when an agent cannot be loaded.
 

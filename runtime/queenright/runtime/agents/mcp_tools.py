@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.instrumentation.effect import Effect
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError, QueenrightError
 from queenright.instrumentation.extras import install_command
 from queenright.instrumentation.redaction import hide, hide_named, redact
 from queenright.runtime.agents.credentials import substitute_variables
@@ -32,7 +32,7 @@ _ALIVE_SECONDS: Final = 5.0
 """Time limit of the probe sent to a server that did not answer a call."""
 
 
-class McpUnavailableError(QueenrightError):
+class McpUnavailableError(InvalidValueError):
     """Raised when an MCP server cannot be reached, or the MCP client is not installed."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.verdict import Verdict
@@ -47,7 +47,7 @@ _MAX_RETRIES: Final = 3
 Outcome = Literal["done", "no_answer", "incomplete", "escalated", "failed"]
 
 
-class QuestionAnsweredError(QueenrightError):
+class QuestionAnsweredError(ConflictError):
     """Raised for an answer to a question that is not open any more."""
 
     def __init__(self, answer: str | None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
     SkippedFile,
@@ -40,7 +40,7 @@ _HASH: Final = "content_hash"
 SaveReason = Literal["node", "pause", "terminate"]
 
 
-class CorruptCheckpointError(QueenrightError):
+class CorruptCheckpointError(ConflictError):
     """Raised for a checkpoint that exists but is not valid."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -51,7 +51,7 @@ class CorruptCheckpointError(QueenrightError):
         self.reason = reason
 
 
-class CheckpointNotFoundError(QueenrightError):
+class CheckpointNotFoundError(NotFoundError):
     """Raised for a checkpoint that is not in the store."""
 
     def __init__(self, checkpoint_id: str, directory: Path) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, QueenrightError
 from queenright.instrumentation.forks import after_fork_in_child
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _THREADS: Final = 4
 _CHUNK: Final = 64 * 1024
 
 
-class UnusableFileError(QueenrightError):
+class UnusableFileError(ConflictError):
     """Raised for a file that exists but is invalid or unreadable."""
 
     def __init__(self, path: Path, reason: str) -> None:

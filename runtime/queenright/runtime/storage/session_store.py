@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id
 from queenright.runtime.events import Clock
 from queenright.runtime.graphs.specs import Identifier
@@ -63,7 +63,7 @@ _NAME_BYTES: Final = 255
 _GRAPH_ID: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 
 
-class SessionNotFoundError(QueenrightError):
+class SessionNotFoundError(NotFoundError):
     """Raised for a session that is not in the store."""
 
     def __init__(self, session_id: str, sessions: Path) -> None:
@@ -79,7 +79,7 @@ class SessionExistsError(QueenrightError):
         self.session_id = session_id
 
 
-class SessionBusyError(QueenrightError):
+class SessionBusyError(ConflictError):
     """Raised when an execution is running in the session; ``pid`` is its process if known."""
 
     def __init__(self, session_id: str, pid: int | None) -> None:

@@ -3,6 +3,8 @@ import { data, GET, POST, RequestError } from './client'
 import type { DetectorClock, DetectorValue, Evaluation, Step, Steps } from './schema'
 
 const PAGE = 200
+/** The largest page of the service. Many small pages take several times as long. */
+const LARGEST = 1000
 /** Pages that are read to catch up; if more is missing, the newest page is read alone. */
 const CATCH_UP = 5
 
@@ -37,8 +39,8 @@ export function addOlder(known: Log, page: Steps): Log {
   return { ...known, steps: [...page.items.filter((step) => !ids.has(step.step_id)), ...known.steps], first: page.first ?? known.first, more: page.more }
 }
 
-function readSteps(agentId: string, sessionId: string, place: { before?: string; after?: string } = {}): Promise<Steps> {
-  return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query: { session_id: sessionId, limit: PAGE, ...place } } }))
+function readSteps(agentId: string, sessionId: string, place: { before?: string; after?: string } = {}, limit = PAGE): Promise<Steps> {
+  return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query: { session_id: sessionId, limit, ...place } } }))
 }
 
 export const stepsQuery = (agentId: string, sessionId: string) =>
@@ -65,9 +67,9 @@ export const stepsQuery = (agentId: string, sessionId: string) =>
     },
   })
 
-/** Read the steps before those that are known. */
-export const readOlder = (agentId: string, sessionId: string, log: Log): Promise<Steps> =>
-  readSteps(agentId, sessionId, log.first ? { before: log.first } : {})
+/** Read the steps before those that are known: a page, or the largest one if `isMuch` is missing. */
+export const readOlder = (agentId: string, sessionId: string, log: Log, isMuch: boolean): Promise<Steps> =>
+  readSteps(agentId, sessionId, log.first ? { before: log.first } : {}, isMuch ? LARGEST : PAGE)
 
 /** What each detector held at each moment of a session, with the given thresholds instead of those in force. */
 export const evaluationQuery = (agentId: string, sessionId: string, settings: Readonly<Record<string, number>>) =>

@@ -115,10 +115,10 @@ interface ItemProps {
 
 function Item({ item, isOpen, draft, write, ask }: ItemProps) {
   const mayAct = useQuery(callerQuery).data?.may_act
+  // The queen's words about a ticket, with the commands that she suggests, are on its page.
   const [lead, rest] = distinct([
-    // The queen's words about a ticket begin with its cause.
-    ['title', item.kind !== 'incident' && item.ticket_id && item.text ? '' : item.title],
-    ['text', item.text],
+    ['title', item.title],
+    ['text', item.kind === 'ticket' ? '' : item.text],
   ])
   const tone = item.severity ? toneOf(item.severity) : 'queen'
   return (

@@ -1,6 +1,8 @@
 import type { AgentRow, operations } from '../api/schema'
 
 export const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
+/** The fleet is what runs, unless the address says otherwise. */
+export const RUNNING = HEALTH.filter((name) => name !== 'ended').join(',')
 export const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
 const ORDERS = ['attention', 'agent', 'activity', 'progress', 'tokens', 'cost']
 

@@ -11,7 +11,7 @@ import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { Ignored, isTyping, SearchInput } from '../ui/filters'
-import { ACTIVITY, activityOf, HEALTH, knownFilters, stateOf } from './fleet-filters'
+import { ACTIVITY, activityOf, HEALTH, knownFilters, RUNNING, stateOf } from './fleet-filters'
 import type { Filters } from './fleet-filters'
 
 const PAGE = 60
@@ -44,7 +44,7 @@ export function Fleet() {
   const queryKey = ['agents', filters]
   const fleet = useInfiniteQuery({
     queryKey,
-    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, limit: PAGE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
+    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, health: filters.health ?? RUNNING, limit: PAGE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
     initialPageParam: FIRST,
     getNextPageParam: (last, _, place) => (last.next ? { cursor: last.next, index: place.index + 1, before: place } : undefined),
     getPreviousPageParam: (_, __, place) => place.before,
@@ -63,6 +63,7 @@ export function Fleet() {
     void fleet.refetch()
   })
   const chosen = new Set(filters.health?.split(',').filter(Boolean))
+  const ended = filters.health ? 0 : (first?.counts.health?.ended ?? 0)
   const isFiltered = Object.entries(filters).some(([name, value]) => name !== 'sort' && value)
 
   function toggle(name: string): void {
@@ -103,7 +104,9 @@ export function Fleet() {
         <Loading rows={6} />
       ) : rows.length === 0 && !isPastEnd ? (
         isFiltered ? (
-          <Empty title="No session matches these filters" />
+          <Empty title={ended ? 'No running session matches these filters' : 'No session matches these filters'} />
+        ) : ended ? (
+          <Empty title="No session is running" />
         ) : (
           <Empty title="No agent has reported yet">
             <p>Send its telemetry here, or install the hooks of your coding agent.</p>
@@ -114,6 +117,13 @@ export function Fleet() {
         )
       ) : (
         <Rows key={JSON.stringify({ ...filters, sort: '' })} rows={rows} above={above} total={first.total} sort={filters.sort ?? ''} onSort={(sort) => change({ sort: sort as NonNullable<Filters['sort']> })} more={() => fleet.hasNextPage && !fleet.isFetching && void fleet.fetchNextPage()} earlier={() => fleet.hasPreviousPage && !isPastEnd && !fleet.isFetching && void fleet.fetchPreviousPage()} />
+      )}
+      {ended > 0 && (
+        <footer className="fleet-foot">
+          <button className="button plain small" onClick={() => change({ health: 'ended' })}>
+            Show {count(ended)} ended
+          </button>
+        </footer>
       )}
     </section>
   )
@@ -292,12 +302,11 @@ function Rates() {
     <dl className="rates">
       {RATES.map(({ series, label, unit, format }) => {
         const bars = fleetBars(series, now)
-        if (!total(bars)) return null
         return (
           <div key={series}>
             <dt>{label}</dt>
             <dd>
-              <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
+              {total(bars) > 0 && <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />}
               <span className="number">{format(fleetPerMinute(series, now))}/min</span>
             </dd>
           </div>

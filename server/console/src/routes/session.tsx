@@ -1,14 +1,15 @@
 import './session/session.css'
 import { useQuery } from '@tanstack/react-query'
 import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router'
-import { lazy, Suspense, useEffect } from 'react'
+import type { ReactNode } from 'react'
+import { lazy, Suspense, useEffect, useState } from 'react'
 import { data, GET, RequestError } from '../api/client'
 import { attentionOfQuery } from '../api/queries'
-import type { AgentHealth, AgentRow } from '../api/schema'
+import type { AgentHealth, AgentRow, AttentionList } from '../api/schema'
 import { useNow } from '../clock'
-import { ago, dateTime, duration, words } from '../format'
+import { ago, count, dateTime, duration, words } from '../format'
 import { useTitle } from '../shell/title'
-import { Clamped, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
+import { Button, Clamped, Empty, Loading, Panel, Pill, ReadError, sentence, toneOf } from '../ui/basics'
 import { NeedsYou } from './attention'
 import { activityOf, stateOf } from './fleet-filters'
 import { Actions } from './session/actions'
@@ -33,6 +34,7 @@ export function SessionPage() {
   })
   const worker = health.data
   const attention = useQuery({ ...attentionOfQuery(worker?.agent_id ?? '', worker?.session_id ?? ''), enabled: worker !== undefined })
+  const [isShown, show] = useShown(worker && `${worker.agent_id}\n${worker.session_id}`, attention.data)
   // The address names the session, so that a link shows what its sender saw; a renamed agent has a new address.
   const isElsewhere = worker && (worker.agent_id !== agentId || worker.session_id !== session)
   const [agentFound, sessionFound] = isElsewhere ? [worker.agent_id, worker.session_id] : ['', '']
@@ -44,7 +46,7 @@ export function SessionPage() {
     if (health.error instanceof RequestError && health.error.status === 404)
       return (
         <Empty isPage title={session ? 'There is no such session' : 'There is no such agent'}>
-          <p className="wrap">{health.error.message}</p>
+          <p className="wrap">{sentence(health.error.message)}</p>
           <Link to="/" className="link">
             Go to the fleet
           </Link>
@@ -55,8 +57,14 @@ export function SessionPage() {
   return (
     <div className="session">
       {/* A placeholder does not say when it was read. */}
-      <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000} />
-      {attention.data && <NeedsYou list={attention.data} />}
+      <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000}>
+        {!isShown && attention.data && attention.data.total > 0 && (
+          <Button small look="primary" onPress={show}>
+            Needs you ({count(attention.data.total)})
+          </Button>
+        )}
+      </Head>
+      {isShown && attention.data && <NeedsYou list={attention.data} />}
       {attention.isPending ? <Loading rows={8} /> : view === 'recorder' ? (
         <Suspense fallback={<Panel title="Flight recorder"><Loading rows={6} /></Panel>}>
           <Recorder key={`${worker.agent_id}\n${worker.session_id}`} worker={worker} />
@@ -75,7 +83,18 @@ export function SessionPage() {
   )
 }
 
-function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
+/**
+ * Whether what needs a person is shown, and what shows it. What comes while the page is looked at would move all of
+ * it: it is shown when that is wanted.
+ */
+function useShown(session: string | undefined, list: AttentionList | undefined): [isShown: boolean, show: () => void] {
+  const [shown, setShown] = useState({ session: '', isShown: false })
+  if (session && list && shown.session !== session) setShown({ session, isShown: list.total > 0 })
+  return [shown.isShown && shown.session === session, () => setShown({ ...shown, isShown: true })]
+}
+
+/** `children`: between the views and the choice of a session. */
+function Head({ worker, readAt, children }: { worker: AgentHealth; readAt: number; children: ReactNode }) {
   const { agent_id: agentId, session_id: sessionId } = worker
   const { view } = useSearch({ from: '/agents/$agentId' })
   const now = useNow()
@@ -106,10 +125,11 @@ function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
         </div>
         <Actions worker={worker} />
       </div>
-      {worker.reason && state !== 'healthy' && (
+      {/* A session that runs has it always: nothing moves when its health changes. */}
+      {(worker.reason || !worker.ended) && (
         <p className={`session-reason tone-${toneOf(state)}`}>
           <span>
-            <Clamped text={worker.reason} />
+            <Clamped text={worker.reason || 'No findings'} />
           </span>{' '}
           {!worker.ended && <span className="muted number">for {duration(now - worker.state_since)}</span>}
         </p>
@@ -123,6 +143,7 @@ function Head({ worker, readAt }: { worker: AgentHealth; readAt: number }) {
             Flight recorder
           </Link>
         </nav>
+        <span role="status">{children}</span>
         <SessionPicker worker={worker} />
       </div>
     </>

@@ -11,7 +11,7 @@ import { count, counted, dateTime, duration, money, timeOfDay, words } from '../
 import { useNow } from '../clock'
 import { by } from '../shell/name'
 import { say, useAct } from '../ui/act'
-import { Ago, Button, Clamped, Empty, Loading, Panel, Pill, ReadError, ReadOnly, toneOf } from '../ui/basics'
+import { Ago, Button, Clamped, Empty, Loading, Panel, Pill, ReadError, ReadOnly, sentence, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { causeOf, Children, TicketList } from './incidents'
 import { runbooksOf } from './incident-timeline'
@@ -37,7 +37,7 @@ export function TicketPage() {
   if (found.error instanceof RequestError && [404, 409].includes(found.error.status) && !found.data)
     return (
       <Empty isPage title={found.error.status === 404 ? 'There is no such ticket' : 'Several tickets match'}>
-        <p className="wrap">{found.error.message}</p>
+        <p className="wrap">{sentence(found.error.message)}</p>
         <Link to="/tickets" search={{}} className="link">
           Go to the tickets
         </Link>

@@ -7,6 +7,9 @@ import { ListBox, ListBoxItem } from 'react-aria-components/ListBox'
 import { Modal, ModalOverlay } from 'react-aria-components/Modal'
 import { Input, SearchField } from 'react-aria-components/SearchField'
 import { data, GET } from '../api/client'
+import type { AgentRow } from '../api/schema'
+import { useNow } from '../clock'
+import { ago } from '../format'
 import { stateOf } from '../routes/fleet-filters'
 import { Shape, toneOf } from '../ui/basics'
 
@@ -36,6 +39,9 @@ const PLACES: readonly Entry[] = [
   { id: 'p-connect', label: 'Connect an agent', note: 'page', to: '/connect' },
 ]
 
+/** What tells sessions of one agent apart. */
+const noteOf = (row: AgentRow, now: number): string => [stateOf(row), `started ${ago(row.started_at, now)}`, row.repository, row.owner, `…${row.session_id.slice(-6)}`].filter(Boolean).join(' · ')
+
 /** Search for agents, sessions, tickets and pages: Ctrl-K. */
 export default function Palette({ onClose }: { onClose: () => void }) {
   const [text, setText] = useState('')
@@ -47,12 +53,15 @@ export default function Palette({ onClose }: { onClose: () => void }) {
     enabled: wanted !== '',
     placeholderData: (before) => before,
   })
+  const now = useNow()
+  // Those that ended are last.
+  const rows = [...(agents.data?.agents ?? [])].sort((a, b) => Number(a.ended) - Number(b.ended))
   const entries: Entry[] = [
     ...(wanted
-      ? (agents.data?.agents ?? []).map((row) => ({
+      ? rows.map((row) => ({
           id: `a-${row.agent_id}/${row.session_id}`,
           label: row.agent_id,
-          note: row.session_id,
+          note: noteOf(row, now),
           to: '/agents/$agentId',
           search: { session: row.session_id },
           tone: stateOf(row),
@@ -80,8 +89,10 @@ export default function Palette({ onClose }: { onClose: () => void }) {
               {(entry) => (
                 <ListBoxItem id={entry.id} textValue={entry.label} className="palette-item">
                   {entry.tone !== undefined && <Shape tone={toneOf(entry.tone)} />}
-                  <span className="clip">{entry.label}</span>
-                  <span className="muted clip">{entry.note}</span>
+                  <span className="wrap">{entry.label}</span>
+                  <span className="muted wrap" title={entry.search?.session}>
+                    {entry.note}
+                  </span>
                 </ListBoxItem>
               )}
             </ListBox>

@@ -9,6 +9,7 @@ import { Toasts } from '../ui/act'
 import { Button } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
 import { useCurrentInView } from '../ui/filters'
+import { Settled } from './settled'
 import { useTitleCount } from './title'
 
 const Palette = lazyDialog(() => import('./palette').then((module) => module.default))
@@ -27,7 +28,6 @@ export function Shell() {
   const [open, setOpen] = useState<'palette' | 'preferences' | null>(null)
   const path = useRouterState({ select: (state) => state.location.pathname })
   const main = useRef<HTMLElement>(null)
-  const shown = useRef(path)
   const nav = useCurrentInView(path)
 
   useEffect(() => {
@@ -41,14 +41,13 @@ export function Shell() {
     return () => removeEventListener('keydown', press)
   }, [])
 
-  // A screen reader hears the new page, and Tab starts at its content.
+  // A screen reader hears the new page, Tab starts at its content, and the keys that scroll move it.
   useEffect(() => {
-    if (shown.current !== path) main.current?.focus({ preventScroll: true })
-    shown.current = path
+    main.current?.focus({ preventScroll: true })
   }, [path])
 
   return (
-    <>
+    <div className="frame">
       <a className="skip" href="#content" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         Skip to the content
       </a>
@@ -87,14 +86,16 @@ export function Shell() {
           </svg>
         </Button>
       </header>
-      <LostBanner />
       <main id="content" tabIndex={-1} ref={main}>
-        <Outlet />
+        <Settled page={path}>
+          <Outlet />
+        </Settled>
       </main>
+      <LostBanner />
       <Toasts />
       {open === 'palette' && <Palette onClose={() => setOpen(null)} />}
       {open === 'preferences' && <Preferences onClose={() => setOpen(null)} />}
-    </>
+    </div>
   )
 }
 

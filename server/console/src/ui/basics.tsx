@@ -130,7 +130,7 @@ export function ShowOlder({ list }: { list: { hasNextPage: boolean; isFetchingNe
 export function ReadError({ error, retry }: { error: Error; retry?: () => void }) {
   return (
     <div className="problem row spread" role="alert" style={{ margin: 12 }}>
-      <span>{error.message}</span>
+      <span>{sentence(error.message)}</span>
       {retry && (
         <Button small onPress={retry}>
           Try again
@@ -163,3 +163,6 @@ export function Copyable({ text }: { text: string }) {
 
 /** A text whose parts in single or double backticks are code. */
 export const withCode = (text: string): ReactNode => text.split(/`{1,2}/).map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))
+
+/** An error's text as a sentence, with its commands as code. */
+export const sentence = (text: string): ReactNode => withCode(text.charAt(0).toUpperCase() + text.slice(1))

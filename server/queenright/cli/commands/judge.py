@@ -3,82 +3,58 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.options import Config
-from queenright.cli.options import Json as PrintJson
+from queenright.cli.options import Config, Json
 from queenright.cli.service import with_options
 
 if TYPE_CHECKING:
-    from queenright.cli.jobs.judge import JobOptions
     from queenright.judge.scenarios import Score
     from queenright.judge.scenarios.playing import MakeModel
 
 judge = typer.Typer(help="Run the judge without the service, and score it.", no_args_is_help=True)
 
-PrometheusUrl = Annotated[
-    str | None,
-    typer.Option("--prometheus", metavar="URL", help="Prometheus. Default: judging.prometheus_url."),
-]
-TempoUrl = Annotated[
-    str | None, typer.Option("--tempo", metavar="URL", help="Tempo. Default: judging.tempo_url.")
-]
-Model = Annotated[
-    str | None, typer.Option(help="queenright/rules or a litellm model. Default: from the settings.")
-]
-Selector = Annotated[
-    str, typer.Option(metavar="MATCHERS", help="""Only workers with these labels: '{cluster="x"}'.""")
-]
-Gone = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gone", metavar="TARGET", help="Removed target, job/instance: its tickets close. Repeatable."
-    ),
-]
-Alertmanager = Annotated[
-    list[str] | None,
-    typer.Option("--alertmanager", metavar="URL", help="Alertmanager to notify. Repeatable for peers."),
-]
-State = Annotated[
-    Path | None,
-    typer.Option("--state", metavar="PATH", help="Folder that keeps tickets and trends between checks."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print tickets as JSON, one per line.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options of `judge once` and `judge run`; None stands for the value in the settings."""
+
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="URL", help="Prometheus. Default: judging.prometheus_url.")
+    ] = field(default=None, repr=False)
+    tempo: Annotated[str | None, typer.Option(metavar="URL", help="Tempo. Default: judging.tempo_url.")] = (
+        field(default=None, repr=False)
+    )
+    model: Annotated[
+        str | None, typer.Option(help="queenright/rules or a litellm model. Default: from the settings.")
+    ] = None
+    selector: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="""Only workers with these labels: '{cluster="x"}'.""")
+    ] = ""
+    gone: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET", help="Removed target, job/instance: its tickets close. Repeatable."),
+    ] = None
+    alertmanager: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="Alertmanager to notify. Repeatable for peers.")
+    ] = field(default=None, repr=False)
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Folder that keeps tickets and trends between checks."),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print tickets as JSON, one per line.")] = False
+    config: Config = None
+
+
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Accept that there are no workers.")]
 
 
-def _job_options(
-    prometheus: PrometheusUrl = None,
-    tempo: TempoUrl = None,
-    model: Model = None,
-    selector: Selector = "",
-    gone: Gone = None,
-    alertmanager: Alertmanager = None,
-    state: State = None,
-    as_json: Json = False,
-    config: Config = None,
-) -> JobOptions:
-    """Return the options that `judge once` and `judge run` share."""
-    from queenright.cli.jobs.judge import JobOptions
-
-    return JobOptions(
-        prometheus=prometheus,
-        tempo=tempo,
-        model=model,
-        selector=selector,
-        gone=tuple(gone or ()),
-        alertmanagers=tuple(alertmanager or ()),
-        state=state,
-        as_json=as_json,
-        config=config,
-    )
-
-
 @judge.command("once", epilog="Example: queenright judge once --prometheus http://prometheus:9090 --state s")
-@with_options(_job_options)
+@with_options(JobOptions)
 def once(options: JobOptions, allow_empty: AllowEmpty = False) -> None:
     """
     Check all workers once, from their metrics alone, and print the tickets.
@@ -92,7 +68,7 @@ def once(options: JobOptions, allow_empty: AllowEmpty = False) -> None:
 
 
 @judge.command("run", epilog="Example: queenright judge run --prometheus http://prometheus:9090")
-@with_options(_job_options)
+@with_options(JobOptions)
 def run(
     options: JobOptions,
     interval: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds between checks.")] = 120,
@@ -126,7 +102,7 @@ def score(
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, max=64, help="Scenarios that run in parallel.")
     ] = 4,
-    as_json: PrintJson = False,
+    as_json: Json = False,
     config: Config = None,
 ) -> None:
     """

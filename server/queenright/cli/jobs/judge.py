@@ -9,7 +9,8 @@ import logging
 import tempfile
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from pydantic import SecretStr
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
+from queenright.cli.commands.judge import JobOptions
 from queenright.cli.output.text import local_time
 from queenright.cli.terminal.signals import STOP_SIGNALS
 from queenright.health.tickets import EscalationTicket
@@ -51,23 +53,6 @@ _TRACEBACK_LIMIT: Final = 4_000
 _LINE_LIMIT: Final = 4_000
 _LIFETIME_WITHOUT_STATE_SECONDS: Final = 3_600.0
 """Seconds after which an alert expires that no job repeats, if no state is kept that could resolve it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """Options of the command line; None stands for the value in the settings."""
-
-    prometheus: str | None = field(default=None, repr=False)
-    tempo: str | None = field(default=None, repr=False)
-    model: str | None = None
-    selector: str = ""
-    gone: tuple[str, ...] = ()
-    alertmanagers: tuple[str, ...] = field(default=(), repr=False)
-    state: Path | None = None
-    as_json: bool = False
-    ignores_configured_alertmanagers: bool = False
-    """Notify ``alertmanagers`` only, not those of the settings: a check by hand must not page anyone."""
-    config: Path | None = None
 
 
 @dataclass(slots=True)
@@ -106,20 +91,25 @@ def run_once(options: JobOptions, *, allow_empty: bool = False) -> int:
         options: Options of the command line.
         allow_empty: Whether a check that finds no workers succeeds.
     """
-    options = replace(options, ignores_configured_alertmanagers=True)
-    return _run(options, lambda settings: _check_once(options, settings, allow_empty=allow_empty))
+    # A check by hand must not page anyone through the Alertmanagers of the settings.
+    settings = partial(_settings, options, only_named_alertmanagers=True)
+    return _run(options, settings, partial(_check_once, options, allow_empty=allow_empty))
 
 
 def run_forever(options: JobOptions, interval: float) -> int:
     """Check every ``interval`` seconds until SIGINT or SIGTERM; return the exit code."""
-    return _run(options, lambda settings: _check_forever(options, settings, interval))
+    return _run(options, partial(_settings, options), partial(_check_forever, options, interval=interval))
 
 
-def _run(options: JobOptions, check: Callable[[Settings], Coroutine[Any, Any, int]]) -> int:
+def _run(
+    options: JobOptions,
+    load: Callable[[], Settings],
+    check: Callable[[Settings], Coroutine[Any, Any, int]],
+) -> int:
     """Return the exit code; it is ``NOT_KNOWN`` after any error, because 1 means that there are tickets."""
     try:
         try:
-            settings = _settings(options)
+            settings = load()
             if options.state is not None and (why := folder_error(options.state)):
                 raise ValueError(
                     f"the folder {options.state} cannot be used: {why}; name another with --state"
@@ -147,7 +137,7 @@ async def _check_once(options: JobOptions, settings: Settings, *, allow_empty: b
         return _print_once(await job.check(), job, as_json=options.as_json, allow_empty=allow_empty)
 
 
-async def _check_forever(options: JobOptions, settings: Settings, interval: float) -> int:
+async def _check_forever(options: JobOptions, settings: Settings, *, interval: float) -> int:
     stop, wake = asyncio.Event(), asyncio.Event()
 
     def request_stop() -> None:
@@ -211,9 +201,13 @@ def _report_unexpected(error: Exception) -> int:
 # -- wiring ---------------------------------------------------------------------------------------
 
 
-def _settings(options: JobOptions) -> Settings:
+def _settings(options: JobOptions, *, only_named_alertmanagers: bool = False) -> Settings:
     """
     Return the settings, with the options of the command line applied.
+
+    Args:
+        options: The options.
+        only_named_alertmanagers: Notify those of the command line only, not those of the settings.
 
     Raises:
         ValueError, QueenrightError: A setting is missing or invalid; the message contains no secret.
@@ -231,9 +225,9 @@ def _settings(options: JobOptions) -> Settings:
         for role, model in (("judge", settings.judging.judge), ("queen", settings.judging.queen)):
             judging[role] = ModelSettings.model_validate({**model.model_dump(), "model": options.model})
     alerting = settings.alerting
-    if options.alertmanagers or options.ignores_configured_alertmanagers:
+    if options.alertmanager or only_named_alertmanagers:
         alerting = AlertingSettings.model_validate(
-            {**alerting.model_dump(), "alertmanager_urls": options.alertmanagers}
+            {**alerting.model_dump(), "alertmanager_urls": options.alertmanager or ()}
         )
     settings = settings.model_copy(
         update={"judging": settings.judging.model_copy(update=judging), "alerting": alerting}
@@ -268,7 +262,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             judge=settings.judging,
             storage=state,
             selector=options.selector,
-            removed_targets=options.gone,
+            removed_targets=tuple(options.gone or ()),
             registry=registry,
             once=once,
             on_change=lambda conn, ticket: enqueue(conn, identified(ticket), alerting, judge.clock()),

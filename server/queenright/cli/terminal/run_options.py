@@ -7,9 +7,20 @@ import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from queenright.cli.errors import UsageError
+from queenright.cli.options import (
+    Config,
+    EntryPoint,
+    InputText,
+    Json,
+    Model,
+    SendTelemetry,
+    SessionStorage,
+)
 
 INPUT_BYTES: Final = 10_000_000
 """Maximum size of --input, so that a wrong file cannot fill the memory."""
@@ -22,17 +33,23 @@ _MAX_DEPTH: Final = 100
 class RunOptions:
     """The options of the command line."""
 
-    path: Path
-    input_text: str | None = None
-    entry_point: str | None = None
-    model: str | None = None
-    storage: Path | None = None
-    session: str | None = None
-    resume: str | None = None
-    as_json: bool = False
-    config: Path | None = None
-    telemetry: bool = True
-    approve_tools: bool = False
+    path: Annotated[Path, typer.Argument(help="Folder of the agent, with agent.json or agent.py.")]
+    input_text: InputText = None
+    entry_point: EntryPoint = None
+    model: Model = None
+    storage: SessionStorage = None
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Start the run in this session, with its memory.")
+    ] = None
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Resume the unfinished run of this session.")
+    ] = None
+    as_json: Json = False
+    config: Config = None
+    telemetry: SendTelemetry = True
+    approve_tools: Annotated[
+        bool, typer.Option("--approve-tools", help="Ask before each tool call; y allows it.")
+    ] = False
 
     def check(self) -> None:
         """

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.agent_check import AgentInfo, InvalidAgentError
@@ -41,7 +41,7 @@ _CLOSING: Final = "the service is stopping and loads no agents; try again after 
 T = TypeVar("T")
 
 
-class AgentNotLoadedError(QueenrightError):
+class AgentNotLoadedError(NotFoundError):
     """Raised when an agent is named that is not loaded."""
 
     def __init__(self, agent_id: str) -> None:
@@ -51,7 +51,7 @@ class AgentNotLoadedError(QueenrightError):
         )
 
 
-class AgentAlreadyLoadedError(QueenrightError):
+class AgentAlreadyLoadedError(ConflictError):
     """Raised when an agent of this name, or from this folder, is loaded already."""
 
 

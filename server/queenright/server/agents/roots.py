@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.llm.litellm_provider import SCRIPTED
 
 
-class PathNotAllowedError(QueenrightError):
+class PathNotAllowedError(InvalidValueError):
     """Raised for an agent that does not exist below the roots."""
 
 

@@ -23,6 +23,7 @@ from queenright import api
 from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
 from queenright.health.engines import parse_address
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id
 from queenright.server.build import require_usable_storage
 from queenright.server.cluster.assignment import assign_partitions
@@ -32,7 +33,6 @@ from queenright.server.cluster.metrics import ClusterMetrics, collect_process, m
 from queenright.server.cluster.partition import Partition
 from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
-from queenright.server.metrics.families import counter
 from queenright.server.metrics.metrics import Exposition
 from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding

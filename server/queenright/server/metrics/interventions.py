@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import GaugeMetricFamily
 
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.instrumentation import names
+from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
 from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import count_abandoned_threads
-from queenright.server.metrics.families import counter, gauge_family, histogram
 
 BREAKER_LIMIT: Final = 200
 """Beyond this number of breakers, only those that are not closed have their own series."""
@@ -93,13 +92,18 @@ class InterventionMetrics:
         self._recoveries = counter(names.RECOVERIES, registry)
         for outcome_label in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
             self._recoveries.labels(outcome_label)
-        active = names.RECOVERIES_ACTIVE
-        Gauge(active.name, active.help, registry=registry).set_function(lambda: len(recovering()))
-        threads_left = names.THREADS_LEFT
-        Gauge(threads_left.name, threads_left.help, registry=registry).set_function(count_abandoned_threads)
+        gauge(names.RECOVERIES_ACTIVE, registry).set_function(lambda: len(recovering()))
+        gauge(names.THREADS_LEFT, registry).set_function(count_abandoned_threads)
         # Collected before the transitions, so that the first scrape of a breaker has them at 0.
+        self._breakers = breakers
+        self._left_out = left_out.labels(names.CIRCUIT_BREAKER_STATE.name)
         registry.register(
-            _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))
+            LiveGauges(
+                self._read_breakers,
+                names.CIRCUIT_BREAKER_STATE,
+                names.CIRCUIT_BREAKER_FAILURES,
+                names.CIRCUIT_BREAKER_HALF_OPEN,
+            )
         )
         self._transitions = counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
@@ -142,49 +146,28 @@ class InterventionMetrics:
             max(intervention.created_at - intervention.trouble_since, 0.0), exemplar
         )
 
-    def _label(self, breaker: str) -> str:
-        self.add_breaker(breaker)
-        if breaker in self._known_breakers:
-            return breaker
-        return self._limited.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
-
-
-class _BreakerCollector(Collector):
-    """Gauges read from the live breakers, so that a removed breaker has no series."""
-
-    def __init__(
-        self, metrics: InterventionMetrics, breakers: Callable[[], Iterable[BreakerSeries]], left_out: Gauge
+    def _read_breakers(
+        self, states: GaugeMetricFamily, failures: GaugeMetricFamily, half_open: GaugeMetricFamily
     ) -> None:
-        self._metrics, self._breakers, self._left_out = metrics, breakers, left_out
-
-    def describe(self) -> Iterable[Metric]:
-        """Return empty families, so that registering does not read the breakers."""
-        return self._families()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each breaker's state, failures and, if it is open, the time of its trial call."""
+        """Add each breaker's state, failures and, if it is open, the time of its trial call."""
         breakers = sorted(self._breakers(), key=lambda line: line.name)
         listed = breakers
         if len(breakers) > BREAKER_LIMIT:
             listed = [line for line in breakers if line.state != "closed"][:BREAKER_LIMIT]
         self._left_out.set(len(breakers) - len(listed))
-        states, failures, half_open = families = self._families()
         for line in listed:
-            self._metrics.add_breaker(line.name)
+            self.add_breaker(line.name)
             for state in BREAKER_STATES:
                 states.add_metric([line.name, state], float(state == line.state))
             failures.add_metric([line.name], line.failures)
             if line.state == "open" and line.half_open_at is not None:
                 half_open.add_metric([line.name], line.half_open_at)
-        yield from families
 
-    @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-        return (
-            gauge_family(names.CIRCUIT_BREAKER_STATE),
-            gauge_family(names.CIRCUIT_BREAKER_FAILURES),
-            gauge_family(names.CIRCUIT_BREAKER_HALF_OPEN),
-        )
+    def _label(self, breaker: str) -> str:
+        self.add_breaker(breaker)
+        if breaker in self._known_breakers:
+            return breaker
+        return self._limited.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
 
 
 def _recovery_outcome(event: AgentEvent) -> str:

@@ -25,9 +25,9 @@ from prometheus_client.registry import Collector
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter, gauge, gauge_family, histogram
 from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics.families import counter, gauge_family, histogram
 from queenright.server.metrics.interventions import BreakerSeries, InterventionMetrics
 
 # `_created` series double the page, and no rule or dashboard reads them.
@@ -85,8 +85,7 @@ class ServiceMetrics:
         for kind in FindingKind:
             self._delay.labels(kind.value)
         limited = Limited(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
-        hidden = names.SERIES_LEFT_OUT
-        left_out = Gauge(hidden.name, hidden.help, hidden.labels, registry=None)
+        left_out = gauge(names.SERIES_LEFT_OUT, None)
         self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
         self.telemetry_dropped = counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be forwarded, by signal, and lines of step logs that are not steps."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
 
 from queenright.health.provider_traffic import ModelCall, ProviderTraffic
 from queenright.instrumentation import names
+from queenright.instrumentation.families import LiveGauges, counter, histogram
 from queenright.instrumentation.label_limit import Limited
 from queenright.runtime.events import Clock
-from queenright.server.metrics.families import gauge_family
 
 MAX_MODELS: Final = 50
 """Further models are labelled ``other``."""
@@ -30,18 +28,12 @@ class ProviderMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, providers: ProviderTraffic, clock: Clock) -> None:
-        calls, duration_metric = names.PROVIDER_CALLS, names.PROVIDER_CALL_DURATION
-        self._calls = Counter(calls.name, calls.help, calls.labels, registry=registry)
-        self._duration = Histogram(
-            duration_metric.name,
-            duration_metric.help,
-            duration_metric.labels,
-            buckets=_BUCKETS,
-            registry=registry,
-        )
+        self._providers, self._clock = providers, clock
+        self._calls = counter(names.PROVIDER_CALLS, registry)
+        self._duration = histogram(names.PROVIDER_CALL_DURATION, registry, _BUCKETS)
         self._limited = Limited(registry, (names.PROVIDER_CALLS,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
-        registry.register(_LimitCollector(providers, clock, self._labels))
+        registry.register(LiveGauges(self._read_limits, names.PROVIDER_LIMITED_UNTIL))
 
     def count(self, call: ModelCall) -> None:
         """Count an ended call."""
@@ -62,23 +54,8 @@ class ProviderMetrics:
             self._calls.labels(*key, outcome)
         return key
 
-
-class _LimitCollector(Collector):
-    """The end of each model's rate limit, read from the live state because it expires."""
-
-    def __init__(
-        self, providers: ProviderTraffic, clock: Clock, labels: dict[tuple[str, str], tuple[str, str]]
-    ) -> None:
-        self._providers, self._clock, self._labels = providers, clock, labels
-
-    def describe(self) -> Iterable[Metric]:
-        """Return an empty family, so that registering does not read the providers."""
-        return [gauge_family(names.PROVIDER_LIMITED_UNTIL)]
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the end of each model's rate limit; other models have no series."""
-        family = gauge_family(names.PROVIDER_LIMITED_UNTIL)
+    def _read_limits(self, limited_until: GaugeMetricFamily) -> None:
+        """Add the end of each model's rate limit; other models have no series."""
         for provider in self._providers.providers(self._clock()):
             if provider.limited_until is not None and (provider.provider, provider.model) in self._labels:
-                family.add_metric([provider.provider, provider.model], provider.limited_until)
-        yield family
+                limited_until.add_metric([provider.provider, provider.model], provider.limited_until)

@@ -14,18 +14,18 @@ from queenright.alerting.model_text import plain
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.interventions.approval import (
     Approval,
+    approval_table,
     call_to_action,
     latest_about,
-    read_approvals,
 )
 from queenright.health.interventions.intervention import (
     Escalation,
     EscalationStatus,
     Intervention,
     InterventionOutcome,
-    find_escalation,
+    escalation_table,
     find_ladder,
-    read_interventions,
+    intervention_table,
 )
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
@@ -94,7 +94,7 @@ def find_request(
     """
     ladder = find_ladder(conn, (agent_id, session_id))
     if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
-        question = find_escalation(conn, ladder.escalation_id)
+        question = escalation_table.find(conn, ladder.escalation_id)
         if question is not None and question.status is EscalationStatus.PENDING:
             return _decision(question, settings)
     is_left = ladder is not None and ladder.level is Level.HUMAN
@@ -112,7 +112,7 @@ def find_request(
 
 
 def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
-    terminations = read_interventions(conn, limit=20, agent_id=agent_id, kind=ActionKind.TERMINATE)
+    terminations = intervention_table.newest(conn, 20, agent_id=agent_id, kind=ActionKind.TERMINATE)
     return [
         request
         for request in terminations
@@ -178,9 +178,7 @@ class OperatorRequests:
         for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._send(key)
-        pending = await self.store.read(
-            lambda conn: read_approvals(conn, limit=_MAX_REQUESTS, only_open=True)
-        )
+        pending = await self.store.read(lambda conn: approval_table.newest(conn, _MAX_REQUESTS, is_open=True))
         for approval in pending:
             if approval.is_pending:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)

@@ -28,9 +28,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.otlp.decode import count_metrics_in_steps, decode_logs_in_steps, decode_spans_in_steps
 from queenright.server.otlp.encoding import (
@@ -186,8 +187,7 @@ class OtlpReceiver:
         self._clock = clock
         self._assembler = assembler or Assembler()
         self._grpc_logged_at = -NOTICE_INTERVAL_SECONDS
-        name = names.INGEST_SPANS
-        spans = Counter(name.name, name.help, name.labels, registry=registry)
+        spans = counter(names.INGEST_SPANS, registry)
         self._accepted, self._ignored, self._rejected = (
             spans.labels(outcome) for outcome in ("accepted", "ignored", "rejected")
         )

@@ -21,108 +21,37 @@ from queenright.alerting.callbacks.alertmanager import InvalidWebhookError
 from queenright.alerting.callbacks.pagerduty import InvalidEventError
 from queenright.alerting.callbacks.signatures import InvalidSignatureError
 from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError
-from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
 from queenright.api.problem import Problem
-from queenright.health.breakers.registry import BreakerNotFoundError
 from queenright.health.evaluation_thresholds import InvalidThresholdError
 from queenright.health.former_names import find_current_name
 from queenright.health.heartbeat import InvalidHeartbeatError
-from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
-from queenright.health.interventions.instructions import InstructionClosedError, InstructionNotFoundError
-from queenright.health.interventions.permissions import PermissionNotFoundError
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.monitoring_service import (
-    AgentNotFoundError,
-    EscalationClosedError,
-    EscalationNotFoundError,
-    TaskNotFoundError,
-)
-from queenright.health.process_breakers import ProcessBreakerError
+from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.store import StoreError
-from queenright.health.tickets import (
-    TicketClosedError,
-    TicketNotFoundError,
-    TicketRejectedError,
-    TicketStatusError,
-)
-from queenright.instrumentation.identity import InvalidSessionIdError
+from queenright.instrumentation.errors import ConflictError, InvalidValueError, NotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults, shorten_value
-from queenright.judge.chat import ChatInterruptedError, ChatRefusedError
-from queenright.runtime.agent_runtime import GraphError
-from queenright.runtime.agents.agent_check import InvalidAgentError
-from queenright.runtime.agents.agent_spec import AgentLoadError
-from queenright.runtime.agents.mcp_tools import McpUnavailableError
-from queenright.runtime.bus import UnknownEventError
+from queenright.judge.chat import ChatInterruptedError
 from queenright.runtime.inputs import InvalidInputError
-from queenright.runtime.nodes.event_loop import QuestionAnsweredError
-from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CorruptCheckpointError
-from queenright.runtime.storage.files import UnusableFileError
-from queenright.runtime.storage.session_store import SessionBusyError, SessionNotFoundError
 from queenright.runtime.stream import TooManyWaitingError
 from queenright.server.access.headers import set_security_headers
-from queenright.server.agents.manager import (
-    AgentAlreadyLoadedError,
-    AgentNotLoadedError,
-    LoadTimeoutError,
-    ManagerClosingError,
-)
-from queenright.server.agents.roots import PathNotAllowedError
+from queenright.server.agents.manager import LoadTimeoutError, ManagerClosingError
 from queenright.server.http.problems import MAX_TEXT_LENGTH, problem, problem_response
 from queenright.server.otlp.errors import OTLP_PATHS, wrong_port_reason
-from queenright.server.reload import NoSettingsFileError
 from queenright.server.routes.pagination import InvalidCursorError
-from queenright.server.settings import InvalidSettingsError
-from queenright.server.webhooks.callbacks import CallbackNotConfiguredError
 
 STATUS: Final[Mapping[type[Exception], int]] = {
+    NotFoundError: 404,
+    ConflictError: 409,
+    InvalidValueError: 422,
     InvalidCursorError: 400,
     InvalidEventError: 400,
     InvalidHeartbeatError: 400,
     InvalidInteractionError: 400,
     InvalidWebhookError: 400,
     InvalidSignatureError: 403,
-    AgentNotFoundError: 404,
-    AgentNotLoadedError: 404,
-    ApprovalNotFoundError: 404,
-    BreakerNotFoundError: 404,
-    CallbackNotConfiguredError: 404,
-    CheckpointNotFoundError: 404,
-    EscalationNotFoundError: 404,
-    InstructionNotFoundError: 404,
-    PermissionNotFoundError: 404,
-    SessionNotFoundError: 404,
     SilenceNotFoundError: 404,
-    TaskNotFoundError: 404,
-    TicketNotFoundError: 404,
-    UnknownEventError: 404,
-    ActionRefusedError: 409,
-    AgentAlreadyLoadedError: 409,
     AlertsRejectedError: 409,
-    ApprovalClosedError: 409,
-    CorruptCheckpointError: 409,
-    EscalationClosedError: 409,
-    GraphError: 409,
-    QuestionAnsweredError: 409,
-    InstructionClosedError: 409,
-    NoPeerError: 409,
-    NoSettingsFileError: 409,
-    NothingToSilenceError: 409,
-    ProcessBreakerError: 409,
-    SessionBusyError: 409,
-    TicketClosedError: 409,
-    TicketStatusError: 409,
-    UnusableFileError: 409,
-    AgentLoadError: 422,
-    ChatRefusedError: 422,
-    InvalidInputError: 422,
-    InvalidAgentError: 422,
-    InvalidSessionIdError: 422,
-    InvalidSettingsError: 422,
-    InvalidThresholdError: 422,
-    McpUnavailableError: 422,
-    PathNotAllowedError: 422,
-    TicketRejectedError: 422,
     TooManyWaitingError: 429,
     AlertmanagerError: 502,
     ChatInterruptedError: 503,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
@@ -70,10 +70,7 @@ class Intake:
         self.unused: Counter[tuple[str, Unused]] = Counter()
         self._refusals: dict[tuple[str, int], RefusalCount] = {}
         self._rejected_total, self._unused_total = (
-            prometheus_client.Counter(
-                metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
-            )
-            for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
+            counter(metric, registry) for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
         )
         for dialect, fault in product(DIALECTS, RecordFault):
             self._rejected_total.labels(dialect, fault)

@@ -76,6 +76,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         health="" if vitals.ended else state,
         state=state,
         state_since=health.state_since,
+        started_at=vitals.started_at,
         reason=reason_of(health),
         ended=bool(vitals.ended),
         outcome=vitals.status if vitals.ended else "",

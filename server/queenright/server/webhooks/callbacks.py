@@ -43,7 +43,7 @@ from queenright.health.tickets import (
     TicketStatusError,
 )
 from queenright.instrumentation.counts import format_count
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import NotFoundError
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _NOT_RECORDED: Final = "This could not be recorded. Try again, or use the ticket's page."
 
 
-class CallbackNotConfiguredError(QueenrightError):
+class CallbackNotConfiguredError(NotFoundError):
     """Raised when a callback arrives for which no secret is configured, so it cannot be verified."""
 
     def __init__(self, sender: str, secret: str, setting: str) -> None:

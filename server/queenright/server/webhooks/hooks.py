@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from queenright.health.interventions.instructions import (
     InstructionClosedError,
@@ -27,6 +27,7 @@ from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.target import Target
 from queenright.health.store import StoreError
 from queenright.instrumentation import names
+from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import Clock
 from queenright.server.http.json_limits import without_lone_surrogates
@@ -107,10 +108,7 @@ class HookReceiver:
         self._keep = keep
         self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
-        metric = names.HOOK_CALLS
-        self._calls = Counter(
-            metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
-        )
+        self._calls = counter(names.HOOK_CALLS, registry)
         for client in CLIENTS:
             for outcome in ("used", "ignored", "refused", "late", "failed"):
                 self._calls.labels(client.name, outcome)

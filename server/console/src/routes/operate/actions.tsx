@@ -201,10 +201,10 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
       </div>
       {mayAct && (
         <div className="row wraps">
-          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target)} aria-label={`Approve the stop of ${approval.agent_id}`}>
+          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target)} aria-label={`Approve stop of ${approval.agent_id}…`}>
             Approve stop…
           </Button>
-          <Button small isDisabled={deny.isPending} onPress={() => deny.mutate()} aria-label={`Deny the stop of ${approval.agent_id}`}>
+          <Button small isDisabled={deny.isPending} onPress={() => deny.mutate()} aria-label={`Deny stop of ${approval.agent_id}`}>
             Deny
           </Button>
         </div>

@@ -12,12 +12,13 @@ export function useOlder(worker: AgentHealth, log: Log | undefined, least: numbe
   const queries = useQueryClient()
   const [state, setState] = useState<'idle' | 'reading' | 'failed'>('idle')
   const isReading = useRef(false)
+  const isShort = log !== undefined && log.more && log.steps.length < least
   async function read(): Promise<void> {
     if (!log?.more || !log.steps.length || isReading.current) return
     isReading.current = true
     setState('reading')
     try {
-      const page = await readOlder(worker.agent_id, worker.session_id, log)
+      const page = await readOlder(worker.agent_id, worker.session_id, log, isShort)
       queries.setQueryData<Log>(stepsQuery(worker.agent_id, worker.session_id).queryKey, (known) => known && addOlder(known, page))
       setState('idle')
     } catch (error) {
@@ -27,7 +28,6 @@ export function useOlder(worker: AgentHealth, log: Log | undefined, least: numbe
       isReading.current = false
     }
   }
-  const isShort = log !== undefined && log.more && log.steps.length < least
   useEffect(() => {
     if (isShort && state === 'idle') void read()
   })

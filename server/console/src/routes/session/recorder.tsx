@@ -25,8 +25,8 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
   const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
   const { data: log, error: unread } = useQuery(stepsQuery(worker.agent_id, worker.session_id))
-  const firstAt = real.data?.moments[0]?.at ?? Infinity
-  // A moment is shown with its step.
+  // A moment is shown with its step. They are read while the service evaluates, which takes about as long.
+  const firstAt = real.data?.moments[0]?.at ?? 0
   const least = (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0
   const older = useOlder(worker, log, least)
   const steps = log?.steps
