@@ -60,6 +60,8 @@ class Otlp:
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.logs: list[Any] = []
+        self.services_of_logs: list[str] = []
+        self.bodies: list[tuple[str, bytes]] = []
         self.requests = 0
         self.status = 200
         self.hold = threading.Event()
@@ -87,12 +89,14 @@ class Otlp:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def take(self, path: str, body: bytes) -> None:
+        self.bodies.append((path, body))
         if path == "/v1/traces":
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 self.spans += [span for scope in resource.scope_spans for span in scope.spans]
         else:
             for logs in ExportLogsServiceRequest.FromString(body).resource_logs:
                 self.logs += [record for scope in logs.scope_logs for record in scope.log_records]
+                self.services_of_logs.append(attributes(logs.resource)["service.name"])
 
     def stop(self) -> None:
         self.hold.set()

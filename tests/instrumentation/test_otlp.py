@@ -7,6 +7,7 @@ import logging
 import pytest
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -121,6 +122,20 @@ def test_a_logger_provider_of_the_application_gets_the_start_records(registry: C
     assert record.log_record.event_name == names.EVENT_AGENT_STARTED
     telemetry.close()
     provider.shutdown()
+
+
+def test_start_records_have_the_resource_of_the_application_provider(
+    otlp: Otlp, registry: CollectorRegistry
+) -> None:
+    """They belong to the same service and process as the spans, which the provider exports."""
+    provider = TracerProvider(resource=Resource.create({names.SERVICE_NAME: "shop"}), shutdown_on_exit=False)
+    telemetry = Telemetry(otlp.url, tracer_provider=provider)
+
+    with Worker("bee", telemetry=telemetry, registry=registry):
+        telemetry.flush()
+
+    assert otlp.services_of_logs == ["shop"]
+    telemetry.close()
 
 
 def test_unconfigured_process_uses_the_environment_endpoint(otlp: Otlp, script: Script) -> None:

@@ -390,6 +390,9 @@ GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 ERROR_TYPE: Final = "error.type"
 SERVICE_NAME: Final = "service.name"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
+DISTRIBUTION_NAME: Final = "telemetry.distro.name"
+DISTRIBUTION: Final = "queenright"
+"""The distribution of a resource whose spans and records are all of Queenright's own tracer."""
 
 # Queenright's own names.
 INCARNATION_ID: Final = "queenright.incarnation.id"

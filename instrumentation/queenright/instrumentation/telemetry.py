@@ -99,11 +99,13 @@ class Telemetry:
         interval: float = 0.5,
         capacity: int = 8192,
     ) -> None:
-        resource = Resource.create(
+        # The provider's, so that a record and its span belong to the same service and process.
+        resource = getattr(tracer_provider, "resource", None) or Resource.create(
             {
                 names.SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or "queenright-agents",
                 names.SERVICE_INSTANCE_ID: new_id(),
             }
+            | ({} if tracer_provider else {names.DISTRIBUTION_NAME: names.DISTRIBUTION})
         )
         base = endpoint_of(endpoint)
         if connect is None:
