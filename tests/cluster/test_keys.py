@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry
 
+from queenright.instrumentation import Telemetry, Worker, names
 from queenright.runtime.events import AgentEvent
 from queenright.server.cluster.keys import (
     partition_of,
@@ -24,19 +28,24 @@ from queenright.server.cluster.keys import (
 from queenright.server.otlp.decode import decode_logs, decode_spans
 from queenright.server.otlp.encoding import MediaType, parse_message
 from queenright.server.otlp.errors import RejectedRequestError
+from queenright.server.otlp.protobuf_split import MAX_GROUPS
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from tests.clients.fixtures import BEGAN, Record, fixture_paths
 from tests.clients.fixtures import load_fixture as load_client
 from tests.frameworks.fixtures import FOLDER
 from tests.frameworks.fixtures import load_fixture as load_framework
+from tests.instrumentation.parts import Otlp
 from tests.server.telemetry.replay import LATER, take
 
 REQUESTS: dict[str, tuple[type[Any], Any]] = {
     "/v1/traces": (ExportTraceServiceRequest, decode_spans),
     "/v1/logs": (ExportLogsServiceRequest, decode_logs),
 }
-RECORDINGS = [*fixture_paths(), *sorted(FOLDER.glob("*/*.jsonl"))]
+OPEN_WORK = Path(__file__).parents[1] / "server/otlp/open_work"
+RECORDINGS = [*fixture_paths(), *sorted(FOLDER.glob("*/*.jsonl")), *sorted(OPEN_WORK.glob("*.json"))]
+COUNTS = (2, 5, 64, 2**61 - 1)
+"""With the last, each key has its own partition: what is together there is together for every count."""
 
 
 def events_of(records: Sequence[tuple[float, str, Any]]) -> list[AgentEvent]:
@@ -69,13 +78,49 @@ def happened(events: Sequence[AgentEvent]) -> Counter[tuple[Any, ...]]:
     return Counter((event.type, event.agent_id, event.session_id, event.time) for event in events)
 
 
+def load_recording(path: Path) -> list[tuple[float, str, Any]]:
+    if path.parent == OPEN_WORK:
+        recorded = json.loads(path.read_text())
+        records = [Record(float(at), each["path"], each["body"]) for at, each in enumerate(recorded)]
+        return [
+            (record.at, record.path, ParseDict(record.body, REQUESTS[record.path][0]()).SerializeToString())
+            for record in records
+        ]
+    load = load_client if path.suffix == ".json" else load_framework
+    return list(bodies_of(load(path).records))
+
+
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_partitions_make_the_same_sessions_of_a_recording_as_one_service(path: Path) -> None:
     """B116: each partition is assembled by itself."""
-    load = load_client if path.suffix == ".json" else load_framework
-    records = list(bodies_of(load(path).records))
+    check_partitions(load_recording(path))
+
+
+def test_partitions_make_the_same_sessions_of_own_workers() -> None:
+    """Workers of one process, one inside the other, and one that continues in another process."""
+    received, registry = Otlp(), CollectorRegistry()
+    for _ in range(2):
+        telemetry = Telemetry(received.url)
+        with Worker("planner", session_id="s", telemetry=telemetry, registry=registry) as planner:
+            with (
+                planner.step("plan"),
+                Worker("writer", telemetry=telemetry, registry=registry) as writer,
+                writer.step("write") as step,
+                step.tool("search", {"q": 1}) as call,
+            ):
+                call.result("x")
+            with planner.step("check") as step, step.tool("search", {"q": 2}) as call:
+                call.result("y")
+        telemetry.close()
+    received.stop()
+    records = [(time.time() - BEGAN + at, path, body) for at, (path, body) in enumerate(received.bodies)]
+    assert {event.agent_id for event in events_of(records)} == {"planner", "writer"}
+    check_partitions(records)
+
+
+def check_partitions(records: Sequence[tuple[float, str, Any]]) -> None:
     whole = happened(events_of(records))
-    for count in (2, 5, 64):
+    for count in COUNTS:
         parts: dict[int, list[tuple[float, str, Any]]] = {}
         for at, name, body in records:
             if name in REQUESTS:
@@ -98,18 +143,87 @@ def test_partition_of_a_key_never_changes() -> None:
 
 
 def test_agent_is_in_the_partition_of_the_service_with_its_name() -> None:
-    request = ExportTraceServiceRequest()
-    resource = request.resource_spans.add()
-    attribute = resource.resource.attributes.add(key="service.name")
-    attribute.value.string_value = "researcher"
-    resource.scope_spans.add().spans.add(name="work")
-    body = request.SerializeToString()
+    body = request_of(**{"service.name": "researcher"})
     assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", 64): body}
+
+
+def test_agent_of_the_resource_is_in_its_partition() -> None:
+    """The processes of a service can be in several partitions, if each names its agent."""
+    body = request_of(**{"service.name": "fleet", "gen_ai.agent.name": "researcher"})
+    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", 64): body}
+
+
+def test_own_records_are_in_the_partition_of_their_agent() -> None:
+    """One process can have thousands of workers, and every one names itself."""
+    resource = {"service.name": "queenright-agents", names.DISTRIBUTION_NAME: names.DISTRIBUTION}
+    agents = [f"agent-{number % 7}" for number in range(40)]
+    body = request_of(*agents, **resource)
+    parts = split_request("/v1/traces", body, 64)
+    assert set(parts) == {partition_of_agent(agent, 64) for agent in agents}
+    found: list[tuple[int, str]] = []
+    for number, part in parts.items():
+        [group] = ExportTraceServiceRequest.FromString(part).resource_spans
+        assert {each.key: each.value.string_value for each in group.resource.attributes} == resource
+        found += [(number, span.attributes[0].value.string_value) for span in group.scope_spans[0].spans]
+    assert sorted(found) == sorted((partition_of_agent(agent, 64), agent) for agent in agents)
+    assert split_request("/v1/traces", request_of("agent-1", "agent-1", **resource), 64) == {
+        partition_of_agent("agent-1", 64): request_of("agent-1", "agent-1", **resource)
+    }
+
+
+def request_of(*agents: str, **resource: str) -> bytes:
+    """Return a request with a span of each agent."""
+    request = ExportTraceServiceRequest()
+    group = request.resource_spans.add()
+    for key, value in resource.items():
+        group.resource.attributes.add(key=key).value.string_value = value
+    spans = group.scope_spans.add().spans
+    for agent in agents or ("",):
+        span = spans.add(name="work")
+        if agent:
+            span.attributes.add(key=names.GEN_AI_AGENT_NAME).value.string_value = agent
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"session_id": "one", "tool_response": "\\ud83d"}',
+        b'{"session_id": "one", "tool_response": NaN}',
+        b'{"tool_response": "", "session_id": " one"}',
+    ],
+)
+def test_hook_call_is_in_the_partition_of_its_session(body: bytes) -> None:
+    """Coding agents cut text in the middle of a character; the receiver reads such a call."""
+    assert partition_of_hook(body, 64) == partition_of_hook(b'{"session_id": "one"}', 64) != 0
 
 
 @pytest.mark.parametrize("body", [b"", b"\x0a\x00", b"[]", b'{"session_id": 7}', b"\xff"])
 def test_hook_call_without_a_session_is_in_the_first_partition(body: bytes) -> None:
     assert partition_of_hook(body, 8) == 0
+
+
+def test_parts_are_not_much_longer_than_the_request() -> None:
+    """Each part repeats the resource, so there is one for each partition, and not for each session."""
+    request = ExportLogsServiceRequest()
+    group = request.resource_logs.add()
+    group.resource.attributes.add(key="note").value.string_value = "x" * 32_768
+    scope = group.scope_logs.add()
+    scope.scope.name = "com.anthropic.claude_code.events"
+    for number in range(3_000):
+        record = scope.log_records.add()
+        record.attributes.add(key="session.id").value.string_value = f"session-{number}"
+    body = request.SerializeToString()
+    parts = split_request("/v1/logs", body, 64)
+    assert len(parts) == 64
+    assert sum(map(len, parts.values())) < 64 * 33_000 + len(body)
+
+
+def test_request_of_too_many_resources_is_refused() -> None:
+    """They would take long to read, one by one."""
+    split_request("/v1/traces", b"\x0a\x00" * MAX_GROUPS, 8)
+    with pytest.raises(RejectedRequestError, match="resources and scopes"):
+        split_request("/v1/traces", b"\x0a\x00" * (MAX_GROUPS + 1), 8)
 
 
 def test_damaged_request_is_refused() -> None:

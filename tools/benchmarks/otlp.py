@@ -24,6 +24,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import names
+from queenright.instrumentation.otlp import SCOPE
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import OtlpReceiver
 from queenright.server.otlp.decode import decode_logs, decode_spans
@@ -125,9 +126,10 @@ def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS) -> lis
         resource = request.resource_spans.add()
         resource.resource.attributes.append(_text(names.SERVICE_NAME, "fleet"))
         resource.resource.attributes.append(_text(names.SERVICE_INSTANCE_ID, "fleet-1"))
-        resource.scope_spans.add().spans.extend(
-            _span(n, agents) for n in range(first, min(first + batch, spans))
-        )
+        resource.resource.attributes.append(_text(names.DISTRIBUTION_NAME, names.DISTRIBUTION))
+        scope = resource.scope_spans.add()
+        scope.scope.name = SCOPE.name
+        scope.spans.extend(_span(n, agents) for n in range(first, min(first + batch, spans)))
         requests.append(request.SerializeToString())
     return requests
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -25,8 +26,12 @@ from queenright.server.http.problems import problem
 from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
 from queenright.server.webhooks.hooks import ANSWER_SECONDS, BODY_SECONDS, CLIENT_BY_PATH, MAX_BODY
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
+_MAX_INLINE: Final = 64 * 1024
+"""Longer hook calls are parsed in a thread."""
 _RETRY_SECONDS: Final = 2
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
 """Longer than the owner takes at most, and less than the clients' timeout of one second."""
@@ -56,6 +61,8 @@ class ClusterFront:
         self._proxy = proxy
         self._local = local
         self._is_exposed = is_exposed
+        # One thread, so that no number of requests gets more than half of the GIL.
+        self._thread = ThreadPoolExecutor(1, "split")
         count = len(partitions)
         self._gateway = (
             Gateway(self.backends, partial(partition_of_agent, count=count), _answer_no_owner)
@@ -79,7 +86,7 @@ class ClusterFront:
             RejectedRequestError: It was not acknowledged (503), or is too large (413).
         """
         count = len(self._partitions)
-        parts = {0: piece} if count == 1 else split_request(path, piece, count)
+        parts = {0: piece} if count == 1 else await self._in_thread(split_request, path, piece, count)
         results = await asyncio.gather(
             *(
                 self._partitions[number].stream.publish(path, part, is_unique=True)
@@ -123,7 +130,7 @@ class ClusterFront:
         is_too_long = len(body) > MAX_BODY
         query = scope.get("query_string", b"").decode("latin-1")
         path = f"{scope['path']}?{query}"
-        partition = self._partitions[partition_of_hook(b"" if is_too_long else body, len(self._partitions))]
+        partition = self._partitions[await self._partition_of_hook(b"" if is_too_long else body)]
         if partition.apps is not None:
             await partition.apps.hooks(scope, _replay(body, receive), send)
             return
@@ -146,6 +153,17 @@ class ClusterFront:
             except (StreamUnavailableError, MessageTooLargeError) as error:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
         await JSONResponse({})(scope, receive, send)
+
+    async def _partition_of_hook(self, body: bytes) -> int:
+        count = len(self._partitions)
+        if count == 1:
+            return 0
+        if len(body) > _MAX_INLINE:
+            return await self._in_thread(partition_of_hook, body, count)
+        return partition_of_hook(body, count)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _addressed_partition(self, scope: Scope) -> int | None:
         """Return the partition that a process which passed the request on names."""

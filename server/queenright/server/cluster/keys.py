@@ -1,37 +1,54 @@
 """
 Which partition of a cluster telemetry belongs to. Pure.
 
-What the assembler makes one session of must be in one partition, whichever process receives it. A coding
-agent sends telemetry and hook calls that share only the id of the session, so that is their key. The spans of
-any other agent share the service that sent them: a span inside a trace may name neither agent nor session.
+What the assembler makes one session of must be in one partition, whichever process receives it:
+
+* Records and hook calls of a coding agent share only the id of the session, so that is their key.
+* Everything that Queenright's own tracer sends names the agent, so that is its key.
+* The spans of any other agent share the process that sent them: a span inside a trace may name neither agent
+  nor session. Their key is the agent of the resource, else the service, so that a process that continues
+  another one's session is in the same partition.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-import orjson
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
-from queenright.server.otlp.protobuf_split import fields_in
+from queenright.server.otlp.errors import too_many_error
+from queenright.server.otlp.protobuf_split import MAX_GROUPS, field_header, fields_in
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, CLIENT_OF_SPANS
+from queenright.server.telemetry.logs import PARTIAL_EVENT, resource_of_partial_span
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.values import id_in, text_of
+from queenright.server.webhooks.hooks import parse_call
 
 _RESOURCES: Final = 1
 """The number of the resources' field in a request, and of the resource in each."""
 _SCOPES: Final = 2
 """The number of the scopes' field below a resource."""
+_RECORDS: Final = 2
+"""The number of the records' field below a scope."""
 _SESSIONS: Final = ("session.id", "conversation.id", names.GEN_AI_CONVERSATION_ID)
 """The attributes of a coding agent's records that name its session."""
+_SENDER: Final = (
+    "service.namespace",
+    names.SERVICE_NAME,
+    names.GEN_AI_AGENT_NAME,
+    names.DISTRIBUTION_NAME,
+)
+"""The attributes of a resource that are read."""
+_PARTIAL: Final = PARTIAL_EVENT.encode()
 
 
 class _Signal(NamedTuple):
@@ -55,28 +72,39 @@ _SIGNALS: Final[Mapping[str, _Signal]] = {
 }
 
 
+class _Sender(NamedTuple):
+    """What a resource says about its records."""
+
+    key: str
+    """The key of a record that names nothing more precise."""
+    is_own: bool
+    """Whether all records are of Queenright's own tracer."""
+
+
 def partition_of(key: str, count: int) -> int:
     """Return the partition of a key, of ``count``. It is the same in every process and version."""
     return int.from_bytes(blake2b(key.encode(errors="replace"), digest_size=8).digest()) % count
 
 
 def partition_of_agent(agent_id: str, count: int) -> int:
-    """Return the partition of an agent whose service has its name."""
+    """Return the partition of an agent that names itself, or whose service has its name."""
     return partition_of(_service_key("", agent_id), count)
 
 
 def partition_of_hook(body: bytes, count: int) -> int:
     """Return the partition of a hook call of a coding agent; 0 if it names no session."""
     try:
-        session = orjson.loads(body).get("session_id")
-    except (ValueError, AttributeError):
+        session = id_in(parse_call(body).get("session_id"))
+    except ValueError:
         return 0
-    return partition_of(_session_key(id_in(session)), count) if isinstance(session, str) else 0
+    return partition_of(_session_key(session), count) if session else 0
 
 
 def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
     """
     Return the parts of a request by partition, in the order of its records.
+
+    The longest is longer than the body by at most one copy of each resource and scope.
 
     Args:
         path: The path of the request, such as ``/v1/traces``.
@@ -84,76 +112,151 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
         count: The number of partitions.
 
     Raises:
-        RejectedRequestError: The body is no valid protobuf message (400).
+        RejectedRequestError: The body is no valid protobuf message (400), or has too many groups (413).
     """
     signal = _SIGNALS.get(path)
     parts: dict[int, bytearray] = defaultdict(bytearray)
+    groups = 0
     for number, begin, value, end, has_length in fields_in(body, 0, len(body)):
         if number != _RESOURCES or not has_length:
             continue
-        key, scopes = _read_resource(body, value, end)
-        if signal is not None and not scopes.isdisjoint(signal.clients):
-            for session, piece in _split_by_session(signal, body[begin:end]):
-                parts[partition_of(_session_key(session) if session else key, count)] += piece
+        sender, scopes = _read_group(body, value, end)
+        groups += 1 + len(scopes)
+        if groups > MAX_GROUPS:
+            raise too_many_error("resources and scopes", MAX_GROUPS)
+        piece = body[begin:end]
+        if signal is not None and (
+            sender.is_own
+            or not signal.clients.keys().isdisjoint(scopes)
+            or (signal.clients is CLIENT_OF_LOGS and _PARTIAL in piece)
+        ):
+            for place, part in _split_by_record(signal, piece, sender, count):
+                parts[place] += part
         else:
-            parts[partition_of(key, count)] += body[begin:end]
+            parts[partition_of(sender.key, count)] += piece
     return {place: bytes(part) for place, part in parts.items()} or {0: body}
 
 
-def _read_resource(body: bytes, at: int, end: int) -> tuple[str, set[str]]:
-    """Return the key of a resource, and the names of the scopes below it."""
-    key, scopes = _service_key("", ""), set[str]()
+def _read_group(body: bytes, at: int, end: int) -> tuple[_Sender, list[str]]:
+    """Return what a resource says, and the names of the scopes below it."""
+    sender, scopes = _sender_of(Resource()), list[str]()
     for number, _, value, stop, has_length in fields_in(body, at, end):
         if number == _RESOURCES and has_length:
-            attributes = {a.key: a.value for a in Resource.FromString(body[value:stop]).attributes}
-            namespace = text_of(attributes.get("service.namespace"))
-            key = _service_key(namespace, text_of(attributes.get(names.SERVICE_NAME)))
+            sender = _sender_of(Resource.FromString(body[value:stop]))
         elif number == _SCOPES and has_length:
-            for inner, _, first, last, is_message in fields_in(body, value, stop):
-                if inner == 1 and is_message:
-                    scopes.add(InstrumentationScope.FromString(body[first:last]).name)
-                    break
-    return key, scopes
+            scopes.append(_read_scope(body, value, stop))
+    return sender, scopes
 
 
-def _split_by_session(signal: _Signal, body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield a request of one resource in parts by the session that its records name; empty: none."""
-    [resource] = getattr(signal.request.FromString(body), signal.resources)
-    parts: dict[str, Any] = {}
-    for scope in getattr(resource, signal.scopes):
-        is_client = scope.scope.name in signal.clients
-        added: dict[str, Any] = {}
-        for record in getattr(scope, signal.records):
-            session = _session_of(record) if is_client else ""
-            if session not in added:
-                part = parts.get(session)
-                if part is None:
-                    parts[session] = part = signal.request()
-                    _add_without(getattr(part, signal.resources), resource, signal.scopes)
-                added[session] = _add_without(
-                    getattr(getattr(part, signal.resources)[0], signal.scopes), scope, signal.records
-                )
-            getattr(added[session], signal.records).append(record)
-    for session, part in parts.items():
-        yield session, part.SerializeToString()
+def _read_scope(body: bytes, at: int, end: int) -> str:
+    for number, _, value, stop, has_length in fields_in(body, at, end):
+        if number == 1 and has_length:
+            return InstrumentationScope.FromString(body[value:stop]).name
+    return ""
 
 
-def _add_without(messages: Any, message: Any, field: str) -> Any:
-    """Add a copy of a message without the values of one field; return it."""
-    added = messages.add()
-    for descriptor, value in message.ListFields():
-        if descriptor.name == field:
-            continue
-        if descriptor.message_type is not None:
-            getattr(added, descriptor.name).CopyFrom(value)
+def _sender_of(resource: Resource) -> _Sender:
+    attributes = {attribute.key: attribute.value for attribute in resource.attributes}
+    namespace, service, agent, distribution = (text_of(attributes.get(name)) for name in _SENDER)
+    key = _service_key("", agent) if agent else _service_key(namespace, service)
+    return _Sender(key, distribution == names.DISTRIBUTION)
+
+
+def _split_by_record(
+    signal: _Signal, piece: bytes, sender: _Sender, count: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the parts of a request that has one resource, by the keys of its records."""
+    [resource] = getattr(signal.request.FromString(piece), signal.resources)
+    places = [_places_in(signal, scope, sender, count) for scope in getattr(resource, signal.scopes)]
+    distinct = {place for found in places for place in found}
+    if len(distinct) < 2:
+        yield distinct.pop() if distinct else partition_of(sender.key, count), piece
+        return
+    [(_, _, value, end, _)] = fields_in(piece, 0, len(piece))
+    shared, scopes = _children(piece, value, end, _SCOPES)
+    parts: dict[int, bytearray] = {}
+    for (_, first, last), found in zip(scopes, places, strict=True):
+        scope_fields, records = _children(piece, first, last, _RECORDS)
+        by_place: dict[int, bytearray] = {}
+        for (begin, _, stop), place in zip(records, found, strict=True):
+            if place not in by_place:
+                by_place[place] = bytearray(scope_fields)
+            by_place[place] += piece[begin:stop]
+        for place, part in by_place.items():
+            if place not in parts:
+                parts[place] = bytearray(shared)
+            parts[place] += field_header(_SCOPES, len(part)) + part
+    for place, part in parts.items():
+        yield place, field_header(_RESOURCES, len(part)) + part
+
+
+def _children(body: bytes, at: int, end: int, number: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """Return a message without the fields of one number, and where these, their values and ends are."""
+    rest, children = bytearray(), list[tuple[int, int, int]]()
+    for found, begin, value, stop, has_length in fields_in(body, at, end):
+        if found == number and has_length:
+            children.append((begin, value, stop))
         else:
-            setattr(added, descriptor.name, value)
-    return added
+            rest += body[begin:stop]
+    return bytes(rest), children
 
 
-def _session_of(record: Any) -> str:
-    found = {attribute.key: attribute.value for attribute in record.attributes if attribute.key in _SESSIONS}
-    return next((id_in(found[name].string_value) for name in _SESSIONS if name in found), "")
+def _places_in(signal: _Signal, scope: Any, sender: _Sender, count: int) -> list[int]:
+    """Return the partition of each record of a scope."""
+    name_of: Callable[[Any], str]
+    key_of: Callable[[str], str]
+    if scope.scope.name in signal.clients:
+        name_of, key_of = _find_session, _key_of_session
+    elif sender.is_own:
+        name_of, key_of = _find_agent, _key_of_agent
+    else:
+        name_of, key_of = _find_partial_span, str
+    by_name: dict[str, int] = {"": partition_of(sender.key, count)}
+    found = []
+    for record in getattr(scope, signal.records):
+        name = name_of(record)
+        place = by_name.get(name)
+        if place is None:
+            by_name[name] = place = partition_of(key_of(name) or sender.key, count)
+        found.append(place)
+    return found
+
+
+def _find_session(record: Any) -> str:
+    """Return the session that a coding agent's record names; "" if there is none."""
+    best, session = len(_SESSIONS), ""
+    for attribute in record.attributes:
+        key = attribute.key
+        if key in _SESSIONS and _SESSIONS.index(key) < best:
+            best, session = _SESSIONS.index(key), attribute.value.string_value
+            if not best:
+                break
+    return session
+
+
+def _find_agent(record: Any) -> str:
+    """Return the agent that a record of Queenright's own tracer names; "" if there is none."""
+    for attribute in record.attributes:
+        if attribute.key == names.GEN_AI_AGENT_NAME:
+            agent: str = attribute.value.string_value
+            return agent
+    return ""
+
+
+def _find_partial_span(record: Any) -> str:
+    """Return the key of the span that a log record is about; "" if there is none."""
+    resource = resource_of_partial_span(record) if isinstance(record, LogRecord) else None
+    return "" if resource is None else _sender_of(resource).key
+
+
+def _key_of_session(name: str) -> str:
+    session = id_in(name)
+    return _session_key(session) if session else ""
+
+
+def _key_of_agent(name: str) -> str:
+    agent = text_of(AnyValue(string_value=name))
+    return _service_key("", agent) if agent else ""
 
 
 def _session_key(session: str) -> str:

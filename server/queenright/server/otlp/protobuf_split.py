@@ -145,7 +145,7 @@ class _Splitter:
                 piece += body[begin:stop]
             else:
                 for part in self.cut(value, stop, level + 1):
-                    yield shared + _header(_CHILD[level], len(part)) + part
+                    yield shared + field_header(_CHILD[level], len(part)) + part
         if piece or not children:
             yield shared + piece
 
@@ -183,8 +183,8 @@ def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
     return {f.number: f.message_type for f in message.fields if f.message_type is not None}
 
 
-def _header(number: int, length: int) -> bytes:
-    """Return the tag and length of a length-delimited field."""
+def field_header(number: int, length: int) -> bytes:
+    """Return the tag and length of a field that has a length."""
     header = bytearray((number << 3 | _LENGTH,))
     while length > 0x7F:
         header.append(length & 0x7F | 0x80)

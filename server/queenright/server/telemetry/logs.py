@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
-from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, Fields, fields_of
+from queenright.server.telemetry.dialects import ATTRIBUTES, CLIENT_OF_LOGS, Fields, fields_of
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process, origin_of
@@ -205,6 +206,8 @@ _MAX_BODY: Final = 1024 * 1024
 _MAX_VALUES: Final = 20_000
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _HEARTBEAT: Final = "heartbeat"
+PARTIAL_EVENT: Final = ATTRIBUTES["partial_event"][0]
+"""The attribute of a record whose body is a span."""
 
 
 def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | None:
@@ -219,13 +222,27 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
     """
     if event != _HEARTBEAT:
         return None
+    resource, scope, span = _parse_partial_span(body)
+    span.end_time_unix_nano = 0
+    return read_span(span, Process.from_resource(resource), scope, now)
+
+
+def resource_of_partial_span(record: LogRecord) -> Resource | None:
+    """Return the resource of the span in a record's body; None if there is no span."""
+    if any(attribute.key == PARTIAL_EVENT for attribute in record.attributes):
+        with contextlib.suppress(UnusableRecordError):
+            return _parse_partial_span(record.body)[0]
+    return None
+
+
+def _parse_partial_span(body: AnyValue) -> tuple[Resource, InstrumentationScope, Span]:
     text = body.string_value
     if len(text) > _MAX_BODY:
         raise UnusableRecordError(
             RecordFault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters"
         )
     try:
-        resource, scope, span = _from_json(text) if text.startswith("{") else _from_protobuf(text)
+        return _from_json(text) if text.startswith("{") else _from_protobuf(text)
     except (
         *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
@@ -233,8 +250,6 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         raise UnusableRecordError(
             RecordFault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
         ) from None
-    span.end_time_unix_nano = 0
-    return read_span(span, Process.from_resource(resource), scope, now)
 
 
 def _from_protobuf(text: str) -> tuple[Resource, InstrumentationScope, Span]:

@@ -371,7 +371,13 @@ def _process(query: bytes) -> Process:
     )
 
 
-def _parse_json(body: bytes) -> Mapping[str, Any]:
+def parse_call(body: bytes) -> Mapping[str, Any]:
+    """
+    Return the JSON object of a call.
+
+    Raises:
+        ValueError: The body is not one.
+    """
     try:
         call = json.loads(without_lone_surrogates(body))
     except (ValueError, RecursionError) as error:
@@ -382,5 +388,5 @@ def _parse_json(body: bytes) -> Mapping[str, Any]:
 
 
 def _read_call(client: Client, body: bytes, process: Process, now: int) -> tuple[str, Observation | None]:
-    call = _parse_json(body)
+    call = parse_call(body)
     return str(call.get("hook_event_name"))[:100], client.read_hook(call, process, now)
