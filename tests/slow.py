@@ -19,6 +19,7 @@ SLOW: Final = {
     "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
     "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity[bundled-storm-1]": 8,  # noqa: E501
     "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
+    "alerting/test_rules_by_promtool.py::test_every_test_passes[bundled-long]": 9,
     "alerting/test_rules_by_promtool.py::test_the_tests_notice_an_alert": 15,
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,

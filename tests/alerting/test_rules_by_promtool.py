@@ -63,10 +63,16 @@ def cases_of(rule: Rule, tag: str) -> list[RuleTest]:
     ]
 
 
+@pytest.mark.parametrize("length", ["short", "long"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_test_passes(version: str, tmp_path: Path) -> None:
+def test_every_test_passes(version: str, length: str, tmp_path: Path) -> None:
     """B78, B79: fires, boundary, not while waiting, not after unload, a killed process, resolves."""
-    assert failures(tmp_path, version) == ""
+    assert failures(tmp_path, version, wanted=lambda test: test.length == length) == ""
+
+
+def test_every_band_of_every_alert_has_a_short_test() -> None:
+    for rule in RULES:
+        assert any(test.length == "short" for test in cases_of(rule, "fires")), ident(rule)
 
 
 def test_promtool_test_with_file_names_passes_unchanged() -> None:
