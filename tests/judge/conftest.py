@@ -27,6 +27,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolCall, ToolSpec
 from queenright.runtime.tooling.tools import Tool
+from tests.waiting import idle
 
 AGENT = "deep_research_agent"
 SESSION = "session_1"
@@ -227,17 +228,14 @@ class JudgedFleet:
 
     async def settle(self) -> None:
         """Let everything come to rest: the loop idle, the database written, no run in progress."""
-        quiet = 0
         async with asyncio.timeout(60):
-            while quiet < 3:
+            while True:
                 before = (len(self.events), len(self.exporter.get_finished_spans()))
                 await self.bus.drain()
-                for _ in range(5):
-                    await asyncio.sleep(0)
                 # Threads of the store and of the disk answer in their own time.
-                await asyncio.sleep(0.001 if self.working == 0 else 0.003)
-                still = before == (len(self.events), len(self.exporter.get_finished_spans()))
-                quiet = quiet + 1 if still and self.working == 0 else 0
+                await idle(lambda: self.working)
+                if before == (len(self.events), len(self.exporter.get_finished_spans())):
+                    return
 
     async def pass_time(self, seconds: float) -> None:
         until = self.time.now + seconds

@@ -7,6 +7,7 @@ import pytest
 
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from queenright.runtime.storage.files import Disk
+from tests.waiting import idle
 
 
 class FakeTime:
@@ -45,15 +46,7 @@ class FakeTime:
 
     async def settle(self) -> None:
         """Wait until the loop is idle and no disk work is in progress."""
-        quiet = 0
-        while quiet < 50:
-            if self.disk.pending:
-                quiet = 0
-                # A thread finishes in real time.
-                await asyncio.sleep(0.0002)
-            else:
-                quiet += 1
-                await asyncio.sleep(0)
+        await idle(lambda: self.disk.pending)
 
 
 class ScriptedModel:
