@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +29,19 @@ __all__ = ["database_url", "postgres"]
 for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_ignored) is signal.SIG_IGN:
         signal.signal(_ignored, signal.default_int_handler if _ignored == signal.SIGINT else signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """
+    Do what Python's own handler does.
+
+    `asyncio.Runner` replaces that one by a handler that holds the task. Asked for it after each coroutine of
+    a test, the `signal` module writes it down with the task and its result: a whole service.
+    """
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGINT, _interrupt)
 
 # How fast an example runs says how busy the machine is, not whether the code is right. `make test` tries the
 # same examples each time, so that it fails for a change only; `make test-slow` searches for new ones.
