@@ -128,6 +128,9 @@ SAMPLES: Final = {
     "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets": Sample(  # noqa: E501
         "arguments", frozenset({"{}"}), 5
     ),
+    "server/telemetry/test_client_clocks.py::test_run_is_independent_of_the_client_clock": Sample(
+        "offsets", frozenset({"far behind, little ahead"}), 5
+    ),
 }
 """By file, or test."""
 
