@@ -229,5 +229,5 @@ def without_waiting(rule: Rule) -> Rule:
 def test_the_tests_notice_an_alert(
     change: Callable[[Rule], Rule], tag: str, whom: Callable[[Rule], bool], tmp_path: Path
 ) -> None:
-    noticed = failing(failures(tmp_path, "bundled", change, tag))
+    noticed = failing(failures(tmp_path, "bundled", change, wanted=lambda test: test.tag == tag))
     assert {rule["alert"] for rule in RULES if whom(rule)} <= noticed
