@@ -165,6 +165,7 @@ async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(running: Runn
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(running.url)
     await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("dialog", name="Search")).to_be_visible()
     await page.keyboard.type("twin")
     found = page.get_by_role("option").filter(has_text="twin")
     await expect(found).to_have_count(3)
