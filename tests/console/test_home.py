@@ -164,6 +164,7 @@ async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(running: Runn
         await running.service.ingest([replace(event, session_id=session) for event in events])
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(running.url)
+    await expect(page.get_by_role("row").filter(has_text="twin")).to_be_visible()
     await page.keyboard.press("Control+k")
     await expect(page.get_by_role("dialog", name="Search")).to_be_visible()
     await page.keyboard.type("twin")
