@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.cluster_lease import Member
 from queenright.server.access.addresses import is_loopback
+from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.keys import partition_of_agent, partition_of_hook, split_request
 from queenright.server.cluster.local import LOCAL_PATHS
@@ -235,4 +236,5 @@ async def _answer_no_owner(scope: Scope, receive: Receive, send: Send) -> None:
     wants_page = "text/html" in Headers(scope=scope).get("accept", "")
     response = render_error(503, f"Starting: {_NO_OWNER}.") if wants_page else problem(503, _NO_OWNER)
     response.headers["Retry-After"] = str(_RETRY_SECONDS)
+    set_security_headers(response.headers)
     await response(scope, receive, send)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.http.hop_by_hop import Header
+from queenright.server.middleware.gate import MAX_BODY
 from queenright.server.routes.pagination import ASKED
-
-MAX_BODY: Final = 32 * 1024 * 1024
-"""The longest body of a request that is sent to several partitions; each app has its own limit below that."""
 
 
 class BodyTooLargeError(Exception):

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.heartbeat import InvalidHeartbeatError, parse_heartbeat
 from queenright.instrumentation.identity import clean_name
+from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.ask import (
     BodyTooLargeError,
     ClientGoneError,
@@ -29,6 +30,7 @@ from queenright.server.cluster.gateway.pages import ask_all, merged_page
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import SUMMARIES, merge_fields
 from queenright.server.http.problems import problem
+from queenright.server.middleware.gate import MAX_BODY
 from queenright.server.routes.pagination import ASKED, InvalidCursorError
 
 _MOST_REMEMBERED: Final = 100_000
@@ -85,7 +87,7 @@ class Gateway:
             else:
                 await self._answer_unowned(scope, receive, send)
         except BodyTooLargeError:
-            await problem(413, "the body of the request is too long")(scope, receive, send)
+            await _refuse(413, f"the body is longer than {MAX_BODY} bytes; send less at once", send)
         except ClientGoneError:
             return
 
@@ -99,7 +101,7 @@ class Gateway:
             try:
                 reply = await merged_page(apps, scope, receive)
             except InvalidCursorError as error:
-                await problem(400, str(error))(scope, receive, send)
+                await _refuse(400, str(error), send)
                 return
         elif kind in (Kind.SUMMARY, Kind.AGENT):
             merge = SUMMARIES.get(scope["path"], merge_fields)
@@ -197,6 +199,13 @@ class Gateway:
             return
         for message in missing:
             await send(message)
+
+
+async def _refuse(status: int, reason: str, send: Send) -> None:
+    response = problem(status, reason)
+    # No partition is asked, whose middleware would do so.
+    set_security_headers(response.headers)
+    await Reply(status, response.raw_headers, bytes(response.body)).send(send)
 
 
 class _UnlessMissing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
@@ -15,9 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queenright.server.cluster.gateway.ask import Reply, ask, asking, json_reply
 from queenright.server.cluster.gateway.summaries import merge_fields
 from queenright.server.routes.pagination import ASKED, RowOrder, cursor_at, place_of, row_order
-
-_LIST: Final = "partitions"
-"""The name of the list in a cursor that has the cursors of all partitions."""
 
 
 class RowOrders:
@@ -62,7 +59,8 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
     parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     cursor = next((value for name, value in parameters if name == "cursor"), None)
     others = [(name, value) for name, value in parameters if name != "cursor"]
-    place = place_of(cursor, _LIST, *[str] * len(apps)) or ("",) * len(apps)
+    what = scope["path"].rpartition("/")[2]
+    place = place_of(cursor, what, *[str] * len(apps)) or ("",) * len(apps)
     scopes = [
         asking(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
         for after in place
@@ -73,7 +71,7 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
         refused = [reply for reply in replies if reply.status not in (200, 404)]
         if refused or not found:
             return (refused or replies)[0]
-    return json_reply(_merge(replies, place), found[0])
+    return json_reply(_merge(replies, what, place), found[0])
 
 
 async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Receive) -> list[Reply]:
@@ -83,8 +81,8 @@ async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Rec
     return [task.result() for task in tasks]
 
 
-def _merge(replies: Sequence[Reply], place: Sequence[str]) -> dict[str, Any]:
-    """Return the page with the first rows of all pages."""
+def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[str, Any]:
+    """Return the page with the first rows of all pages, and a cursor that has a cursor of each."""
     merging = [_Page(reply, after) for reply, after in zip(replies, place, strict=True)]
     pages = [page for page in merging if page.is_known]
     first = pages[0]
@@ -98,7 +96,7 @@ def _merge(replies: Sequence[Reply], place: Sequence[str]) -> dict[str, Any]:
     fields = merge_fields([page.fields for page in pages])
     return fields | {
         first.what: rows[::-1] if first.is_backwards else rows,
-        "next": cursor_at(_LIST, *(page.after for page in merging)) if more else None,
+        "next": cursor_at(what, *(page.after for page in merging)) if more else None,
     }
 
 

@@ -1,0 +1,308 @@
+"""What the gateway answers for three partitions equals what one service answers for the same agents."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi.routing import iter_route_contexts
+from starlette.types import ASGIApp
+
+from queenright.server.app import create_routes
+from queenright.server.cluster.gateway.gateway import Gateway
+from queenright.server.cluster.gateway.kinds import Kind, kind_of
+from tests.cluster.test_gateway import (
+    PARTITIONS,
+    Fleets,
+    client_of,
+    partition_of,
+    service_at,
+    unowned,
+    walk,
+)
+from tests.server.conftest import looping
+from tests.server.test_fleet_list import run_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LOOPERS: Final = tuple(
+    next(name for number in range(99) if partition_of(name := f"looper-{number}") == partition)
+    for partition in range(PARTITIONS)
+)
+"""One in each partition: so few that they are no storm."""
+_LOOPER: Final = LOOPERS[-1]
+_WORKER: Final = f"/api/agents/{_LOOPER}"
+
+ROUTES: Final = {
+    Kind.SUMMARY: "status telemetry attention incidents providers",
+    Kind.PAGE: "agents agents/health agents/x/escalations agents/x/history approvals audit breakers"
+    " escalations interventions judge/checks notifications permissions recoveries tickets",
+    Kind.STREAM: "events agents/x/events",
+    Kind.FIRST: "discover POST:agents silences",
+    Kind.HEARTBEAT: "POST:heartbeats",
+    Kind.CLICK: "POST:slack/actions",
+    Kind.ALL: "POST:/-/reload PUT:emergency-stop POST:alertmanager/webhook POST:alertmanager/notifications"
+    " POST:pagerduty/webhook",
+    Kind.AGENT: "",
+    Kind.ANY: "/healthz /readyz /metrics /openapi.json /docs version caller settings cluster emergency-stop"
+    " POST:deadman /login POST:/login POST:/logout",
+}
+"""The API's routes by kind, except those of one ticket, agent or the like; GET unless a method is given."""
+_FIND: Final = re.compile(
+    r"/api/(tickets|approvals|escalations|permissions|breakers|recoveries|silences)(/x.*)?|/api/recoveries"
+)
+
+
+def routes() -> list[tuple[str, str]]:
+    """Return the methods and paths of all routes."""
+    return [
+        (method, re.sub(r"\{\w+(:\w+)?\}", "x", route.path or ""))
+        for route in iter_route_contexts(create_routes().routes)
+        for method in sorted((route.methods or set()) - {"HEAD"})
+    ]
+
+
+def expected_kind(method: str, path: str) -> Kind | None:
+    for kind, listed in ROUTES.items():
+        for item in listed.split():
+            listed_method, _, name = item.rpartition(":")
+            if (listed_method or "GET", name if name.startswith("/") else f"/api/{name}") == (method, path):
+                return kind
+    if path.startswith("/api/agents/x"):
+        return Kind.SESSION
+    if _FIND.fullmatch(path):
+        return Kind.FIND
+    # Pages are the console's, or lead to it.
+    return None if path.startswith(("/api/", "/-/")) and path != "/api/" else Kind.ANY
+
+
+async def test_every_route_has_a_kind() -> None:
+    """A new route of the API belongs into the table, and the gateway."""
+    for method, path in routes():
+        assert kind_of(method, path) is expected_kind(method, path), (method, path)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleets(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleets]:
+    folder = tmp_path_factory.mktemp("fleets")
+    async with contextlib.AsyncExitStack() as stack:
+        one, one_app = await stack.enter_async_context(service_at(folder / "one"))
+        parts = [await stack.enter_async_context(service_at(folder / str(n))) for n in range(PARTITIONS)]
+        apps = [app for _, app in parts]
+        now = one.clock()
+        events = [event for number in range(20) for event in run_of(number, now)]
+        events += [event for name in LOOPERS for event in looping(now, agent=name)]
+        await one.ingest(events)
+        for number, (service, _) in enumerate(parts):
+            await service.ingest([event for event in events if partition_of(event.agent_id) == number])
+        gateway = Gateway(lambda: apps, partition_of, unowned)
+        found = Fleets(
+            await stack.enter_async_context(client_of(one_app)),
+            await stack.enter_async_context(client_of(gateway)),
+            [service for service, _ in parts],
+            list(apps),
+            gateway,
+        )
+        for http in (found.one, found.many):
+            await wait_for_decisions(http)
+        yield found
+
+
+async def wait_for_decisions(http: httpx.AsyncClient) -> None:
+    """Wait until all tickets are decided and notified, so that no answer changes any more."""
+    while not await is_decided(http):
+        pass
+
+
+async def is_decided(http: httpx.AsyncClient) -> bool:
+    notifications = (await http.get("/api/notifications")).json()["notifications"]
+    tickets = (await http.get("/api/tickets")).json()["tickets"]
+    decided = [ticket for ticket in tickets if ticket["triaged_at"] is not None]
+    return len(notifications) == len(decided) == len(LOOPERS)
+
+
+def plain(value: Any) -> Any:
+    """Return an answer without what differs between two services: times, ages and made ids."""
+    if isinstance(value, dict):
+        return {name: plain(field) for name, field in value.items() if name not in ("seq", "id", "hash")}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        value = re.sub(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", "id", value)
+        return re.sub(r"\d+(:\d\d)* (s|min|UTC)\b|\d\d:\d\d(:\d\d)? UTC", "time", value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/agents",
+        "/api/agents?state=healthy",
+        "/api/agents/health",
+        "/api/interventions",
+        "/api/escalations",
+        "/api/approvals",
+        "/api/permissions",
+        "/api/recoveries",
+        "/api/incidents",
+        f"/api/attention?session_id={_LOOPER}-session&agent_id={_LOOPER}",
+        "/api/telemetry",
+        "/api/version",
+        "/api/caller",
+        "/api/emergency-stop",
+        _WORKER,
+        f"{_WORKER}/health",
+        f"{_WORKER}/health?session_id={_LOOPER}-session",
+        f"{_WORKER}/history",
+        f"{_WORKER}/history?limit=3",
+        f"{_WORKER}/steps",
+        f"{_WORKER}/heartbeat",
+        f"{_WORKER}/stats",
+        f"{_WORKER}/entry-points",
+        "/api/agents/nobody",
+        "/api/agents/nobody/health",
+        "/api/agents/nobody/history",
+        f"{_WORKER}/health?session_id=none",
+        "/api/tickets/none",
+        "/api/tickets/none/timeline",
+        "/api/breakers/none",
+        "/api/recoveries/none",
+        "/api/agents?limit=0",
+        "/api/agents?cursor=none",
+        "/api/agents?sort=none",
+        "/api/tickets?status=none",
+        "/api/none",
+        "/openapi.json",
+    ],
+)
+async def test_answer_equals_that_of_one_service(fleets: Fleets, path: str) -> None:
+    """B120"""
+    one, many = await fleets.one.get(path), await fleets.many.get(path)
+
+    assert (many.status_code, many.headers["content-type"]) == (
+        one.status_code,
+        one.headers["content-type"],
+    )
+    assert plain(many.json()) == plain(one.json())
+    assert set(many.headers) == set(one.headers)
+
+
+@pytest.mark.parametrize("path", ["/", "/console", "/docs", "/login", f"/agents/{_LOOPER}", "/tickets/none"])
+async def test_page_equals_that_of_one_service(fleets: Fleets, path: str) -> None:
+    page = {"Accept": "text/html"}
+    one, many = await fleets.one.get(path, headers=page), await fleets.many.get(path, headers=page)
+
+    assert (many.status_code, many.headers.get("location")) == (one.status_code, one.headers.get("location"))
+    assert many.text == one.text
+
+
+@pytest.mark.parametrize("name", ["tickets", "notifications"])
+async def test_rows_of_several_partitions_are_those_of_one_service(fleets: Fleets, name: str) -> None:
+    """In which order the judges decide is by chance."""
+    for http in (fleets.one, fleets.many):
+        rows = (await http.get(f"/api/{name}")).json()[name]
+        assert sorted(row["agent_id"] for row in rows) == sorted(LOOPERS)
+
+
+async def test_ticket_is_found_in_any_partition(fleets: Fleets) -> None:
+    for ticket in (await fleets.many.get("/api/tickets")).json()["tickets"]:
+        path = f"/api/tickets/{ticket['ticket_id']}"
+        assert (await fleets.many.get(path)).json()["agent_id"] == ticket["agent_id"]
+        assert (await fleets.many.get(f"{path}/timeline")).status_code == 200
+        answer = await fleets.many.post(f"{path}/acknowledge", json={"by": "ada"})
+        assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, "ada")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("agents", "/api/agents"),
+        ("agents", "/api/agents?sort=-agent"),
+        ("tickets", "/api/tickets"),
+        ("notifications", "/api/notifications"),
+        ("breakers", "/api/breakers"),
+        ("history", f"{_WORKER}/history"),
+        ("tickets", f"{_WORKER}/escalations"),
+        ("events", "/api/audit?type=execution_started"),
+    ],
+)
+@pytest.mark.parametrize("limit", range(1, 8))
+async def test_pages_of_any_size_have_the_rows_of_the_whole_list(
+    fleets: Fleets, name: str, path: str, limit: int
+) -> None:
+    path, _, query = path.partition("?")
+    parameters = dict(pair.split("=") for pair in query.split("&") if pair)
+    whole = (await fleets.many.get(path, params=parameters)).json()
+    pages = await pages_of(fleets.many, path, name, parameters | {"limit": str(limit)})
+
+    is_backwards = path.endswith("/history")
+    rows = [row for page in (pages[::-1] if is_backwards else pages) for row in page]
+    assert whole["next"] is None
+    assert [identity(row) for row in rows] == [identity(row) for row in whole[name]]
+    assert rows
+    assert all(len(page) == limit for page in pages[:-1])
+
+
+async def pages_of(
+    http: httpx.AsyncClient, path: str, name: str, parameters: dict[str, str]
+) -> Sequence[list[dict[str, Any]]]:
+    pages: list[list[dict[str, Any]]] = []
+    while True:
+        response = await http.get(path, params=parameters)
+        assert response.status_code == 200, response.text
+        pages.append(response.json()[name])
+        if response.json()["next"] is None:
+            return pages
+        parameters = parameters | {"cursor": response.json()["next"]}
+
+
+def identity(row: dict[str, Any]) -> Any:
+    return [row.get(name) for name in ("id", "ticket_id", "agent_id", "session_id", "name", "seq")]
+
+
+async def test_audit_has_the_rows_of_all_partitions_in_their_order(fleets: Fleets) -> None:
+    kept = [
+        await walk(http, "/api/audit", "events", limit=50) for http in (fleets.many, *map(of, fleets.apps))
+    ]
+    merged = [row["id"] for row in kept[0]]
+
+    assert len(set(merged)) == len(merged)
+    for rows in kept[1:]:
+        # What happened since is at the top.
+        ids = [row["id"] for row in rows if row["id"] in set(merged)]
+        assert len(ids) > 20
+        assert [id_ for id_ in merged if id_ in set(ids)] == ids
+
+
+def of(app: ASGIApp | None) -> httpx.AsyncClient:
+    assert app is not None
+    return client_of(app)
+
+
+async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessions(fleets: Fleets) -> None:
+    missing = (partition_of(_LOOPER) + 1) % PARTITIONS
+    apps = [None if number == missing else app for number, app in enumerate(fleets.apps)]
+    async with client_of(Gateway(lambda: apps, partition_of, unowned)) as http:
+        assert (await http.get("/api/agents")).status_code == 503
+        assert (await http.get("/api/status")).status_code == 503
+        assert (await http.get("/api/events")).status_code == 503
+        assert (await http.get(f"{_WORKER}/health")).status_code == 200
+        assert (await http.get("/api/tickets/none")).status_code == 503
+        assert (await http.get("/openapi.json")).status_code == 200
+
+
+async def test_emergency_stop_reaches_all_partitions(fleets: Fleets) -> None:
+    for is_on in (True, False):
+        body = {"on": is_on, "by": "ada", "reason": "a test"}
+        answer = await fleets.many.put("/api/emergency-stop", json=body)
+        assert (answer.status_code, answer.json()["on"]) == (200, is_on), answer.text
+        for app in fleets.apps:
+            async with of(app) as http:
+                assert (await http.get("/api/emergency-stop")).json()["on"] is is_on
