@@ -28,7 +28,7 @@ from queenright.server.cluster.gateway.ask import (
 from queenright.server.cluster.gateway.kinds import Kind, agent_in, kind_of
 from queenright.server.cluster.gateway.pages import ask_all, merged_page
 from queenright.server.cluster.gateway.streams import stream_events
-from queenright.server.cluster.gateway.summaries import SUMMARIES, merge_fields
+from queenright.server.cluster.gateway.summaries import merge_of
 from queenright.server.http.problems import problem
 from queenright.server.middleware.gate import MAX_BODY
 from queenright.server.routes.pagination import ASKED, InvalidCursorError
@@ -104,8 +104,8 @@ class Gateway:
                 await _refuse(400, str(error), send)
                 return
         elif kind in (Kind.SUMMARY, Kind.AGENT):
-            merge = SUMMARIES.get(scope["path"], merge_fields)
-            reply = _merged(await ask_all(apps, [asking(scope)] * len(apps), receive), merge)
+            replies = await ask_all(apps, [asking(scope)] * len(apps), receive)
+            reply = _merged(replies, merge_of(scope["path"]))
         else:
             reply = await _send_to_all(kind, apps, scope, receive)
         await reply.send(send)
@@ -251,11 +251,12 @@ async def _send_to_all(kind: Kind, apps: Sequence[ASGIApp], scope: Scope, receiv
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(app, asked, replay(body, receive))) for app in apps]
     replies = [task.result() for task in tasks]
-    refused = [reply for reply in replies if reply.status >= 400]
+    known = [reply for reply in replies if reply.status != 404] or replies[:1]
+    refused = [reply for reply in known if reply.status >= 400]
     if refused:
         return refused[0]
     if kind is Kind.CLICK:
         done = next((reply for reply in replies if reply.json().get("response_type") == "in_channel"), None)
         # Nobody knows the ticket: without the mark, the answer is also posted below the message.
         return done or await ask(apps[0], scope, replay(body, receive))
-    return json_reply(merge_fields([reply.json() for reply in replies]), replies[0])
+    return json_reply(merge_of(scope["path"])([reply.json() for reply in known]), known[0])

@@ -65,7 +65,7 @@ _ALL: Final = frozenset(
 )
 _FIRST: Final = frozenset({("GET", "/api/discover"), ("POST", "/api/agents"), ("GET", "/api/silences")})
 _FIND: Final = re.compile(
-    r"/api/(tickets|escalations|approvals|permissions|breakers|recoveries|silences)(/.*)?", re.DOTALL
+    r"/api/(tickets|escalations|approvals|permissions|recoveries|silences)(/.*)?", re.DOTALL
 )
 _AGENT: Final = re.compile(r"/api/agents/(?P<agent>.+)", re.DOTALL)
 _OF_AGENT: Final = re.compile(
@@ -95,6 +95,9 @@ def kind_of(method: str, path: str) -> Kind:
         return Kind.SUMMARY
     if reads and path == "/api/events":
         return Kind.STREAM
+    if path.startswith("/api/breakers/"):
+        # Several partitions may have one of this name.
+        return Kind.SUMMARY if reads else Kind.ALL
     if path == "/api/heartbeats":
         return Kind.HEARTBEAT
     if path == "/api/slack/actions":

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.cluster.gateway.ask import Reply, ask, asking, json_reply
-from queenright.server.cluster.gateway.summaries import merge_fields
+from queenright.server.cluster.gateway.summaries import merge_fields, worst_breaker
 from queenright.server.routes.pagination import ASKED, RowOrder, cursor_at, place_of, row_order
 
 
@@ -91,7 +91,13 @@ def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[st
         with_rows = [page for page in pages if page.has_row]
         if not with_rows:
             break
-        rows.append((max if first.is_descending else min)(with_rows, key=lambda page: page.rank).take())
+        following = (max if first.is_descending else min)(with_rows, key=lambda page: page.rank)
+        if first.what == "breakers":
+            # Places are names, of which several partitions may have the same.
+            same = [page for page in with_rows if page.rank == following.rank]
+            rows.append(worst_breaker([page.take() for page in same]))
+        else:
+            rows.append(following.take())
     more = any(page.has_row or page.has_more for page in pages)
     fields = merge_fields([page.fields for page in pages])
     return fields | {

@@ -178,6 +178,19 @@ _PROVIDER_RANK: Final = {
 }
 
 
+def worst_breaker(values: Sequence[Json]) -> Json:
+    """Return the one that is most open of the breakers with one name, which several partitions may have."""
+    return max(values, key=lambda value: _BREAKER_RANK.get(value["state"], -1))
+
+
+_BREAKER_RANK: Final = {name: rank for rank, name in enumerate(("closed", "half_open", "open"))}
+
+
+def merge_of(path: str) -> Callable[[Sequence[Json]], Json]:
+    """Return the function that merges the answers to a path."""
+    return worst_breaker if path.startswith("/api/breakers/") else SUMMARIES.get(path, merge_fields)
+
+
 def _newest(rows: list[Json], name: str) -> list[Json]:
     return sorted(rows, key=lambda row: row.get(name) or 0.0, reverse=True)
 
