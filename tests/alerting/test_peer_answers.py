@@ -16,15 +16,15 @@ from queenright.alerting.alertmanager import (
     PostedAlert,
 )
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.silence_watch import SilenceWatch
-from queenright.alerting.silences import (
+from queenright.alerting.peer_silences import (
     MAX_ITEMS,
     InvalidAnswerError,
     NewSilence,
     PeerSilences,
     read_answers,
 )
+from queenright.alerting.settings import AlertingSettings
+from queenright.alerting.silencing import SilenceWatch
 from queenright.health.store import Store
 from tests.alerting.conftest import ServedPeer
 from tests.alerting.parts import T0

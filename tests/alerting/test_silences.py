@@ -21,9 +21,7 @@ from queenright.alerting.alertmanager import (
 )
 from queenright.alerting.callbacks.alertmanager import dedup_key, parse_notification
 from queenright.alerting.notification import alert_key, enqueue
-from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError, SilenceWatch
-from queenright.alerting.silences import (
+from queenright.alerting.peer_silences import (
     InvalidAnswerError,
     NewSilence,
     PeerSilences,
@@ -33,6 +31,8 @@ from queenright.alerting.silences import (
     find_active_silence,
     read_answers,
 )
+from queenright.alerting.settings import AlertingSettings
+from queenright.alerting.silencing import NoPeerError, NothingToSilenceError, SilenceWatch
 from queenright.health.store import Store
 from tests.alerting.conftest import ServedPeer
 from tests.alerting.parts import ticket
@@ -252,7 +252,7 @@ async def test_other_server_is_unknown(peer: ServedPeer, store: Store) -> None:
 async def test_peer_that_did_not_answer_is_asked_again_soon(
     peer: ServedPeer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queenright.alerting.silence_watch.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("queenright.alerting.silencing.RETRY_SECONDS", 0.01)
     peer.peer.says = b"starting"
     async with watching(store, now, peer.url) as (watch, _):
         polling = asyncio.create_task(watch.run())

@@ -30,10 +30,10 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health import event_log
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.emergency_stop import EmergencyStop
+from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
-from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
 from queenright.health.monitor import HealthMonitor

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from queenright.health.event_log import read_events
-from queenright.health.recovery.plan import HOUR
+from queenright.health.recovery.decisions import HOUR
 from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.recovery.table import recovery_table
 from queenright.health.store import Store

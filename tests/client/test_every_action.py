@@ -30,7 +30,7 @@ LIFE = {"incarnation_id": "one"}
 @pytest.fixture(scope="module", autouse=True)
 def _silences_polled_every_second() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("queenright.alerting.silence_watch.POLL_SECONDS", 1)
+        patch.setattr("queenright.alerting.silencing.POLL_SECONDS", 1)
         yield
 
 

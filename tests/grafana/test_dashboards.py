@@ -11,7 +11,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.findings import HealthState, Severity
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.target import ActionKind

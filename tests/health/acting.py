@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queenright.health.findings import HealthState
-from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.emergency_stop import EmergencyStop
+from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
-from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
 from queenright.health.monitor import HealthMonitor, WorkerHealth

@@ -19,10 +19,10 @@ from queenright.health.breakers import (
     CircuitBreaker,
     CircuitOpenError,
 )
-from queenright.health.breakers.breaker import Admission
+from queenright.health.breakers.state_machine import Admission
 from queenright.health.settings import BreakerSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.runtime.breakers import CallRefusedError
+from queenright.runtime.breaker_protocols import CallRefusedError
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 POLICY = BreakerSettings(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=1)

@@ -12,12 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.interventions.escalation import EscalationAnswer, EscalationStatus
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.intervention import (
-    EscalationAnswer,
-    EscalationStatus,
-    InterventionOutcome,
-)
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
     EscalationClosedError,

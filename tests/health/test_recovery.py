@@ -25,7 +25,7 @@ from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respa
 from queenright.health.settings import HealthSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.store import Store
-from queenright.runtime.breakers import BreakerKind
+from queenright.runtime.breaker_protocols import BreakerKind
 from queenright.runtime.events import AgentEvent, EventType
 
 INITIATED = EventType.RECOVERY_INITIATED

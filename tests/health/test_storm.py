@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.storm import ActionBudget, StormWatch
+from queenright.health.interventions.action_limits import ActionBudget
+from queenright.health.interventions.storm import StormWatch
 from queenright.health.settings import StormSettings
 
 

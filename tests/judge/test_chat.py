@@ -11,7 +11,6 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.agent_workspace import FileChange
-from queenright.judge.budget import BUDGET_FILE
 from queenright.judge.chat import (
     MAX_MESSAGE_LENGTH,
     MAX_WAITING,
@@ -20,6 +19,7 @@ from queenright.judge.chat import (
     ChatRefusedError,
 )
 from queenright.judge.chat_log import OPERATOR_CHAT, Subject
+from queenright.judge.judging_budget import BUDGET_FILE
 from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import FindingKind
-from queenright.health.interventions.intervention import OPTIONS
+from queenright.health.interventions.escalation import OPTIONS
 from queenright.judge import escalation_policy
 
 AT = 1_800_000_000.0

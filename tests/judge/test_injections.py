@@ -22,7 +22,8 @@ from queenright.alerting.notification import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.intervention import MORE_TIME_SECONDS, OPTIONS, Intervention
+from queenright.health.interventions.escalation import MORE_TIME_SECONDS, OPTIONS
+from queenright.health.interventions.intervention import Intervention
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth

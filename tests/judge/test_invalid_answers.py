@@ -16,7 +16,7 @@ from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message
 from tests.judge.conftest import JudgedFleet, TalkingModel, call
-from tests.judge.test_metered import Desk
+from tests.judge.test_metered_model import Desk
 from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.judge.metered import Metered
+from queenright.judge.metered_model import MeteredModel
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import ModelUnavailableError, load_model
 from queenright.judge.rules_model import EMIT, SUMMARY, RulesModel
@@ -172,7 +172,7 @@ async def test_the_rules_are_the_default_and_cost_nothing(
 ) -> None:
     model = load_model(JudgeSettings().judge, "judge", metrics=metrics)
 
-    assert isinstance(model, Metered)
+    assert isinstance(model, MeteredModel)
     assert model.name == RulesModel().name == "queenright/rules"
     with pytest.raises(ModelError):
         await model.complete(CONVERSATION, TOOLS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.intervention import Escalation
+from queenright.health.interventions.escalation import Escalation
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.orchestrator import ESCALATION_RECEIVER

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Escalation, EscalationStatus, escalation_table
+from queenright.health.interventions.emergency_stop import EmergencyStop
+from queenright.health.interventions.escalation import Escalation, EscalationStatus, escalation_table
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
-from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
 from queenright.instrumentation.identity import new_id

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from queenright.health.breakers import BreakerRegistry, BreakerState
 from queenright.health.settings import CircuitBreakerSettings
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.breakers import BreakerPermit, Breakers, CallRefusedError
+from queenright.runtime.breaker_protocols import BreakerPermit, Breakers, CallRefusedError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult

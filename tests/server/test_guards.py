@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.deadlines import ladder_seconds
 from queenright.health.detectors import detect
 from queenright.health.findings import Severity
 from queenright.health.settings import HealthSettings, LoopSettings
+from queenright.health.stall_clock import ladder_seconds
 from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.node_guard import Guard, GuardFinding

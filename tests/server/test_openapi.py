@@ -18,11 +18,12 @@ from queenright import api
 from queenright.api import base_model, terms
 from queenright.api.examples import example_of
 from queenright.health.assessment import SignalStatus
-from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.approval import ApprovalStatus
+from queenright.health.interventions.escalation import Decision, EscalationStatus
 from queenright.health.interventions.instructions import AnswerOutcome, Kind
-from queenright.health.interventions.intervention import Decision, EscalationStatus, InterventionOutcome
+from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.recovery import RecoveryState

@@ -15,7 +15,7 @@ import pytest
 import stamina
 from pydantic import SecretStr
 
-from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.server.up import serving
 from queenright.server.webhooks.orchestrator import (
     ATTEMPTS,

@@ -23,7 +23,7 @@ import stamina
 from pydantic import SecretStr
 
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.plan import is_lost
+from queenright.health.recovery.decisions import is_lost
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import (
     CheckpointRef,

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.breakers.registry import BreakerName
 from queenright.health.settings import HealthSettings
-from queenright.runtime.breakers import BreakerKind
+from queenright.runtime.breaker_protocols import BreakerKind
 from queenright.server.settings import InvalidSettingsError, Settings, load_settings
 
 SPEC_BLOCK = """

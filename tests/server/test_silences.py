@@ -41,7 +41,7 @@ class Stack:
 @pytest.fixture
 async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
     """The service, and a real Alertmanager that it tells."""
-    monkeypatch.setattr("queenright.alerting.silence_watch.POLL_SECONDS", 1)
+    monkeypatch.setattr("queenright.alerting.silencing.POLL_SECONDS", 1)
     ours = demo_settings(tmp_path / "storage")
     async with people() as recorder, real_alertmanager(tmp_path / "am", recorder) as alertmanager:
         more = {"alertmanager_urls": (alertmanager.url,)}

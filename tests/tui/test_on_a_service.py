@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from queenright.client import AsyncQueenright
-from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.tui.app import QueenrightApp

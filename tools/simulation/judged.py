@@ -12,7 +12,7 @@ from opentelemetry.trace import NoOpTracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import ESCALATION_RECEIVER

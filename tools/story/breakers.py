@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from queenright.runtime.breakers import BreakerKind, CallRefusedError
+from queenright.runtime.breaker_protocols import BreakerKind, CallRefusedError
 from queenright.server.service import Service
 from tests.waiting import until
 

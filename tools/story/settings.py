@@ -39,8 +39,8 @@ HEALTH: Final[dict[str, Any]] = {
 MODEL: Final = {"timeout_seconds": 5}
 
 CONSTANTS: Final = {
-    "queenright.judge.metered.FAILURES_UNTIL_RULES": 1,
-    "queenright.judge.metered.RULES_SECONDS": 1,
+    "queenright.judge.metered_model.FAILURES_UNTIL_RULES": 1,
+    "queenright.judge.metered_model.RULES_SECONDS": 1,
     "queenright.judge.judge.BYPASS_SECONDS": 20,
     "queenright.health.recovery.recovery_service.WATCH_SECONDS": 2,
 }

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.silences import InvalidAnswerError, NewSilence, PeerSilences, read_answers, rfc3339
+from queenright.alerting.peer_silences import (
+    InvalidAnswerError,
+    NewSilence,
+    PeerSilences,
+    read_answers,
+    rfc3339,
+)
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import SOURCE_QUEEN

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, is_stuck
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
+from queenright.health.stall_clock import may_be_silent, silent_since
 from queenright.health.stall_detectors import span
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.counts import format_count

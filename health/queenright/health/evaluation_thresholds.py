@@ -1,7 +1,7 @@
 """
 Thresholds that an evaluation of a session may try: their names and allowed values.
 
-The thresholds themselves are in `settings`; `deadlines` computes when a silent worker is stalled.
+The thresholds themselves are in `settings`; `stall_clock` computes when a silent worker is stalled.
 """
 
 from __future__ import annotations

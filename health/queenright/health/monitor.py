@@ -24,7 +24,6 @@ from queenright.health.deadlines import (
     over_from,
     shortest_limit,
     silent_from,
-    stall_clock,
 )
 from queenright.health.detectors import detect, detect_shadow, is_suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
@@ -34,6 +33,7 @@ from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import DailySpending
+from queenright.health.stall_clock import stall_clock
 from queenright.health.vital_events import (
     TERMINATED,
     WORK_HANDLERS,

@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from queenright.health.assessment import Signal, assess
-from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.breakers.circuit_breaker import BreakerStatus
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState, WorkerKey
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
-from queenright.health.interventions.intervention import (
+from queenright.health.interventions.emergency_stop import EmergencyStop, SwitchState
+from queenright.health.interventions.escalation import (
     Decision,
     Escalation,
     EscalationStatus,
-    Intervention,
-    InterventionOutcome,
     escalation_table,
-    intervention_table,
 )
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
     EscalationClosedError,
@@ -36,7 +35,6 @@ from queenright.health.interventions.intervention_service import (
 )
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.switch import EmergencyStop, SwitchState
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.process_breakers import ProcessBreakerError, process_breakers

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from queenright.health.breakers.breaker import BreakerState
-from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.breakers.circuit_breaker import BreakerStatus
 from queenright.health.breakers.registry import BreakerName
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.monitor import WorkerHealth
 from queenright.health.vital_facts import PROCESS_PREFIX
 from queenright.instrumentation.errors import ConflictError

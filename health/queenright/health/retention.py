@@ -1,5 +1,6 @@
 """
-Retention: deletes what is older than the retention period, in small batches.
+Retention: deletes what is older than the retention period, in small batches. The period is
+``health_monitoring.retention``: ``RetentionSettings`` in ``settings``.
 
 Only the oldest rows of the event log are deleted, so that the hash chain of the others can be verified. Rows
 of the audit trail are moved to the archive in the same transaction, and stay there for ``audit_days``.

@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from queenright.health.findings import SHADOW_KINDS, FindingKind
-from queenright.runtime.breakers import BreakerKind
+from queenright.runtime.breaker_protocols import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]

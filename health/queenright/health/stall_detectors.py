@@ -11,22 +11,19 @@ from typing import Final
 
 from queenright.health.deadlines import (
     OUTPUT_UNCHANGED_SECONDS,
-    StallClock,
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
-    is_held,
-    known_until,
     may_have_ended,
     no_tokens_from,
     no_tool_call_from,
     overdue_tool,
-    stall_clock,
     unchanged_from,
 )
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import severity_by_duration
+from queenright.health.stall_clock import StallClock, is_held, known_until, stall_clock
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase
 

@@ -1,7 +1,7 @@
 """
 Handlers that change vital signs, one for each event type.
 
-Those of work are in ``steps``, ``llm_calls`` and ``tool_calls``.
+Those of work are in ``step_verdicts``, ``llm_calls`` and ``tool_calls``, of waits in ``waiting_events``.
 
 Events of a worker and events of the health layer about it are separate: only the worker's own are activity
 and name the incarnation that sent them.
@@ -23,10 +23,10 @@ from queenright.health.incarnation import (
     reopen_session,
 )
 from queenright.health.llm_calls import on_llm_completed, on_llm_started, on_text_delta
-from queenright.health.progress import begin_visit, record_accepted_work, record_progress, record_user_input
+from queenright.health.progress import begin_visit, record_accepted_work, record_progress
 from queenright.health.resource_limits import after_report
 from queenright.health.session_outcome import WorkerStatus
-from queenright.health.steps import on_step_completed, on_step_started
+from queenright.health.step_verdicts import on_step_completed, on_step_started
 from queenright.health.tool_calls import on_tool_completed, on_tool_started
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
@@ -35,16 +35,19 @@ from queenright.health.vital_facts import (
     Output,
     after_mcp_change,
     clean_text,
-    display_name,
     parse_count,
     parse_seconds,
-    question_in,
     tail,
 )
 from queenright.health.vital_state import Handler, VitalState
-from queenright.health.waiting import begin_wait, end_wait
+from queenright.health.waiting_events import (
+    on_input_received,
+    on_input_requested,
+    on_paused,
+    on_resumed,
+    on_waiting,
+)
 from queenright.instrumentation.identity import clean_name
-from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -131,43 +134,6 @@ def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, An
 def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if is_of_current_incarnation(v, event.incarnation_id):
         end_session(v, WorkerStatus.TERMINATED, at)
-
-
-def _on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if record_activity(v, at):
-        v.status = WorkerStatus.PAUSED
-        begin_wait(v, WaitingReason.PAUSED, at)
-
-
-def _on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if record_activity(v, at):
-        v.status = WorkerStatus.ACTIVE
-        end_wait(v, at)
-
-
-def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not record_activity(v, at):
-        return
-    try:
-        reason = WaitingReason(str(data.get("reason")))
-    except ValueError:
-        v.status = WorkerStatus.ACTIVE
-        end_wait(v, at)
-        return
-    v.status = WorkerStatus.PAUSED if reason is WaitingReason.PAUSED else WorkerStatus.ACTIVE
-    held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
-    begin_wait(v, reason, at, question=question_in(data), held_by=held_by)
-
-
-def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if record_activity(v, at):
-        begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data))
-
-
-def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    record_user_input(v, at)
-    if record_activity(v, at) and v.waiting is WaitingReason.USER_INPUT:
-        end_wait(v, at)
 
 
 def _on_visit(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -300,16 +266,16 @@ _WORKER_EVENT_HANDLERS: Final[dict[EventType, Handler]] = {
     EventType.EXECUTION_STARTED: _on_execution_started,
     EventType.EXECUTION_COMPLETED: _on_execution_completed,
     EventType.EXECUTION_FAILED: _on_execution_failed,
-    EventType.EXECUTION_PAUSED: _on_paused,
-    EventType.EXECUTION_RESUMED: _on_resumed,
+    EventType.EXECUTION_PAUSED: on_paused,
+    EventType.EXECUTION_RESUMED: on_resumed,
     EventType.NODE_LOOP_STARTED: _on_visit,
     EventType.NODE_LOOP_COMPLETED: _on_activity,
     EventType.EDGE_TRAVERSED: _on_activity,
     EventType.GOAL_PROGRESS: _on_activity,
     EventType.CLIENT_OUTPUT_DELTA: _on_activity,
-    EventType.CLIENT_INPUT_REQUESTED: _on_input_requested,
-    EventType.CLIENT_INPUT_RECEIVED: _on_input_received,
-    EventType.WORKER_WAITING: _on_waiting,
+    EventType.CLIENT_INPUT_REQUESTED: on_input_requested,
+    EventType.CLIENT_INPUT_RECEIVED: on_input_received,
+    EventType.WORKER_WAITING: on_waiting,
     EventType.CHECKPOINT_SAVED: _on_checkpoint,
     EventType.OUTPUT_REPORTED: _on_output,
     EventType.RESOURCE_REPORTED: _on_resource,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from queenright.health.assessment import SignalStatus, assess
-from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
+from queenright.health.stall_clock import may_be_silent, silent_since
 from queenright.health.vital_signs import EVIDENCE_LIMIT, VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact

@@ -1,4 +1,4 @@
-"""The verdict that ends a step."""
+"""The verdict that ends a step. `queenright.health.step_verdicts` has what follows from it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ class Verdict(StrEnum):
     """The verdict of an agent's own judge on a step."""
 
     ACCEPT = "ACCEPT"
+    """The result is good: progress."""
     RETRY = "RETRY"
+    """Not good enough: a bad step."""
     CONTINUE = "CONTINUE"
+    """Not finished, nothing wrong: neither progress nor a bad step."""
     ESCALATE = "ESCALATE"
+    """Cannot be done at this level: a bad step."""

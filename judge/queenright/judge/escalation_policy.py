@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind, HealthState, worst
-from queenright.health.interventions.intervention import OPTIONS, Decision
+from queenright.health.interventions.escalation import OPTIONS, Decision
 from queenright.health.session_outcome import WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy, wording

@@ -13,15 +13,15 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.interventions.intervention import Escalation
+from queenright.health.interventions.escalation import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
 from queenright.judge.agent_workspace import AgentWorkspaces
-from queenright.judge.budget import BUDGET_FILE, ModelBudget
 from queenright.judge.chat import OPERATOR_CHAT, ListInterventions, OperatorChat
 from queenright.judge.decision_context import DecisionContext, merge_node_tools
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
+from queenright.judge.judging_budget import BUDGET_FILE, ModelBudget
 from queenright.judge.metrics import FallbackReason, JudgeMetrics
 from queenright.judge.models import AssignedModel, load_model
 from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator

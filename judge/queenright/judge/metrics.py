@@ -14,7 +14,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
-from queenright.judge.budget import ModelBudget
+from queenright.judge.judging_budget import ModelBudget
 from queenright.judge.tracing import ids_of
 from queenright.runtime.llm.model import ModelReply
 

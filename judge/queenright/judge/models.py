@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.budget import ModelBudget
-from queenright.judge.metered import Metered
+from queenright.judge.judging_budget import ModelBudget
+from queenright.judge.metered_model import MeteredModel
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.prompting import judge_prompt, queen_prompt
 from queenright.judge.rules_model import RulesModel
@@ -34,7 +34,7 @@ class AssignedModel:
     @property
     def fallback_reason(self) -> FallbackReason | None:
         """Why the rules answer instead of the model; None if the model answers."""
-        return self.provider.fallback_reason if isinstance(self.provider, Metered) else None
+        return self.provider.fallback_reason if isinstance(self.provider, MeteredModel) else None
 
     @property
     def answering(self) -> str:
@@ -43,7 +43,7 @@ class AssignedModel:
 
     def count_invalid(self, reason: str) -> None:
         """Count a reply that holds no valid decision."""
-        if isinstance(self.provider, Metered):
+        if isinstance(self.provider, MeteredModel):
             self.provider.count_invalid(reason)
 
 
@@ -68,8 +68,8 @@ def load_model(
         ModelUnavailableError: litellm is not installed, or the model's script does not exist.
     """
     if settings.model == RULES:
-        return Metered(RulesModel(), role, settings, metrics=metrics, monotonic=monotonic, sleep=sleep)
-    return Metered(
+        return MeteredModel(RulesModel(), role, settings, metrics=metrics, monotonic=monotonic, sleep=sleep)
+    return MeteredModel(
         _provider(settings, role),
         role,
         settings,

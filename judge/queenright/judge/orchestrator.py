@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.health.interventions.intervention import MORE_TIME_SECONDS, OPTIONS, Decision, Escalation
+from queenright.health.interventions.escalation import MORE_TIME_SECONDS, OPTIONS, Decision, Escalation
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError

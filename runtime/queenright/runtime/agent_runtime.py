@@ -18,7 +18,7 @@ from queenright.instrumentation.errors import ConflictError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.instrumentation.worker import HEARTBEAT_SECONDS
-from queenright.runtime.breakers import Breakers
+from queenright.runtime.breaker_protocols import Breakers
 from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.event_filter import Filters

@@ -20,7 +20,7 @@ from typing import Any, Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import masked_traceback, redact
-from queenright.runtime.breakers import BreakerKind
+from queenright.runtime.breaker_protocols import BreakerKind
 from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.goal import GoalProgress, measure_progress

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation.telemetry import Telemetry
-from queenright.runtime.breakers import Breakers
+from queenright.runtime.breaker_protocols import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock

@@ -20,14 +20,14 @@ from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox
-from queenright.alerting.silence_watch import SilenceWatch
+from queenright.alerting.silencing import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
-from queenright.health.deadlines import ladder_seconds
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor
 from queenright.health.monitoring_service import HealthMonitoringService
 from queenright.health.provider_traffic import ProviderTraffic
 from queenright.health.retention import Retention
+from queenright.health.stall_clock import ladder_seconds
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation.errors import QueenrightError

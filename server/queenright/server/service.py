@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.alerting.outbox import Outbox
 from queenright.alerting.recorder import Recorder
-from queenright.alerting.silence_watch import SilenceWatch
+from queenright.alerting.silencing import SilenceWatch
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import InstructionMailbox

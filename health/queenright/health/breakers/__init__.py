@@ -4,8 +4,7 @@ Circuit breakers: stop calling what keeps failing, and retry it carefully later.
 ``store`` keeps them over restarts. It is not imported here, because it imports the database.
 """
 
-from queenright.health.breakers.breaker import BreakerMachine, BreakerState
-from queenright.health.breakers.circuit import (
+from queenright.health.breakers.circuit_breaker import (
     BreakerChange,
     BreakerStatus,
     CallPermit,
@@ -14,7 +13,8 @@ from queenright.health.breakers.circuit import (
     report_change,
 )
 from queenright.health.breakers.registry import BreakerNotFoundError, BreakerRegistry
-from queenright.runtime.breakers import BreakerKind
+from queenright.health.breakers.state_machine import BreakerMachine, BreakerState
+from queenright.runtime.breaker_protocols import BreakerKind
 
 __all__ = [
     "BreakerChange",

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from queenright.health.breakers.breaker import BreakerState
-from queenright.health.breakers.circuit import BreakerChange, BreakerStatus, CircuitBreaker
+from queenright.health.breakers.circuit_breaker import BreakerChange, BreakerStatus, CircuitBreaker
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.settings import BreakerSettings, CircuitBreakerSettings
 from queenright.instrumentation.errors import NotFoundError
 from queenright.runtime.events import Clock

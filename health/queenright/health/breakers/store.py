@@ -19,9 +19,9 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import Connection, delete, insert, select
 
-from queenright.health.breakers.breaker import BreakerState
-from queenright.health.breakers.circuit import BreakerChange, BreakerStatus
+from queenright.health.breakers.circuit_breaker import BreakerChange, BreakerStatus
 from queenright.health.breakers.registry import BreakerRegistry
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.event_log import append_events
 from queenright.health.settings import CircuitBreakerSettings
 from queenright.health.store import Store, StoreError

@@ -1,12 +1,13 @@
-"""Limits on automatic actions, in addition to the permit. Pure functions."""
+"""Limits on automatic actions, in addition to the permit: of one worker, and of the whole fleet a minute."""
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
+from typing import Final
 
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level
 from queenright.health.interventions.messages import duration
-from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import InterventionSettings
@@ -22,6 +23,36 @@ _BUSY = {
     Level.RECOVERING: "it is being recovered",
     Level.HUMAN: "every automatic action was tried; a person must act",
 }
+
+
+_BUDGET_SECONDS: Final = 60.0
+
+
+class ActionBudget:
+    """Limits the number of interventions within a minute across the fleet."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._spent: deque[float] = deque()
+
+    @property
+    def most(self) -> int:
+        """The limit within a minute."""
+        return self._most
+
+    def used(self, now: float) -> int:
+        """Return how many were done within the last minute."""
+        while self._spent and not 0 <= now - self._spent[0] < _BUDGET_SECONDS:
+            self._spent.popleft()
+        return len(self._spent)
+
+    def free_at(self, now: float) -> float:
+        """Return when the next one is allowed: ``now``, or later."""
+        return now if self.used(now) < self._most else self._spent[0] + _BUDGET_SECONDS
+
+    def spend(self, now: float) -> None:
+        """Count one."""
+        self._spent.append(now)
 
 
 def refusal_reason(

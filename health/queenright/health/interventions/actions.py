@@ -14,7 +14,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from queenright.health.interventions import messages
-from queenright.health.interventions.intervention import Escalation, Intervention, InterventionOutcome
+from queenright.health.interventions.escalation import Escalation
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError, Permit, permit

@@ -1,23 +1,17 @@
-"""Interventions and escalations: models and rows."""
+"""Interventions and their ladders: models and rows."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, bindparam, func, select
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, WorkerRecord
 from queenright.health.rows import ModelTable
-from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
-
-Decision = Literal["more_time", "hand_off", "terminate"]
-MORE_TIME_SECONDS: Final = 900.0
-"""Default of ``more_time_seconds`` of a decision."""
-OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
+from queenright.health.tables import INTERVENTIONS, LADDERS
 
 
 class InterventionOutcome(StrEnum):
@@ -70,46 +64,7 @@ class Intervention(WorkerRecord):
         return self.outcome is InterventionOutcome.DONE
 
 
-class EscalationStatus(StrEnum):
-    """The status of an escalation."""
-
-    PENDING = "pending"
-    DECIDED = "decided"
-    TIMED_OUT = "timed_out"
-    WITHDRAWN = "withdrawn"
-    """The worker made progress, waits, or ended before a decision."""
-
-
-class Escalation(WorkerRecord):
-    """A question to the orchestrator about a worker. Times are seconds since the epoch."""
-
-    escalation_id: str
-    reason: str
-    options: tuple[Decision, ...] = OPTIONS
-    context: dict[str, Any]
-    """The worker's summary, and earlier actions."""
-    created_at: float
-    deadline: float
-    status: EscalationStatus = EscalationStatus.PENDING
-    decision: Decision | None = None
-    decided_by: str = ""
-    decided_at: float | None = None
-    decision_reason: str = ""
-    more_time_seconds: float | None = None
-
-
-class EscalationAnswer(BaseModel):
-    """An orchestrator's decision."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    decision: Decision
-    reason: str = ""
-    more_time_seconds: float | None = None
-
-
 intervention_table: Final = ModelTable(INTERVENTIONS, Intervention)
-escalation_table: Final = ModelTable(ESCALATIONS, Escalation)
 
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:

@@ -9,18 +9,19 @@ from typing import Final
 from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
+from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
-from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.intervention import (
+from queenright.health.interventions.emergency_stop import EmergencyStop
+from queenright.health.interventions.escalation import (
     MORE_TIME_SECONDS,
     OPTIONS,
     Decision,
     Escalation,
     EscalationAnswer,
     EscalationStatus,
-    Intervention,
-    InterventionOutcome,
 )
+from queenright.health.interventions.instructions import Instruction, InstructionStatus
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ladder_scheduler import (
     LadderScheduler,
@@ -32,8 +33,7 @@ from queenright.health.interventions.ladder_scheduler import (
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
-from queenright.health.interventions.storm import ActionBudget, StormWatch
-from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitor import HealthMonitor, WorkerHealth

@@ -16,18 +16,13 @@ from weakref import WeakValueDictionary
 
 from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
-from queenright.health.interventions.action_limits import refusal_reason
+from queenright.health.interventions.action_limits import ActionBudget, refusal_reason
 from queenright.health.interventions.actions import Actions, TerminationLadders
-from queenright.health.interventions.intervention import (
-    Escalation,
-    EscalationStatus,
-    Intervention,
-    InterventionOutcome,
-)
+from queenright.health.interventions.escalation import Escalation, EscalationStatus
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.interventions.worker_control import StopResult
 from queenright.health.monitor import HealthMonitor, WorkerHealth

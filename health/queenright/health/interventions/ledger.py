@@ -11,14 +11,8 @@ from sqlalchemy import Connection
 from queenright.health.event_log import append_events
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions import intervention as intervention_rows
-from queenright.health.interventions.intervention import (
-    Escalation,
-    EscalationStatus,
-    Intervention,
-    InterventionOutcome,
-    escalation_table,
-    intervention_table,
-)
+from queenright.health.interventions.escalation import Escalation, EscalationStatus, escalation_table
+from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store

@@ -7,7 +7,8 @@ from typing import Any
 
 from queenright.health.findings import FindingKind, worst
 from queenright.health.interventions.approval import Approval
-from queenright.health.interventions.intervention import Escalation, Intervention
+from queenright.health.interventions.escalation import Escalation
+from queenright.health.interventions.intervention import Intervention
 from queenright.health.monitor import WorkerHealth
 from queenright.runtime.events import AgentEvent, EventType
 

@@ -1,8 +1,8 @@
-"""The storm guard: detects that many workers get worse at once, and limits actions across the fleet."""
+"""The storm guard: detects that many workers get worse at once."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +13,6 @@ WINDOW_SECONDS: Final = 30.0
 """Shorter than ``group_wait`` of storms in Alertmanager, so that the first message has the whole storm."""
 QUIET_SECONDS: Final = 120.0
 """A storm is over once fewer workers than it needs got worse within so long: one judge interval."""
-_BUDGET_SECONDS: Final = 60.0
 
 
 class StormWatch:
@@ -130,30 +129,3 @@ class StormWatch:
             if 0 <= now - at < window:
                 break
             self._remove(key)
-
-
-class ActionBudget:
-    """Limits the number of interventions within a minute across the fleet."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._spent: deque[float] = deque()
-
-    @property
-    def most(self) -> int:
-        """The limit within a minute."""
-        return self._most
-
-    def used(self, now: float) -> int:
-        """Return how many were done within the last minute."""
-        while self._spent and not 0 <= now - self._spent[0] < _BUDGET_SECONDS:
-            self._spent.popleft()
-        return len(self._spent)
-
-    def free_at(self, now: float) -> float:
-        """Return when the next one is allowed: ``now``, or later."""
-        return now if self.used(now) < self._most else self._spent[0] + _BUDGET_SECONDS
-
-    def spend(self, now: float) -> None:
-        """Count one."""
-        self._spent.append(now)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import append_events
 from queenright.health.interventions.target import Target
-from queenright.health.recovery import plan
+from queenright.health.recovery import decisions
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.table import of_task, recovery_table, under_way
 from queenright.health.store import Store
@@ -87,7 +87,7 @@ class RecoveryLedger:
     def count_start(self, agent_id: str, now: float) -> None:
         """Count a recovery that is about to begin towards its agent's hourly limit."""
         for agent, times in list(self._start_times.items()):
-            self._start_times[agent] = [at for at in times if at > now - plan.HOUR]
+            self._start_times[agent] = [at for at in times if at > now - decisions.HOUR]
             if not self._start_times[agent]:
                 del self._start_times[agent]
         self._start_times.setdefault(agent_id, []).append(now)

@@ -21,9 +21,9 @@ from queenright.health.interventions.intervention import InterventionOutcome, in
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.recovery import plan
+from queenright.health.recovery import decisions
+from queenright.health.recovery.decisions import Exhausted
 from queenright.health.recovery.ledger import Changes, RecoveryLedger
-from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
 from queenright.health.recovery.starter import (
@@ -40,7 +40,7 @@ from queenright.health.store import Store
 from queenright.instrumentation.errors import NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import Breakers
+from queenright.runtime.breaker_protocols import Breakers
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 
@@ -196,7 +196,7 @@ class RecoveryService:
             if why := await self._obstacle(recovery):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
             changes, dropped = Changes(), None
-            if plan.hour_is_full(self._places(recovery), now=now, limits=self._limits):
+            if decisions.hour_is_full(self._places(recovery), now=now, limits=self._limits):
                 dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
             if dropped is not None:
                 ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
@@ -239,10 +239,10 @@ class RecoveryService:
         worker = self._monitor.find(*target.key)
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
-        runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
+        runs = worker is not None and not worker.vitals.ended and not decisions.is_lost(worker)
         if worker is not None and settled and runs:
             is_stopping = await self._was_asked_to_stop(target)
-            why = plan.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)
+            why = decisions.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, why)
         if settled and not from_start:
             refused = await self._starter.why_not_repeated(target, task_id)
@@ -285,7 +285,7 @@ class RecoveryService:
             history = await self._ledger.of_task(task_id)
         attempts = sum(each.started_at is not None for each in history)
         agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
-        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.start_times(agent))
+        this_hour = sum(at > self._clock() - decisions.HOUR for at in self._ledger.start_times(agent))
         return RecoveryStatus(
             task_id=task_id,
             attempts=attempts,
@@ -409,7 +409,7 @@ class RecoveryService:
         return successor == worker.key or self._is_heir(recovery, worker)
 
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
-        return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
+        return not recovery.new_incarnation_id and decisions.is_heir(recovery, worker)
 
     def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
         """Return the worker that continues: the named one, else one in the same session, else of the task."""
@@ -432,7 +432,7 @@ class RecoveryService:
     ) -> RecoveryResult:
         """Schedule a recovery, or explain why there will be none."""
         now = recovery.created_at
-        planned = plan.next_attempt(
+        planned = decisions.next_attempt(
             past,
             self._places(recovery),
             now=now,
@@ -440,7 +440,7 @@ class RecoveryService:
             dice=self._random.random(),
             reviewed=recovery.reviewed,
         )
-        if isinstance(planned, plan.Allowed) and self._starter.respawner(recovery.target) is None:
+        if isinstance(planned, decisions.Allowed) and self._starter.respawner(recovery.target) is None:
             planned = Exhausted(NO_RESPAWNER)
         if isinstance(planned, Exhausted):
             return self._give_up(changes, recovery, past, planned.reason)
@@ -484,7 +484,7 @@ class RecoveryService:
 
     async def _watch(self, recovery: Recovery, now: float) -> None:
         worker = self._recovered_worker(recovery)
-        result = plan.watch(recovery, worker, now)
+        result = decisions.watch(recovery, worker, now)
         has_started = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
         if has_started and worker is not None:
             recovery = recovery.model_copy(
@@ -592,7 +592,7 @@ class RecoveryService:
 
     async def _start(self, recovery: Recovery, now: float) -> None:
         """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
-        free_at = plan.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
+        free_at = decisions.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
             limit = self._limits.max_attempts_per_hour
             why = f"deferred: {limit} recoveries of this agent began within the hour"
@@ -678,7 +678,7 @@ class RecoveryService:
             "may_start_over": starting.may_start_over,
         }
         if checkpoint is None:
-            data["reason"] = plan.start_over_reason(starting, skipped)
+            data["reason"] = decisions.start_over_reason(starting, skipped)
         if not is_repeated or checkpoint is None:
             changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, starting.target, data))
         async with self._deciding:
@@ -705,7 +705,7 @@ class RecoveryService:
     async def _obstacle(self, recovery: Recovery) -> str | None:
         """Return why the task need not, or must not, be recovered, or None."""
         worker = self._monitor.find(*recovery.target.key)
-        why = plan.recovery_obstacle(recovery, worker) or plan.completed_elsewhere(
+        why = decisions.recovery_obstacle(recovery, worker) or decisions.completed_elsewhere(
             recovery, self._monitor.of_agent(recovery.agent_id)
         )
         if why is not None or worker is not None:

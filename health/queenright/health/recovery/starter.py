@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from queenright.health.database import StoreError
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
-from queenright.health.recovery import plan
+from queenright.health.recovery import decisions
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import (
     CheckpointRef,
@@ -22,7 +22,7 @@ from queenright.health.recovery.respawner import (
 )
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import BreakerKind, BreakerPermit, Breakers, CallRefusedError
+from queenright.runtime.breaker_protocols import BreakerKind, BreakerPermit, Breakers, CallRefusedError
 from queenright.runtime.deadline import Sleep, within
 
 T = TypeVar("T")
@@ -108,22 +108,22 @@ class Starter:
             chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None  # reported when it is tried
-        checkpoint, skipped = plan.choose_checkpoint(chain)
-        return None if checkpoint is not None else plan.not_repeatable(task_id, skipped)
+        checkpoint, skipped = decisions.choose_checkpoint(chain)
+        return None if checkpoint is not None else decisions.not_repeatable(task_id, skipped)
 
     async def why_dropped(self, recovery: Recovery) -> str | None:
         """Return why the recovery of a failed run would be dropped; None if it would be tried."""
         target = recovery.target
         worker, respawner = self._monitor.find(*target.key), self.respawner(target)
-        if respawner is None or plan.is_repeatable(recovery, worker):
+        if respawner is None or decisions.is_repeatable(recovery, worker):
             return None
-        if not plan.is_one_failed_run(recovery, worker):
+        if not decisions.is_one_failed_run(recovery, worker):
             return None
         try:
             chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None
-        return None if chain else plan.not_repeatable(recovery.task_id, ())
+        return None if chain else decisions.not_repeatable(recovery.task_id, ())
 
     async def start(self, recovery: Recovery, record_start: RecordStart) -> StartResult:
         """
@@ -134,10 +134,10 @@ class Starter:
         """
         target = recovery.target
         workers = self._monitor.of_agent(target.agent_id)
-        heirs = (each for each in workers if plan.is_heir(recovery, each))
-        obstacle = plan.recovery_obstacle(
+        heirs = (each for each in workers if decisions.is_heir(recovery, each))
+        obstacle = decisions.recovery_obstacle(
             recovery, self._monitor.find(*target.key), heirs
-        ) or plan.completed_elsewhere(recovery, workers)
+        ) or decisions.completed_elsewhere(recovery, workers)
         if obstacle is not None:
             return Dropped(obstacle)
         respawner = self.respawner(target)
@@ -177,10 +177,10 @@ class Starter:
         except RespawnRefusedError as refusal:
             return self._refuse(recovery, refusal)  # no start was tried
         while True:
-            checkpoint, skipped = plan.choose_checkpoint(chain)
-            if checkpoint is None and not plan.is_repeatable(recovery, worker):
-                reason = plan.not_repeatable(recovery.task_id, skipped)
-                if not skipped and plan.is_one_failed_run(recovery, worker):
+            checkpoint, skipped = decisions.choose_checkpoint(chain)
+            if checkpoint is None and not decisions.is_repeatable(recovery, worker):
+                reason = decisions.not_repeatable(recovery.task_id, skipped)
+                if not skipped and decisions.is_one_failed_run(recovery, worker):
                     return Dropped(reason)
                 return NotStarted(redact(reason), final=True)
             await record_start(checkpoint, skipped)
@@ -189,16 +189,16 @@ class Starter:
                 checkpoint,
                 task_id=recovery.task_id,
                 attempt=recovery.attempt,
-                note=plan.note(recovery, checkpoint),
+                note=decisions.note(recovery, checkpoint),
                 repeatable=worker is not None and worker.vitals.repeatable,
-                may_start_over=plan.is_repeatable(recovery, worker),
+                may_start_over=decisions.is_repeatable(recovery, worker),
             )
             try:
                 return await within(START_SECONDS, _await_work(work), self._sleep)
             except InvalidCheckpointError as refusal:
                 if checkpoint is None:
                     raise
-                chain = plan.mark_invalid(chain, checkpoint, str(refusal))
+                chain = decisions.mark_invalid(chain, checkpoint, str(refusal))
 
     def _refuse(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
         if isinstance(error, RespawnRefusedError):

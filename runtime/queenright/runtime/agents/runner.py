@@ -22,7 +22,7 @@ from queenright.runtime.agents.agent_parts import AgentParts, hide_credentials, 
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec
 from queenright.runtime.agents.credentials import hide_variables, missing_credentials
 from queenright.runtime.agents.mcp_tools import McpServer, list_mcp_tools
-from queenright.runtime.breakers import Breakers
+from queenright.runtime.breaker_protocols import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import GraphSpec

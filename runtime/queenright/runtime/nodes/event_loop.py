@@ -18,7 +18,7 @@ from queenright.instrumentation.errors import ConflictError
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.verdict import Verdict
-from queenright.runtime.breakers import Breakers, get_model_breaker
+from queenright.runtime.breaker_protocols import Breakers, get_model_breaker
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
@@ -32,7 +32,7 @@ from queenright.runtime.nodes.node_judge import JudgeFailedError, Judgement, Nod
 from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
 from queenright.runtime.nodes.tool_use import Approve, ToolRunner, with_unique_ids
-from queenright.runtime.nodes.turns import NextAction, assess_turn
+from queenright.runtime.nodes.turn_verdict import NextAction, assess_turn
 from queenright.runtime.nodes.visit import Visit, VisitStoppedError
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.entries import Draft, EntryKind

@@ -11,7 +11,7 @@ from typing import Any
 
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import CallBreaker, CallRefusedError
+from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (

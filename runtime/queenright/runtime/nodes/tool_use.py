@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
-from queenright.runtime.breakers import BreakerKind, Breakers, CallRefusedError
+from queenright.runtime.breaker_protocols import BreakerKind, Breakers, CallRefusedError
 from queenright.runtime.deadline import Sleep, wait_all, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import Message, ToolCall

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queenright.runtime.breakers import CallBreaker, CallRefusedError
+from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.storage.checkpoint_store import CheckpointStore, SaveReason
 from queenright.runtime.storage.files import Disk

@@ -19,7 +19,7 @@ from queenright.runtime.agents.agent_check import AgentInfo, InvalidAgentError
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
-from queenright.runtime.breakers import Breakers
+from queenright.runtime.breaker_protocols import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import Clock

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from queenright.health.interventions.approval import describe_requester
-from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.settings import InterventionSettings
 from queenright.health.store import StoreError
 from queenright.instrumentation.errors import QueenrightError

@@ -9,16 +9,16 @@ from functools import partial
 from typing import Final
 
 from queenright.health.audit_key import AuditKey
-from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding, HealthState
 from queenright.health.interventions.approvals import ApprovalChange, Approvals
+from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.storm import StormWatch
-from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitor import HealthMonitor, WorkerHealth

@@ -18,12 +18,10 @@ from queenright.health.interventions.approval import (
     call_to_action,
     latest_about,
 )
+from queenright.health.interventions.escalation import Escalation, EscalationStatus, escalation_table
 from queenright.health.interventions.intervention import (
-    Escalation,
-    EscalationStatus,
     Intervention,
     InterventionOutcome,
-    escalation_table,
     find_ladder,
     intervention_table,
 )

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.alerting.silences import Silence
+from queenright.alerting.peer_silences import Silence
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep

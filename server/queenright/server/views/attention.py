@@ -10,7 +10,7 @@ from queenright.alerting.notification_text import current_analysis
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.incidents import Incident, incidents_of
 from queenright.health.interventions.approval import Approval, describe_requester
-from queenright.health.interventions.intervention import Escalation
+from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.permissions import ANSWERS, PermissionRequest
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import WorkerHealth

@@ -8,7 +8,7 @@ from queenright.health import ticket_lifecycle
 from queenright.health.interventions.permit import find_objection
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
-from queenright.health.recovery.plan import is_lost
+from queenright.health.recovery.decisions import is_lost
 from queenright.health.recovery.starter import NO_RESPAWNER
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.server.service import Service

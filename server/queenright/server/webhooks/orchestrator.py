@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr, ValidationError
 
-from queenright.health.interventions.intervention import Escalation, EscalationAnswer
+from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults

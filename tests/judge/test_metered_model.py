@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.judge.budget import ModelBudget
 from queenright.judge.estimate import question_tokens
-from queenright.judge.metered import Metered, must_call
+from queenright.judge.judging_budget import ModelBudget
+from queenright.judge.metered_model import MeteredModel, must_call
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
@@ -65,7 +65,7 @@ class Desk:
         self.registry = CollectorRegistry()
         given = dict.fromkeys(BudgetSettings.model_fields) | limits
         self.budget = ModelBudget(BudgetSettings(**given), clock=self.time)
-        self.model = Metered(
+        self.model = MeteredModel(
             model,
             "judge",
             ModelSettings(model="talking", timeout_seconds=60),
@@ -196,7 +196,7 @@ async def test_concurrent_calls_share_the_remaining_budget() -> None:
 
 async def test_model_without_a_fallback_is_called_over_budget() -> None:
     desk = Desk(priced(FINE), dollars_per_day=0.1)
-    desk.model = Metered(
+    desk.model = MeteredModel(
         priced(FINE),
         "judge",
         ModelSettings(model="talking"),

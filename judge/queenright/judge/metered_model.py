@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.instrumentation.redaction import redact
-from queenright.judge.budget import ExceededLimit, ModelBudget, Reservation
 from queenright.judge.estimate import Cost, estimate
+from queenright.judge.judging_budget import ExceededLimit, ModelBudget, Reservation
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.model_backoff import ModelBackoff
 from queenright.judge.rules_model import DECIDE, DISMISS, EMIT, NOTIFY, SUMMARY
@@ -37,7 +37,7 @@ _TIMEOUT_FRACTION: Final = 0.99
 """The caller may have the same time limit and cancel the call just before ours."""
 
 
-class Metered:
+class MeteredModel:
     """
     A model whose calls are counted: time, tokens, dollars.
 

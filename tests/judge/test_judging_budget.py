@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from queenright.judge.budget import BUDGET_FILE, ModelBudget, Reservation, Spending
 from queenright.judge.estimate import Cost, Estimate
+from queenright.judge.judging_budget import BUDGET_FILE, ModelBudget, Reservation, Spending
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.settings import BudgetSettings
 from tests.judge.conftest import FakeTime
@@ -134,7 +134,7 @@ def test_kill_loses_no_paid_amount(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from queenright.judge.budget import ModelBudget
+from queenright.judge.judging_budget import ModelBudget
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.settings import BudgetSettings
 
@@ -237,7 +237,7 @@ def test_kill_during_a_call_counts_its_reservation(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from queenright.judge.budget import ModelBudget
+from queenright.judge.judging_budget import ModelBudget
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.settings import BudgetSettings
 

@@ -1,5 +1,5 @@
 """
-Silences as reported by each Alertmanager peer. `silence_watch` creates them; the API limits their length.
+Silences as reported by each Alertmanager peer. `silencing` creates them; the API limits their length.
 
 Alertmanager itself reports which alerts a silence matches, because its matchers are Go regular expressions.
 A peer that does not answer is unknown; its last answer stays valid.

@@ -1,5 +1,5 @@
 """
-Poll the silences of every peer to know which tickets are silenced.
+Silence tickets at Alertmanager, and poll the silences of every peer to know which tickets are silenced.
 
 A peer that does not answer is reported as unknown. Its last answer stays valid until it answers again or
 its silences end, so a missing answer never means that a ticket is not silenced.
@@ -18,8 +18,7 @@ from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertmanagerError, SilenceNotFoundError
 from queenright.alerting.notification import read_labels
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.silences import (
+from queenright.alerting.peer_silences import (
     ActiveSilence,
     NewSilence,
     PeerView,
@@ -27,6 +26,7 @@ from queenright.alerting.silences import (
     describe_unknown_peers,
     find_active_silence,
 )
+from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.errors import ConflictError, QueenrightError
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID

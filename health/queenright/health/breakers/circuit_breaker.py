@@ -1,7 +1,7 @@
 """
 Wrappers that put a circuit breaker around calls: a method, a decorator and a ``with`` block.
 
-`breaker` decides when it opens and closes.
+`state_machine` decides when it opens and closes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from queenright.health.breakers.breaker import Admission, BreakerMachine, BreakerState
+from queenright.health.breakers.state_machine import Admission, BreakerMachine, BreakerState
 from queenright.health.settings import BreakerSettings
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.worker import current_worker
-from queenright.runtime.breakers import CallRefusedError
+from queenright.runtime.breaker_protocols import CallRefusedError
 from queenright.runtime.events import Clock
 
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queenright.health.findings import HealthState
 from queenright.health.monitor import WorkerHealth
-from queenright.health.recovery.plan import (
+from queenright.health.recovery.decisions import (
     HOUR,
     Allowed,
     Exhausted,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.cursor import NodeCursor
-from queenright.runtime.nodes.turns import NextAction, assess_turn
+from queenright.runtime.nodes.turn_verdict import NextAction, assess_turn
 
 JUDGE = "judge"
 BLOCK = "block"
