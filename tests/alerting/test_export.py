@@ -124,7 +124,9 @@ def test_changed_threshold_is_reported_as_a_change() -> None:
     assert {one.kind for one in found} == {"changed"}
     assert changed == {"QueenrightWorkerStalled", "QueenrightLoop"}
     [stalled] = [one for one in found if one.rule.name == "QueenrightWorkerStalled"]
-    assert [(c.part, "900" in c.there, "1200" in c.wanted) for c in stalled.changes] == [("expr", True, True)]
+    assert [(c.part, "900" in c.existing, "1200" in c.wanted) for c in stalled.changes] == [
+        ("expr", True, True)
+    ]
 
 
 def test_missing_rule_is_added_and_extra_rule_is_removed() -> None:
@@ -148,7 +150,9 @@ def test_changed_label_is_reported_for_its_rule() -> None:
     there = [replace(one, labels={**one.labels, "severity": "critical"}) for one in OURS]
 
     [found] = [one for one in compare(OURS, there) if one.rule.name == "QueenrightRecoveryFailed"]
-    assert [(c.part, c.there, c.wanted) for c in found.changes] == [("label severity", "critical", "warning")]
+    assert [(c.part, c.existing, c.wanted) for c in found.changes] == [
+        ("label severity", "critical", "warning")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,11 +166,11 @@ def test_changed_label_is_reported_for_its_rule() -> None:
 )
 def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], expected: tuple[str, str, str]) -> None:
     [found] = compare([rule()], [rule(**parts)])
-    assert [(c.part, c.there, c.wanted) for c in found.changes] == [expected]
+    assert [(c.part, c.existing, c.wanted) for c in found.changes] == [expected]
 
 
 def test_duplicate_rule_is_reported_as_extra() -> None:
-    assert [one.kind for one in compare([rule()], [rule(), rule()])] == ["twice"]
+    assert [one.kind for one in compare([rule()], [rule(), rule()])] == ["duplicate"]
 
 
 def test_foreign_rules_are_ignored() -> None:

@@ -21,7 +21,7 @@ from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState
 from queenright.health.recovery.recovery_service import RecoveryService, TaskNotFoundError
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
+from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, RespawnRefusedError
 from queenright.health.settings import HealthSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.store import Store
@@ -71,7 +71,7 @@ class Nursery:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> Respawned:
+    ) -> RespawnedWorker:
         self.raised.append((task_id, checkpoint, attempt, note))
         self.asked.set()
         if self.hangs:
@@ -80,7 +80,7 @@ class Nursery:
             raise self.refuses
         life = f"{target.session_id}-{len(self.raised) + 1}"
         self.fleet.tell(EventType.EXECUTION_STARTED, target.session_id, life)
-        return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=life)
+        return RespawnedWorker(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=life)
 
 
 class Fleet:

@@ -20,7 +20,12 @@ from pydantic import SecretStr
 from queenright.alerting.callbacks.alertmanager import InvalidWebhookError, dedup_key, parse_notification
 from queenright.alerting.callbacks.pagerduty import InvalidEventError, read_event
 from queenright.alerting.callbacks.signatures import InvalidSignatureError, check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError, post_reply, read_click, reply
+from queenright.alerting.callbacks.slack_buttons import (
+    InvalidInteractionError,
+    build_reply,
+    post_reply,
+    read_click,
+)
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import EventType
 from queenright.server.ops.settings_files import check_files
@@ -169,14 +174,14 @@ async def test_answer_to_a_block_is_posted_only_to_slack(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ours = "https://hooks.slack.com/actions/1"
-    assert read_click(click("t")).also_to == ""
-    assert read_click(click("t", type="block_actions")).also_to == ours
+    assert read_click(click("t")).reply_url == ""
+    assert read_click(click("t", type="block_actions")).reply_url == ours
     for other in ("http://127.0.0.1/", "https://hooks.slack.com.evil.example/", "http://hooks.slack.com/"):
-        assert read_click(click("t", type="block_actions", response_url=other)).also_to == ""
+        assert read_click(click("t", type="block_actions", response_url=other)).reply_url == ""
 
     async with people() as slack:
-        await post_reply(f"{slack.url}/slack/response", reply("a <b> & c", to_all=True))
-        await post_reply(f"{slack.url}/nowhere/sk-secret", reply("x", to_all=True))
+        await post_reply(f"{slack.url}/slack/response", build_reply("a <b> & c", to_all=True))
+        await post_reply(f"{slack.url}/nowhere/sk-secret", build_reply("x", to_all=True))
     [(_, body), _] = slack.posted
     assert json.loads(body)["text"] == "a &lt;b&gt; &amp; c"
     assert "Slack" in caplog.text

@@ -28,7 +28,7 @@ from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,
-    Respawned,
+    RespawnedWorker,
     RespawnRefusedError,
 )
 from queenright.health.store import Store
@@ -127,7 +127,9 @@ async def asking(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWe
         await webhook.close()
 
 
-async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any) -> Respawned:
+async def respawn(
+    url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any
+) -> RespawnedWorker:
     async with asking(url, store, **more) as webhook:
         return await webhook.respawn(
             BEE,
@@ -155,7 +157,7 @@ def event(
 async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Store) -> None:
     there = await respawn(supervisor.url, store)
 
-    assert there == Respawned(agent_id="bee", session_id="s1", incarnation_id="")
+    assert there == RespawnedWorker(agent_id="bee", session_id="s1", incarnation_id="")
     assert supervisor.asked == [
         {
             "type": "respawn_requested",

@@ -28,7 +28,7 @@ from queenright.health.interventions.worker_control import NudgeDelivery, StopRe
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.recovery_service import RecoveryService
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
+from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, RespawnRefusedError
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
@@ -535,7 +535,7 @@ class Fleet:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> Respawned:
+    ) -> RespawnedWorker:
         """Start a worker again; some do not start."""
         worker = self.of_agent[target.agent_id]
         self._may_live_again(worker, target)
@@ -551,7 +551,7 @@ class Fleet:
         worker.over = False
         worker.start()
         self.resume(worker, worker.lives_again())
-        return Respawned(
+        return RespawnedWorker(
             agent_id=worker.agent_id, session_id=worker.session_id, incarnation_id=worker.incarnation_id
         )
 

@@ -78,7 +78,9 @@ def _read_token(file: Path, remedy: str) -> str:
     try:
         return file.read_text(encoding="ascii")
     except UnicodeDecodeError:
-        raise InvalidAddressError(f"{file} does not contain a token: it is not ASCII.") from None
+        raise InvalidAddressError(
+            f"{file} does not contain a token, which has only ASCII characters."
+        ) from None
     except OSError as error:
         raise InvalidAddressError(
             f"cannot read the token from {file} ({error.strerror or type(error).__name__}); "
@@ -94,14 +96,14 @@ def build_path(*parts: str) -> str:
         InvalidAddressError: A name is blank, is ``.`` or ``..``, or cannot be encoded.
     """
     if not all(part.strip() for part in parts):
-        raise InvalidAddressError("a name is empty; give one")
+        raise InvalidAddressError("a name in the URL is blank; pass the id of the agent, session or ticket")
     return "".join(f"/{_encode_segment(part)}" for part in parts)
 
 
 def _encode_segment(name: str) -> str:
     if name in (".", ".."):  # clients resolve these segments, and they cannot be escaped
-        raise InvalidAddressError(f"{name!r} is not a valid name")
+        raise InvalidAddressError(f"{name!r} cannot be a name in a URL; rename the agent, graph or task")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:
-        raise InvalidAddressError(f"{name!r} is not a valid name: it contains a lone surrogate") from None
+        raise InvalidAddressError(f"{name!r} cannot be a name in a URL: it is not valid Unicode") from None

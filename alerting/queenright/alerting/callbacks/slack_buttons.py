@@ -41,7 +41,7 @@ class Click:
     action: str
     by: str
     tickets: tuple[str, ...]
-    also_to: str
+    reply_url: str
     """Slack URL to post the reply to; empty if Slack displays the HTTP response itself."""
 
 
@@ -95,7 +95,7 @@ def read_click(body: bytes) -> Click:
         action=action.name or action.action_id,
         by=display_name(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
         tickets=tuple(id_ for id_ in ids if id_)[:MAX_TICKETS],
-        also_to=read.response_url if _needs_posted_reply(read) else "",
+        reply_url=read.response_url if _needs_posted_reply(read) else "",
     )
 
 
@@ -104,9 +104,9 @@ def _needs_posted_reply(read: _Payload) -> bool:
     return read.type == "block_actions" and read.response_url.startswith(RESPONSES)
 
 
-def reply(words: str, *, to_all: bool) -> dict[str, Any]:
+def build_reply(text: str, *, to_all: bool) -> dict[str, Any]:
     """
-    Return a reply that Slack displays below the message.
+    Build the reply that Slack displays below the message.
 
     Args:
         to_all: Whether everyone in the channel sees it, or only the person who clicked.
@@ -114,7 +114,7 @@ def reply(words: str, *, to_all: bool) -> dict[str, Any]:
     return {
         "response_type": "in_channel" if to_all else "ephemeral",
         "replace_original": False,
-        "text": escaped(words),
+        "text": escape_markup(text),
     }
 
 
@@ -132,6 +132,6 @@ async def post_reply(url: str, message: dict[str, Any]) -> None:
         _log.warning("Cannot post the reply to a button click to Slack (%s)", type(error).__name__)
 
 
-def escaped(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Escape a text so that Slack reads no link, mention or markup in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

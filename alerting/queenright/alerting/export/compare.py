@@ -26,7 +26,7 @@ class RuleChange:
     """A difference in one part of a rule: the existing and the wanted value."""
 
     part: str
-    there: str
+    existing: str
     wanted: str
 
 
@@ -36,10 +36,10 @@ class Difference:
     A rule that differs.
 
     ``added``: wanted but missing. ``removed``: present but not wanted. ``changed``: differs in ``changes``.
-    ``twice``: a duplicate with the same name and labels, which differs from the wanted rule in ``changes``.
+    ``duplicate``: has the same name and labels as another, and differs from the wanted rule in ``changes``.
     """
 
-    kind: Literal["added", "removed", "changed", "twice"]
+    kind: Literal["added", "removed", "changed", "duplicate"]
     rule: LoadedRule
     changes: tuple[RuleChange, ...] = ()
 
@@ -98,7 +98,7 @@ def compare(wanted: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> lis
 def _superfluous(existing: LoadedRule, wanted: LoadedRule | None) -> Difference:
     if wanted is None:
         return Difference("removed", existing)
-    return Difference("twice", existing, tuple(_changes(existing, wanted)))
+    return Difference("duplicate", existing, tuple(_changes(existing, wanted)))
 
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:

@@ -25,7 +25,7 @@ from queenright.health.recovery import decisions
 from queenright.health.recovery.decisions import Exhausted
 from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
+from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, Respawner
 from queenright.health.recovery.starter import (
     NO_RESPAWNER,
     Dropped,
@@ -558,14 +558,14 @@ class RecoveryService:
             v = worker.vitals
             is_new = v.incarnation_started >= since or self._is_heir(recovery, worker)
             if v.incarnation_id != recovery.incarnation_id and is_new:
-                respawned = Respawned(
+                respawned = RespawnedWorker(
                     agent_id=v.agent_id, session_id=v.session_id, incarnation_id=v.incarnation_id
                 )
                 await self._begin_watch(recovery, respawned, now)
                 return
         await self._record_failure(recovery, "the service ended while the worker was being started", now)
 
-    async def _begin_watch(self, recovery: Recovery, respawned: Respawned, now: float) -> None:
+    async def _begin_watch(self, recovery: Recovery, respawned: RespawnedWorker, now: float) -> None:
         back = recovery.model_copy(
             update={
                 "state": RecoveryState.WATCHING,
@@ -634,7 +634,7 @@ class RecoveryService:
     async def _conclude(self, recovery: Recovery, outcome: StartResult) -> None:
         now = self._clock()
         match outcome:
-            case Respawned():
+            case RespawnedWorker():
                 await self._begin_watch(recovery, outcome, now)
             case Dropped(reason):
                 await self._end(recovery, RecoveryState.DROPPED, reason, now)

@@ -40,7 +40,7 @@ class CheckpointRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Respawned:
+class RespawnedWorker:
     """The worker that continues. The incarnation is empty if it is not known yet."""
 
     agent_id: str
@@ -74,7 +74,7 @@ class Respawner(Protocol):
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> Respawned:
+    ) -> RespawnedWorker:
         """
         Start the worker again, and return when it continues.
 

@@ -16,7 +16,7 @@ from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,
-    Respawned,
+    RespawnedWorker,
     Respawner,
     RespawnRefusedError,
 )
@@ -64,7 +64,7 @@ class Postponed:
     reason: str
 
 
-StartResult = Dropped | NotStarted | Postponed | Respawned
+StartResult = Dropped | NotStarted | Postponed | RespawnedWorker
 Stop = Callable[[Target, str], Awaitable[object]]
 """Stops a worker; takes the reason."""
 
@@ -158,7 +158,7 @@ class Starter:
                 permit.record_failure(error)
             return self._refuse(recovery, error)
         if permit is not None:
-            if isinstance(outcome, Respawned):
+            if isinstance(outcome, RespawnedWorker):
                 permit.record_success()
             else:
                 permit.release()  # nothing was tried, so nothing failed
@@ -166,7 +166,7 @@ class Starter:
 
     async def _respawn(
         self, recovery: Recovery, respawner: Respawner, record_start: RecordStart
-    ) -> Dropped | NotStarted | Respawned:
+    ) -> Dropped | NotStarted | RespawnedWorker:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.find(*target.key)

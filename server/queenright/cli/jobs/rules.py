@@ -32,16 +32,13 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings, load_settings
 
-_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "twice": "="}
+_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "duplicate": "="}
 _EXPLANATIONS: Final = {
     "added": "missing",
     "removed": "not in the settings",
     "changed": "",
-    "twice": "duplicate that differs from the settings",
+    "duplicate": "duplicate that differs from the settings",
 }
-
-
-_COUNTED: Final = {"twice": "duplicate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,9 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
         typer.echo(json.dumps([_row(difference) for difference in differences], indent=2))
     else:
         copies = [
-            difference for difference in differences if difference.kind == "twice" and not difference.changes
+            difference
+            for difference in differences
+            if difference.kind == "duplicate" and not difference.changes
         ]
         for difference in differences:
             if difference not in copies:
@@ -194,7 +193,8 @@ def _describe(difference: Difference) -> str:
     why = f": {_EXPLANATIONS[difference.kind]}" if _EXPLANATIONS[difference.kind] else ""
     head = f"{_SIGNS[difference.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{why}"
     lines = [
-        f"    {change.part}\n      - {change.there}\n      + {change.wanted}" for change in difference.changes
+        f"    {change.part}\n      - {change.existing}\n      + {change.wanted}"
+        for change in difference.changes
     ]
     return "\n".join([head, *lines])
 
@@ -212,8 +212,8 @@ def _summarize(differences: Sequence[Difference], wanted: int) -> str:
     if not differences:
         return f"No difference: all {wanted} rules match the settings."
     counts = {kind: sum(difference.kind == kind for difference in differences) for kind in _SIGNS}
-    summary = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
-    if counts["twice"] == len(differences):
+    summary = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    if counts["duplicate"] == len(differences):
         return f"{summary}; no other difference."
     return f"{summary}; `queenright rules export` writes the rules that the settings give."
 

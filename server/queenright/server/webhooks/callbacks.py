@@ -27,7 +27,7 @@ from queenright.alerting.callbacks.pagerduty import (
     read_event,
 )
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, read_click, reply
+from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, build_reply, read_click
 from queenright.alerting.notification import read_held
 from queenright.health.store import Store, StoreError
 from queenright.health.tables import CALLBACKS
@@ -152,19 +152,19 @@ class Callbacks:
         try:
             async with asyncio.timeout(self._patience):
                 answer = await self._answer_once(f"slack {signature}", lambda: self._handle_click(click))
-                return answer, click.also_to
+                return answer, click.reply_url
         except (TimeoutError, StoreError) as error:
             _log.warning("cannot record a click in Slack: %s", error or "the store takes too long")
         except Exception:
             _log.exception("cannot record a click in Slack")
-        return reply(_NOT_RECORDED, to_all=False), click.also_to
+        return build_reply(_NOT_RECORDED, to_all=False), click.reply_url
 
     async def _handle_click(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:
-            return reply(f"Unknown action {click.action[:100]!r}; use `acknowledge`.", to_all=False)
+            return build_reply(f"Unknown action {click.action[:100]!r}; use `acknowledge`.", to_all=False)
         ids = [ticket for ticket in click.tickets if _ID.fullmatch(ticket)]
         if not ids:
-            return reply("This message has no ticket to acknowledge.", to_all=False)
+            return build_reply("This message has no ticket to acknowledge.", to_all=False)
         handled, lines = 0, list[str]()
         for ticket_id in ids:
             took, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
@@ -175,7 +175,7 @@ class Callbacks:
                 f"{handled} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
-        return reply("\n".join(lines), to_all=handled > 0)
+        return build_reply("\n".join(lines), to_all=handled > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
 
