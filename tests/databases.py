@@ -188,8 +188,8 @@ class Postgres:
     def execute(self, statement: str, *, database: str = "postgres") -> list[Any]:
         """Execute one statement, outside of a transaction, and return its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as conn:
-            found = conn.execute(statement)
-            return found.fetchall() if found.description else []
+            cursor = conn.execute(statement)
+            return cursor.fetchall() if cursor.description else []
 
     def _create(self, template: str) -> str:
         name = f"hive_{next(self._numbers)}"

@@ -131,10 +131,10 @@ def make_venv(python: Path) -> None:
 def runs(program: str | Path, *arguments: str) -> bool:
     """Return whether a program starts and exits with code 0."""
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, stdin=DEVNULL, timeout=60)
+        result = subprocess.run([program, *arguments], capture_output=True, stdin=DEVNULL, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 # --- programs ----------------------------------------------------------------------------------

@@ -172,8 +172,8 @@ def failures(
         content["rule_files"] = [slim.name]
         written.append(folder / file.name)
         written[-1].write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    done = run("promtool", "test", "rules", *written, version=version)
-    return done.stdout + done.stderr if done.returncode else ""
+    result = run("promtool", "test", "rules", *written, version=version)
+    return result.stdout + result.stderr if result.returncode else ""
 
 
 def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:

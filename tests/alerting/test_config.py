@@ -31,8 +31,8 @@ def test_a_stale_file_is_named(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_alertmanager_takes_the_committed_configuration(version: str) -> None:
-    done = run("amtool", "check-config", alertmanager_folder() / "alertmanager.yml", version=version)
-    assert done.returncode == 0, done.stderr
+    result = run("amtool", "check-config", alertmanager_folder() / "alertmanager.yml", version=version)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(params=[False, True], ids=["links", "interactive"])
@@ -56,9 +56,9 @@ def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_path_stays_inside_its_quotes(rendered: Path, version: str) -> None:
     config = yaml.safe_load(rendered.read_text())
     assert config["global"]["slack_api_url_file"].endswith('it\'s a "secret": #1')
-    done = run("amtool", "check-config", rendered, version=version)
-    assert done.returncode == 0, done.stderr
-    assert "1 templates" in done.stdout
+    result = run("amtool", "check-config", rendered, version=version)
+    assert result.returncode == 0, result.stderr
+    assert "1 templates" in result.stdout
 
 
 def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> None:
@@ -130,8 +130,8 @@ def test_prometheus_takes_its_configuration(tmp_path: Path, alertmanager: str | 
         )
     )
 
-    done = run("promtool", "check", "config", path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = run("promtool", "check", "config", path)
+    assert result.returncode == 0, result.stdout + result.stderr
     config = yaml.safe_load(path.read_text())
     assert config["global"]["external_labels"] == {"cluster": "it's"}
     jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}

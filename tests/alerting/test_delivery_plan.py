@@ -44,9 +44,11 @@ class World:
 
     def end(self, number: int) -> None:
         if self.notifications:
-            found = list(self.notifications.values())[number % len(self.notifications)]
-            if found.ends_at is None:
-                self.notifications[found.id] = replace(found, ends_at=self.now, updated_at=self.now)
+            notification = list(self.notifications.values())[number % len(self.notifications)]
+            if notification.ends_at is None:
+                self.notifications[notification.id] = replace(
+                    notification, ends_at=self.now, updated_at=self.now
+                )
 
     def deliver(self, *, up: bool, crash: bool = False) -> float:
         work = plan(

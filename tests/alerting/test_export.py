@@ -118,12 +118,12 @@ def test_requested_change_is_a_difference(one: str, other: str) -> None:
 
 
 def test_changed_threshold_is_reported_as_a_change() -> None:
-    found = compare(parse_rule_groups(rule_groups(SLOWER)), OURS)
+    differences = compare(parse_rule_groups(rule_groups(SLOWER)), OURS)
 
-    changed = {one.rule.name for one in found}
-    assert {one.kind for one in found} == {"changed"}
+    changed = {one.rule.name for one in differences}
+    assert {one.kind for one in differences} == {"changed"}
     assert changed == {"QueenrightWorkerStalled", "QueenrightLoop"}
-    [stalled] = [one for one in found if one.rule.name == "QueenrightWorkerStalled"]
+    [stalled] = [one for one in differences if one.rule.name == "QueenrightWorkerStalled"]
     assert [(c.part, "900" in c.existing, "1200" in c.wanted) for c in stalled.changes] == [
         ("expr", True, True)
     ]
@@ -527,9 +527,9 @@ def test_renamed_job_is_in_rules_and_monitors() -> None:
 
 
 def test_every_dashboard_is_a_config_map_that_grafanas_sidecar_finds() -> None:
-    found = [one for one in objects().values() if one["kind"] == "ConfigMap"]
-    assert len(found) == len(EXTRAS.dashboards)
-    for one in found:
+    rows = [one for one in objects().values() if one["kind"] == "ConfigMap"]
+    assert len(rows) == len(EXTRAS.dashboards)
+    for one in rows:
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
         [(name, text)] = one["data"].items()
         assert text == EXTRAS.dashboards[name.removeprefix("queenright-")]
@@ -553,14 +553,14 @@ def test_helm_gets_the_same_rules_monitors_and_dashboards() -> None:
 
 
 def routed(config: Path, version: str, **labels: str) -> str:
-    done = run(
+    result = run(
         "amtool",
         *("config", "routes", "test", f"--config.file={config}"),
         *(f"{name}={value}" for name, value in labels.items()),
         version=version,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

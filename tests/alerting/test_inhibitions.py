@@ -224,13 +224,13 @@ async def test_the_real_alertmanager_inhibits_each_target_and_no_near_miss(
         posted = [alert(**labels) for source, target, near in sets for labels in (source, target, *near)]
         await client.post_alerts(alertmanager.address, posted)
         # Alertmanager takes an alert in first, and looks at what it inhibits a moment later.
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
 
         async def inhibited() -> dict[frozenset[tuple[str, str]], list[str]]:
-            found[:] = await client.alerts(alertmanager.address)
+            rows[:] = await client.alerts(alertmanager.address)
             return {
                 frozenset(one["labels"].items()): one["status"]["inhibitedBy"]
-                for one in found
+                for one in rows
                 if one["status"]["inhibitedBy"]
             }
 
@@ -241,7 +241,7 @@ async def test_the_real_alertmanager_inhibits_each_target_and_no_near_miss(
             await asyncio.sleep(0.05)
             by = await inhibited()
         await client.aclose()
-    names = {frozenset(one["labels"].items()): one["fingerprint"] for one in found}
+    names = {frozenset(one["labels"].items()): one["fingerprint"] for one in rows}
 
     expected = {frozenset(target.items()): [names[frozenset(source.items())]] for source, target, _ in sets}
     assert by == expected

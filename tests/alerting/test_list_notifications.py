@@ -83,10 +83,10 @@ async def test_login_of_a_peer_is_not_listed(make_post: MakePost, peer: ServedPe
     await post.say(ticket())
     await post.deliver()
 
-    found = await read(store)
+    records = await read(store)
 
-    assert found[0].peers[0].peer == peer.url
-    assert "hunter2secret" not in repr(found)
+    assert records[0].peers[0].peer == peer.url
+    assert "hunter2secret" not in repr(records)
 
 
 async def test_rise_is_two_entries_newest_first(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
@@ -96,11 +96,11 @@ async def test_rise_is_two_entries_newest_first(make_post: MakePost, peer: Serve
     await post.say(ticket(severity=Severity.CRITICAL))
     await post.deliver(after=1)
 
-    found = await read(store)
+    records = await read(store)
 
-    assert [(n.severity, n.status) for n in found] == [("critical", "firing"), ("warning", "resolved")]
+    assert [(n.severity, n.status) for n in records] == [("critical", "firing"), ("warning", "resolved")]
     # The row that stands for "nobody need be told that it fired" is nobody's answer.
-    assert {p.peer for n in found for p in n.peers} == {peer.url}
+    assert {p.peer for n in records for p in n.peers} == {peer.url}
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -109,7 +109,7 @@ async def test_only_so_many_are_read(make_post: MakePost, store: Store, limit: i
     for number in range(5):
         await post.say(ticket(ticket_id=f"t{number}", agent_id=f"agent-{number}"))
 
-    found = await read(store, limit)
+    records = await read(store, limit)
 
-    assert [n.ticket_id for n in found] == ["t4", "t3", "t2"][:limit]
-    assert found[0].peers == ()
+    assert [n.ticket_id for n in records] == ["t4", "t3", "t2"][:limit]
+    assert records[0].peers == ()

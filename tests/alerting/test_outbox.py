@@ -890,9 +890,9 @@ async def test_second_round_reads_only_changes(
     read: list[int] = []
 
     def counting(*args: Any, **how: Any) -> Any:
-        found = notification.read_changed(*args, **how)
-        read.append(len(found))
-        return found
+        notifications = notification.read_changed(*args, **how)
+        read.append(len(notifications))
+        return notifications
 
     monkeypatch.setattr("queenright.alerting.outbox.read_changed", counting)
     post = make_post(peer.url)

@@ -70,8 +70,8 @@ def test_every_alert_reaches_exactly_its_receivers(version: str) -> None:
 
     def ask(labels: Mapping[str, str]) -> str:
         words = [f'{name}="{value}"' for name, value in labels.items()]
-        done = run("amtool", "config", "routes", "test", f"--config.file={CONFIG}", *words, version=version)
-        return done.stdout.strip() or done.stderr
+        result = run("amtool", "config", "routes", "test", f"--config.file={CONFIG}", *words, version=version)
+        return result.stdout.strip() or result.stderr
 
     alerts = different()
     with ThreadPoolExecutor(2) as pool:
@@ -268,8 +268,8 @@ def test_documented_route_snippet_changes_only_its_alerts(
     alerts = {labels["alertname"]: labels for labels in of_rules()}
     for name in (*changed, *others):
         words = [f'{label}="{value}"' for label, value in alerts[name].items()]
-        done = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
-        assert done.stdout.strip() == changed.get(name, receivers(alerts[name])), name
+        result = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
+        assert result.stdout.strip() == changed.get(name, receivers(alerts[name])), name
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -290,10 +290,10 @@ def test_documented_team_channel_gets_only_its_agents(
 
     checked = run("amtool", "check-config", config, version=version)
     words = [f'{label}="{value}"' for label, value in alert.items()]
-    done = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
+    result = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert done.stdout.strip() == expected
+    assert result.stdout.strip() == expected
 
 
 def test_the_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:

@@ -54,8 +54,8 @@ def promtool(*arguments: object) -> str:
     """Run promtool; return its complaints, empty if it has none."""
     program = find_program("promtool")
     assert program is not None, "this test needs the promtool program: `make test` fetches it"
-    done = subprocess.run([program, *map(str, arguments)], text=True, capture_output=True, timeout=120)
-    return done.stdout + done.stderr if done.returncode else ""
+    result = subprocess.run([program, *map(str, arguments)], text=True, capture_output=True, timeout=120)
+    return result.stdout + result.stderr if result.returncode else ""
 
 
 def test_promtool_takes_every_rule() -> None:
@@ -177,11 +177,11 @@ def test_failed_recovery_pages_once_through_its_ticket() -> None:
     monitor.apply(gone, 10.0)
     worker = monitor.get("bee", "s")
     assert worker is not None
-    found = detect_recovery_failed(worker.vitals, HEALTH, 10.0)
-    assert found is not None
-    assert found.ticket
+    finding = detect_recovery_failed(worker.vitals, HEALTH, 10.0)
+    assert finding is not None
+    assert finding.ticket
 
-    assert alert_severity(found.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
+    assert alert_severity(finding.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightRecoveryFailed"]
     assert rule["labels"]["severity"] == "warning"
 

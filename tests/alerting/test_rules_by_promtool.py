@@ -78,8 +78,8 @@ def test_every_band_of_every_alert_has_a_short_test() -> None:
 def test_promtool_test_with_file_names_passes_unchanged() -> None:
     """As run by hand: `promtool test rules loop.yml`."""
     [file] = [file for file in TESTS if file.stem == "loop"]
-    done = run("promtool", "test", "rules", file)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run("promtool", "test", "rules", file)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 TAGS = ("fires", "boundary", "waiting", "unloaded", "killed", "resolves", "keeps", "absent")

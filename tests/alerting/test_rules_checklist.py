@@ -163,8 +163,8 @@ def test_every_aggregation_names_its_labels(rule: Rule) -> None:
 
 @each_rule
 def test_share_divides_two_sums(rule: Rule) -> None:
-    for found in re.finditer(r"\b(?:sum|avg)\b(?: by \([^)]*\))? ?\(", rule["expr"]):
-        assert "/" not in bracketed(rule["expr"][found.end() :]), name_of(rule)
+    for match in re.finditer(r"\b(?:sum|avg)\b(?: by \([^)]*\))? ?\(", rule["expr"]):
+        assert "/" not in bracketed(rule["expr"][match.end() :]), name_of(rule)
 
 
 def bracketed(text: str) -> str:
@@ -299,7 +299,7 @@ def timing(rule: Alert | RecordingRule) -> list[str]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) -> None:
-    done = run(
+    result = run(
         "promtool",
         "check",
         "rules",
@@ -308,7 +308,7 @@ def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) 
         *sorted(rules_folder().glob("*.yml")),
         version=version,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
@@ -335,9 +335,9 @@ def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
 
 def test_cluster_alerts_read_only_series_that_one_process_does_not_have() -> None:
     """Without a cluster they cannot fire."""
-    found = [rule for rule in ALERTS if rule["alert"].startswith("QueenrightCluster")]
-    assert len(found) == 5
-    for rule in found:
+    rows = [rule for rule in ALERTS if rule["alert"].startswith("QueenrightCluster")]
+    assert len(rows) == 5
+    for rule in rows:
         first = re.findall(r"queenright_\w+", rule["expr"])
         assert first
         assert {name.removeprefix("queenright_").split("_")[0] for name in first} == {"cluster"}

@@ -26,8 +26,8 @@ async def write(store: Store, one: EscalationTicket, at: float, *, hold_seconds:
 
 async def firing(store: Store, at: float) -> list[tuple[str, str]]:
     """Return ticket and group of the firing alerts."""
-    found = await store.read(read_active)
-    return [(one.ticket_id, one.labels.get("storm", "")) for one in found if one.is_firing(at)]
+    notifications = await store.read(read_active)
+    return [(one.ticket_id, one.labels.get("storm", "")) for one in notifications if one.is_firing(at)]
 
 
 @pytest.mark.parametrize(("after", "group"), [(5.0, CAUSE), (60.0, "")])

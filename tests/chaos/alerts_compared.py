@@ -66,12 +66,12 @@ def _read(conn: Connection) -> StoredAlerts:
         del values["active"]
         rows.append(Notification(**values))
     table = OUTBOX_DELIVERIES
-    taken = conn.execute(select(table).where(table.c.delivered_at.is_not(None), table.c.peer != ""))
+    cursor = conn.execute(select(table).where(table.c.delivered_at.is_not(None), table.c.peer != ""))
     events = read_events(conn, types=[EventType.NOTIFICATION_DELIVERED], limit=1_000_000)
     deliveries = [(e.data["ticket_id"], e.data["peer"], e.data["status"]) for _, e in events]
     return StoredAlerts(
         rows,
-        {(one.outbox_id, one.peer, one.status): one.delivered_at for one in taken},
+        {(one.outbox_id, one.peer, one.status): one.delivered_at for one in cursor},
         {one.ticket_id: one for one in ticket_history(conn, limit=1_000_000)},
         Counter(deliveries),
     )
@@ -127,9 +127,9 @@ def _check_deliveries(kept: StoredAlerts, way: FaultyProxy) -> list[str]:
     peer = f"127.0.0.1:{way.port}"
     known = {_identity(row) for row in kept.rows}
     by_key: dict[str, list[tuple[Identity, bool]]] = defaultdict(list)
-    for taken in way.taken:
-        key = alert_key(taken.alert["labels"])
-        by_key[key].append(((key, _ms(taken.alert["startsAt"])), _fires(taken)))
+    for post in way.taken:
+        key = alert_key(post.alert["labels"])
+        by_key[key].append(((key, _ms(post.alert["startsAt"])), _fires(post)))
     wrong = [f"{peer} called an alert wrong: {answer}" for answer in way.refused]
     wrong += [f"{peer} never heard of {row.labels}" for row in kept.rows if row.key not in by_key]
     for key, posts in by_key.items():
@@ -147,8 +147,8 @@ def _check_deliveries(kept: StoredAlerts, way: FaultyProxy) -> list[str]:
 
 def _identity(row: Notification) -> Identity:
     # As it is on the wire: whole milliseconds.
-    sent = PostedAlert(labels={}, annotations={}, starts_at=row.starts_at, ends_at=row.starts_at)
-    return row.key, _ms(sent.to_dict()["startsAt"])
+    alert = PostedAlert(labels={}, annotations={}, starts_at=row.starts_at, ends_at=row.starts_at)
+    return row.key, _ms(alert.to_dict()["startsAt"])
 
 
 def _ms(stamp: str) -> int:

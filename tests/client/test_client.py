@@ -135,10 +135,10 @@ async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Runn
     running.service.breakers.get("tool_execution", "team/looper", "a b?c")
     [known] = [one async for one in qr.breakers.list() if one.agent_id == "team/looper"]
 
-    done = await qr.breakers.reset(known.name, by="ada")
+    breaker = await qr.breakers.reset(known.name, by="ada")
 
-    assert done.state == "closed"
-    assert await qr.breakers.get(known.name) == done
+    assert breaker.state == "closed"
+    assert await qr.breakers.get(known.name) == breaker
 
 
 async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:

@@ -44,7 +44,7 @@ async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standi
 
 async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) -> None:
     nothing = await queenright(running, "agents", "list")
-    found = await queenright(running, "agents", "discover")
+    result = await queenright(running, "agents", "discover")
     loaded = await queenright(running, "agents", "load", "docs_checker", "--by", "ada")
     before = max((one.id for one in running.service.recent), default="")
     started = await queenright(running, "agents", "trigger", "docs_checker", "--input", SAMPLE, "--json")
@@ -59,7 +59,7 @@ async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) ->
     gone = await queenright(running, "agents", "trigger", "docs_checker")
 
     assert nothing.stdout.count("\n") == 1
-    assert {line.split()[0] for line in found.stdout.splitlines()} == {"docs_checker", "log_digest"}
+    assert {line.split()[0] for line in result.stdout.splitlines()} == {"docs_checker", "log_digest"}
     assert "docs_checker" in loaded.stdout, loaded.stderr
     assert json.loads(started.stdout)["status"] == "started"
     assert [line.split()[1:3] for line in followed.stdout.splitlines()] == [
@@ -74,9 +74,9 @@ async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) ->
 
 @pytest.mark.parametrize("given", ["{", "[1]", "@/nowhere"])
 async def test_input_must_be_a_json_object(running: Running, given: str) -> None:
-    done = await queenright(running, "agents", "trigger", "docs_checker", "--input", given)
+    result = await queenright(running, "agents", "trigger", "docs_checker", "--input", given)
 
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (result.returncode, result.stdout) == (2, "")
 
 
 async def test_token_from_file_or_environment_is_never_shown(running: Running, tmp_path: Path) -> None:
@@ -87,19 +87,19 @@ async def test_token_from_file_or_environment_is_never_shown(running: Running, t
     by_file = await queenright(running, "list", QUEENRIGHT_TOKEN_FILE=str(file))
     without = await queenright(running, "breakers", "list")
 
-    for done in (by_option, by_variable, by_file):
-        assert (done.returncode, done.stdout) == (1, "")
-        assert len(done.stderr.splitlines()) == 1
-        assert "nobodys" not in done.stderr
+    for result in (by_option, by_variable, by_file):
+        assert (result.returncode, result.stdout) == (1, "")
+        assert len(result.stderr.splitlines()) == 1
+        assert "nobodys" not in result.stderr
     assert without.returncode == 0
 
 
 async def test_events_of_an_unknown_type_are_a_usage_error(running: Running) -> None:
-    done = await queenright(running, "events", "--types", "zzz")
+    result = await queenright(running, "events", "--types", "zzz")
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "'zzz'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "'zzz'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not(running: Running) -> None:

@@ -125,9 +125,9 @@ async def test_queen_request_is_approved_or_denied(
     approving = asyncio.create_task(qr.approvals.approve(pending_requests.approval_id, reason="seen it"))
     [instructions] = (await qr._transport.get_json(where, **life, wait=30))["instructions"]
     await qr._transport.send(f"{where}/{instructions['instruction_id']}/answer", life | {"outcome": "done"})
-    done = await approving
-    assert (done.status, done.outcome) == ("approved", "done")
-    assert done.decided_by == "ada (admin, 127.0.0.1)"
+    approval = await approving
+    assert (approval.status, approval.outcome) == ("approved", "done")
+    assert approval.decided_by == "ada (admin, 127.0.0.1)"
 
 
 async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(

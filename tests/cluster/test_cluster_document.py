@@ -85,7 +85,7 @@ def test_two_processes_start_as_the_page_says(tmp_path: Path, database: str) -> 
         deadline = time.monotonic() + 60
         while True:
             environment = os.environ | programs | {"QUEENRIGHT_URL": f"http://127.0.0.1:{places['8420']}"}
-            done = subprocess.run(
+            result = subprocess.run(
                 ["sh", "-ec", prepared(status)],
                 cwd=tmp_path,
                 env=environment,
@@ -93,10 +93,10 @@ def test_two_processes_start_as_the_page_says(tmp_path: Path, database: str) -> 
                 text=True,
                 check=True,
             )
-            roles = [line.split()[0] for line in done.stdout.splitlines()]
+            roles = [line.split()[0] for line in result.stdout.splitlines()]
             if sorted(roles) == ["0", "0", "owner", "owner", "standby", "standby"]:
                 break
-            assert time.monotonic() < deadline, done.stdout
+            assert time.monotonic() < deadline, result.stdout
             time.sleep(0.1)
         series = [exposed_by(places[port]) for port in ("8420", "8421")]
 

@@ -59,8 +59,8 @@ class Alertmanager:
 
     async def _get(self, path: str) -> list[dict[str, Any]]:
         async with httpx.AsyncClient(base_url=self._url, trust_env=False) as http:
-            found: list[dict[str, Any]] = (await http.get(f"/api/v2/{path}")).json()
-        return found
+            rows: list[dict[str, Any]] = (await http.get(f"/api/v2/{path}")).json()
+        return rows
 
 
 def recovering(now: float) -> Iterator[AgentEvent]:

@@ -549,10 +549,10 @@ class TestViewer:
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        found = demo_settings(tmp_path / "storage")
-        found = found.model_copy(update={"auth": found.auth.model_copy(update={"required": True})})
-        self.token = token_for(found, "vera", Role.VIEWER)
-        return found
+        settings = demo_settings(tmp_path / "storage")
+        settings = settings.model_copy(update={"auth": settings.auth.model_copy(update={"required": True})})
+        self.token = token_for(settings, "vera", Role.VIEWER)
+        return settings
 
     async def test_viewer_sees_everything_and_may_do_nothing(
         self, running: Running, chromium: Browser, watched: Watched

@@ -69,14 +69,14 @@ async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
 
 async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
     """Return what people were told of a ticket, once Alertmanager has said so."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for _ in range(600):
         listed = (await http.get("/api/notifications")).json()["notifications"]
-        found = [row for one in listed if one["ticket_id"] == ticket_id for row in one["notified"]]
-        if found:
+        rows = [row for one in listed if one["ticket_id"] == ticket_id for row in one["notified"]]
+        if rows:
             break
         await asyncio.sleep(0.1)
-    return found
+    return rows
 
 
 async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, key: str) -> httpx.Response:

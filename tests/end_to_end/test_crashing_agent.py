@@ -70,16 +70,16 @@ async def test_agent_killed_and_restarted_pages_twice(
     for life in ("life-1", "life-2"):
         await live_and_crash(running, life)
         await until(lambda life=life: len(pages(running)) == int(life[-1]), f"a page for {life}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    taken = tickets(running)["life-2"]
-    await service.tickets.acknowledge(taken.ticket_id, by="ada")
+    ticket = tickets(running)["life-2"]
+    await service.tickets.acknowledge(ticket.ticket_id, by="ada")
     for life in ("life-3", "life-4"):
         await live_and_crash(running, life)
         # Whoever has the incident has the tickets that join it.
         await until(lambda life=life: tickets(running)[life].acknowledged_by == "ada", f"{life} is taken")  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
     def shown() -> list[str]:
-        found = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
-        return [one.title for one in found if one.status == "firing"]
+        records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
+        return [one.title for one in records if one.status == "firing"]
 
     counted = "3 sessions, one after the other."
     await until(lambda: any(counted in title for title in shown()), f"{counted} in {shown()}")

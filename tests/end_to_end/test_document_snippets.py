@@ -42,7 +42,7 @@ def run(page: str, code: str, folder: Path) -> str:
     file = folder / "snippet.py"
     file.write_text(code.replace(MODEL, name), encoding="utf-8")
     (folder / "examples").symlink_to(ROOT / "examples")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "error", str(file)],
         cwd=folder,
         env=environment(HOME=str(folder)),
@@ -50,8 +50,8 @@ def run(page: str, code: str, folder: Path) -> str:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 @pytest.mark.parametrize(

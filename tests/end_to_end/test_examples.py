@@ -70,7 +70,7 @@ def test_example_prints_its_documented_output(example: str, tmp_path: Path) -> N
 
 
 def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_path: Path) -> None:
-    done = run(blocks("docs_checker", "sh")[0], tmp_path)
+    result = run(blocks("docs_checker", "sh")[0], tmp_path)
 
     report = (artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
     assert [line for line in report.splitlines() if line.startswith(("- ", "## "))] == [
@@ -81,13 +81,13 @@ def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_p
         "- guides/install.md, line 7: `./setup.sh --fast`: there is no ./setup.sh",
         "- index.md, line 8: `make deploy`: the Makefile has no target 'deploy'",
     ]
-    assert "not met: links, commands" in done.stdout
+    assert "not met: links, commands" in result.stdout
 
 
 def test_docs_checker_calls_no_model_for_a_correct_folder(tmp_path: Path) -> None:
-    done = run(blocks("docs_checker", "sh")[1], tmp_path)
+    result = run(blocks("docs_checker", "sh")[1], tmp_path)
 
-    assert json.loads(done.stdout)["path"][-1] == "write_clean_report"
+    assert json.loads(result.stdout)["path"][-1] == "write_clean_report"
     report = (artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
     assert "1 pages" in report
 
@@ -108,18 +108,18 @@ def test_log_digest_counts_the_errors_of_its_sample(tmp_path: Path) -> None:
 
 
 def test_log_digest_names_its_missing_variable(tmp_path: Path) -> None:
-    done = run("queenright run examples/log_digest", tmp_path)
+    result = run("queenright run examples/log_digest", tmp_path)
 
-    assert done.returncode == 1
-    assert "LOG_FOLDER" in done.stderr
+    assert result.returncode == 1
+    assert "LOG_FOLDER" in result.stderr
 
 
 def test_docs_checker_names_its_missing_input(tmp_path: Path) -> None:
-    done = run("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
+    result = run("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
 
-    assert done.returncode == 1
-    assert "'nowhere'" in done.stdout
-    assert "`folder`" in done.stdout
+    assert result.returncode == 1
+    assert "'nowhere'" in result.stdout
+    assert "`folder`" in result.stdout
 
 
 def test_our_own_documentation_holds(tmp_path: Path) -> None:

@@ -210,9 +210,9 @@ async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_fin
         )
     )
 
-    seen = await look(judge_of(steady.url, tmp_path / "state", models=(judges, queens)))
+    check = await look(judge_of(steady.url, tmp_path / "state", models=(judges, queens)))
 
-    [ticket] = seen.tickets
+    [ticket] = check.tickets
     assert ticket.severity is Severity.CRITICAL
     assert ticket.status is TicketStatus.INTERVENING
     assert len(judges.shown) == 1, "nobody else needs a model"
@@ -235,10 +235,10 @@ async def test_failing_model_leaves_minor_findings_unknown(steady: Stack, tmp_pa
     )
 
     loops = lenient.model_copy(update={"loops": lenient.loops.model_copy(update={"consecutive": 1_000})})
-    seen = await look(judge_of(steady.url, tmp_path / "state", settings=loops, models=(dumb, dumb)))
+    check = await look(judge_of(steady.url, tmp_path / "state", settings=loops, models=(dumb, dumb)))
 
-    assert seen.tickets == ()
-    assert seen.unknown == 1
+    assert check.tickets == ()
+    assert check.unknown == 1
 
 
 async def test_model_queries_of_prometheus_are_limited(steady: Stack, tmp_path: Path) -> None:
@@ -247,9 +247,9 @@ async def test_model_queries_of_prometheus_are_limited(steady: Stack, tmp_path: 
 
     curious = TalkingModel(ask_on)
 
-    seen = await look(judge_of(steady.url, tmp_path / "state", models=(curious, RulesModel())))
+    check = await look(judge_of(steady.url, tmp_path / "state", models=(curious, RulesModel())))
 
-    [ticket] = seen.tickets
+    [ticket] = check.tickets
     assert ticket.severity is Severity.CRITICAL, "who only asks decides nothing, and the rules' answer stands"
     answers = [message.content for message in curious.shown[-1] if message.role == "tool"]
     metrics = unquote("metrics", answers[0])
@@ -274,9 +274,9 @@ async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path)
 
     async with serving(tempo) as (server, url):
         client = Tempo(StackAddress.parse(url))
-        seen = await look(judge_of(steady.url, tmp_path / "state", tempo=client))
+        check = await look(judge_of(steady.url, tmp_path / "state", tempo=client))
 
-    [ticket] = seen.tickets
+    [ticket] = check.tickets
     assert [path for path, _ in server.asked] == [
         "/api/search",
         "/api/traces/3af7651916cd43dd8448eb211c80319c",
@@ -289,9 +289,9 @@ async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path)
 async def test_unavailable_tempo_loses_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
     away = Tempo(StackAddress.parse("http://127.0.0.1:1"))
 
-    seen = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
+    check = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
 
-    assert [ticket.agent_id for ticket in seen.tickets] == [LOOPS]
+    assert [ticket.agent_id for ticket in check.tickets] == [LOOPS]
 
 
 async def test_unreachable_prometheus_is_not_a_healthy_fleet(tmp_path: Path) -> None:

@@ -167,8 +167,8 @@ def test_unusable_secret_file_is_refused_at_start(
 
 
 def test_taken_port_is_named_with_a_remedy(storage: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
 
         second = warm.queenright("up", f"--storage={storage}", *FREE_PORTS[1:], f"--port={port}")
 

@@ -212,8 +212,8 @@ class _Measuring:
         is_found = False
         for record in sorted(spans, key=_end_of):
             workers += await self._post([record])
-            found = (finding for worker in workers for finding in self._now(worker).findings)
-            is_found = is_found or any(one.kind in _LOOPS and one.ticket for one in found)
+            findings = (finding for worker in workers for finding in self._now(worker).findings)
+            is_found = is_found or any(one.kind in _LOOPS and one.ticket for one in findings)
         return [self._now(worker) for worker in workers], is_found
 
     def _hang_paths(self) -> list[Path]:

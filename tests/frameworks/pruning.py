@@ -36,8 +36,8 @@ def _prune_attributes(attributes: list[dict[str, Any]]) -> list[dict[str, Any]]:
             last[found[1]] = max(last.get(found[1], 0), int(found[2]))
 
     def is_kept(key: str) -> bool:
-        found = _NUMBERED.match(key)
-        return found is None or not _FIRST <= int(found[2]) <= last[found[1]] - _LAST
+        match = _NUMBERED.match(key)
+        return match is None or not _FIRST <= int(match[2]) <= last[match[1]] - _LAST
 
     return [attribute for attribute in attributes if is_kept(attribute["key"])]
 

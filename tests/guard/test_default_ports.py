@@ -47,7 +47,7 @@ def test_uvloop_connections_are_guarded() -> None:
 
 @pytest.mark.parametrize("env", [None, environment()], ids=["inherited", "short"])
 def test_children_are_guarded(env: dict[str, str] | None) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", CONNECT.format(port=8420)],
         env=env,
         capture_output=True,
@@ -55,14 +55,14 @@ def test_children_are_guarded(env: dict[str, str] | None) -> None:
         check=False,
     )
 
-    assert "ConnectionRefusedError" in done.stderr
+    assert "ConnectionRefusedError" in result.stderr
     assert "127.0.0.1:8420" in take_refusals()
 
 
 def test_commands_are_guarded() -> None:
-    done = warm.queenright("list", "--url", "http://127.0.0.1:8420")
+    result = warm.queenright("list", "--url", "http://127.0.0.1:8420")
 
-    assert done.returncode != 0
+    assert result.returncode != 0
     assert "127.0.0.1:8420" in take_refusals()
 
 
@@ -70,7 +70,7 @@ def test_settings_and_endpoints_of_the_environment_are_removed() -> None:
     show = "import os; from tests import isolation; isolation.isolate(); print(sorted(os.environ))"
     users = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "QUEENRIGHT_HTTP__PORT": "8420"}
     users |= {"QUEENRIGHT_URL": "http://127.0.0.1:8420", "OTEL_SERVICE_NAME": "theirs"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", show],
         env=os.environ | users,
         cwd=isolation.ROOT,
@@ -79,8 +79,8 @@ def test_settings_and_endpoints_of_the_environment_are_removed() -> None:
         check=True,
     )
 
-    assert "PATH" in done.stdout
-    assert [name for name in users if name in done.stdout] == []
+    assert "PATH" in result.stdout
+    assert [name for name in users if name in result.stdout] == []
 
 
 USES_A_DEFAULT_PORT = """
@@ -100,8 +100,8 @@ def test_swallowed_default_port_error_still_fails_the_test(tmp_path: Path) -> No
     test = tmp_path / "test_telemetry.py"
     test.write_text(USES_A_DEFAULT_PORT, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)]
-    done = subprocess.run(command, cwd=isolation.ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=isolation.ROOT, capture_output=True, text=True, check=False)
 
-    assert "2 passed, 1 error" in done.stdout
-    assert "127.0.0.1:4318" in done.stdout
-    assert "port 0" in done.stdout
+    assert "2 passed, 1 error" in result.stdout
+    assert "127.0.0.1:4318" in result.stdout
+    assert "port 0" in result.stdout

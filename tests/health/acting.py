@@ -205,9 +205,9 @@ class Acting:
         await self.settle()
 
     def worker(self, agent: str = "bee") -> WorkerHealth:
-        found = self.monitor.get(agent)
-        assert found is not None
-        return found
+        worker = self.monitor.get(agent)
+        assert worker is not None
+        return worker
 
     def state(self, agent: str = "bee") -> HealthState:
         return self.worker(agent).state

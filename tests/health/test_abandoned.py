@@ -57,14 +57,14 @@ class Process:
             self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in emitted)
 
     def status(self, session: str) -> WorkerStatus:
-        found = self.monitor.get("porter", session)
-        assert found is not None
-        return found.vitals.status
+        worker = self.monitor.get("porter", session)
+        assert worker is not None
+        return worker.vitals.status
 
     def stalls(self, session: str) -> bool:
-        found = self.monitor.get("porter", session)
-        assert found is not None
-        return any(finding.kind is FindingKind.STALL and finding.ticket for finding in found.findings)
+        worker = self.monitor.get("porter", session)
+        assert worker is not None
+        return any(finding.kind is FindingKind.STALL and finding.ticket for finding in worker.findings)
 
 
 def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
@@ -76,10 +76,10 @@ def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
     last = process.now
     process.pass_time(SETTINGS.stall.tool_seconds + 60)
 
-    found = process.monitor.get("porter", "a")
-    assert found is not None
-    assert found.vitals.status is WorkerStatus.UNKNOWN
-    assert found.vitals.ended_at == pytest.approx(last + SILENT_SECONDS, abs=BEAT)
+    worker = process.monitor.get("porter", "a")
+    assert worker is not None
+    assert worker.vitals.status is WorkerStatus.UNKNOWN
+    assert worker.vitals.ended_at == pytest.approx(last + SILENT_SECONDS, abs=BEAT)
     assert not process.ever_stalled
 
 
@@ -174,9 +174,9 @@ def test_abandoned_run_is_watched_again_when_it_resumes() -> None:
     process.work("a")
 
     assert process.status("a") is WorkerStatus.ACTIVE
-    found = process.monitor.get("porter", "a")
-    assert found is not None
-    assert found.state is HealthState.HEALTHY
+    worker = process.monitor.get("porter", "a")
+    assert worker is not None
+    assert worker.state is HealthState.HEALTHY
 
 
 def test_late_end_sets_the_outcome() -> None:
@@ -225,10 +225,10 @@ def test_sign_of_life_never_advances_the_end(
     process.work("a")
     if is_open:
         process.open_tool("a")
-    found = process.monitor.get("porter", "a")
-    assert found is not None
+    worker = process.monitor.get("porter", "a")
+    assert worker is not None
     first, second = (ProcessSign(process.now + at, process.now + at, interval) for at in (seen, seen + later))
-    one, other = (over_from(found.vitals, SETTINGS, sign) for sign in (first, second))
+    one, other = (over_from(worker.vitals, SETTINGS, sign) for sign in (first, second))
 
     assert one is not None
     assert other is not None

@@ -115,10 +115,10 @@ def test_no_secret_of_a_worker_is_in_the_evidence() -> None:
 def test_names_of_workers_tools_and_errors_are_masked() -> None:
     secret = "sk-abcdefghijklmnop1234"
     script = worker(heartbeat_interval=300)
-    seen: set[FindingKind] = set()
+    findings: set[FindingKind] = set()
 
     def look() -> None:
-        seen.update(finding.kind for finding in script.health.findings)
+        findings.update(finding.kind for finding in script.health.findings)
         assert secret not in json.dumps(assessed(script).to_dict())
 
     script.event(EventType.AGENT_HEARTBEAT, {"phase": secret, "progress_indicator": f"at {secret}"})
@@ -140,7 +140,7 @@ def test_names_of_workers_tools_and_errors_are_masked() -> None:
     look()
 
     kinds_with_evidence = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
-    assert seen >= kinds_with_evidence | {
+    assert findings >= kinds_with_evidence | {
         FindingKind.DOOM_LOOP,
         FindingKind.ERROR_STREAK,
         FindingKind.TOOL_TIMEOUT,

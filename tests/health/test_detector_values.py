@@ -37,9 +37,9 @@ def test_count_at_its_limit_is_a_finding(events: list[tuple[str, str, str | None
             failed = {"error_type": "TimeoutError"} if outcome == "error" else {}
             script.call(tool, args, result, outcome=outcome, after=after, **failed)
 
-        found = script.kinds()
-        assert reached(script) - {FindingKind.ERROR_RATE} <= found
-        assert found & EXACT <= reached(script)
+        findings = script.kinds()
+        assert reached(script) - {FindingKind.ERROR_RATE} <= findings
+        assert findings & EXACT <= reached(script)
 
 
 def test_failed_calls_are_a_finding_at_the_count_that_is_told() -> None:

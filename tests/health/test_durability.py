@@ -146,8 +146,8 @@ async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
     for _ in range(ROUNDS):
         for what, which in one_life(mother, chance.randrange(1, 400)):
             acknowledged[what].add(which)
-        found = Store.verify_file(database_url)
-        assert found.ok, found.reason
+        verification = Store.verify_file(database_url)
+        assert verification.ok, verification.reason
 
     mother.communicate(timeout=30)
     waiting, logged = await load(database_url)

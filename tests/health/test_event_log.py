@@ -70,10 +70,15 @@ def check(url: str) -> Verification:
 
 
 def test_untouched_log_is_intact(database: str) -> None:
-    found = check(database)
+    verification = check(database)
 
-    assert (found.ok, found.rows, found.first_bad, found.reason) == (True, ROWS, None, "")
-    assert len(found.head) == 64
+    assert (verification.ok, verification.rows, verification.first_bad, verification.reason) == (
+        True,
+        ROWS,
+        None,
+        "",
+    )
+    assert len(verification.head) == 64
 
 
 def test_an_empty_log_is_whole(database_url: str) -> None:
@@ -88,10 +93,10 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
     value = {"time": "time + 0.001", "hash": zeros(database)}.get(column, f"{column} || ' '")
     change(database, f"UPDATE events SET {column} = {value} WHERE seq = 7")
 
-    found = check(database)
+    verification = check(database)
 
-    assert (found.ok, found.rows, found.first_bad) == (False, 6, 7)
-    assert "row 7" in found.reason
+    assert (verification.ok, verification.rows, verification.first_bad) == (False, 6, 7)
+    assert "row 7" in verification.reason
 
 
 @pytest.mark.parametrize(
@@ -125,11 +130,11 @@ def test_removed_added_or_moved_rows_are_detected(
     """B80: every change to the audit log is found, a cut tail too."""
     change(database, statement.replace("{zeros}", zeros(database)))
 
-    found = check(database)
+    verification = check(database)
 
-    assert not found.ok
-    assert found.first_bad == first_bad
-    assert reason in found.reason
+    assert not verification.ok
+    assert verification.first_bad == first_bad
+    assert reason in verification.reason
 
 
 @pytest.mark.parametrize(
@@ -143,10 +148,10 @@ def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reas
     unguard(url)
     change(url, f"UPDATE events SET data = {value} WHERE seq = 6")
 
-    found = check(url)
+    verification = check(url)
 
-    assert (found.ok, found.first_bad) == (False, 6)
-    assert reason in found.reason
+    assert (verification.ok, verification.first_bad) == (False, 6)
+    assert reason in verification.reason
 
 
 def test_swapped_rows_are_detected(database: str) -> None:
@@ -193,9 +198,9 @@ def test_the_database_refuses_to_change_or_delete_an_event(database_url: str) ->
 def test_log_continues_after_a_restart(database: str) -> None:
     write(database, [step(100)])
 
-    found = check(database)
+    verification = check(database)
 
-    assert (found.ok, found.rows) == (True, ROWS + 1)
+    assert (verification.ok, verification.rows) == (True, ROWS + 1)
 
 
 # -- reading --------------------------------------------------------------------------------------

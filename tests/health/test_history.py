@@ -78,10 +78,10 @@ async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[Healt
 
 @pytest.mark.parametrize("pruned", [False, True])
 async def test_history_has_every_state_and_intervention(database_url: str, pruned: bool) -> None:
-    found = await history(database_url, pruned=pruned)
+    snapshots = await history(database_url, pruned=pruned)
 
-    assert [entry.event_id for entry in found] == [one.id for one in HISTORY_ENTRIES]
-    assert [(entry.type.value, entry.state, entry.reason) for entry in found] == [
+    assert [entry.event_id for entry in snapshots] == [one.id for one in HISTORY_ENTRIES]
+    assert [(entry.type.value, entry.state, entry.reason) for entry in snapshots] == [
         ("health_state_changed", HealthState.DEGRADED, "degraded!"),
         ("nudge_sent", HealthState.DEGRADED, ""),
         ("health_state_changed", HealthState.STUCK, "stuck!"),
@@ -93,21 +93,25 @@ async def test_history_has_every_state_and_intervention(database_url: str, prune
         ("recovery_initiated", HealthState.HEALTHY, ""),
         ("health_state_changed", HealthState.STUCK, "stuck!"),
     ]
-    assert (found[1].time, found[1].session_id, found[1].incarnation_id) == (NOW - 49 * DAY, "s1", "i1")
-    assert found[1].data["message"] == "How far are you?"
+    assert (snapshots[1].time, snapshots[1].session_id, snapshots[1].incarnation_id) == (
+        NOW - 49 * DAY,
+        "s1",
+        "i1",
+    )
+    assert snapshots[1].data["message"] == "How far are you?"
 
 
 @pytest.mark.parametrize("pruned", [False, True])
 async def test_history_page_starts_with_the_state_before_it(database_url: str, pruned: bool) -> None:
-    found = await history(database_url, pruned=pruned, since=NOW - 49 * DAY, until=NOW - 20 * DAY)
+    snapshots = await history(database_url, pruned=pruned, since=NOW - 49 * DAY, until=NOW - 20 * DAY)
 
-    assert [(entry.type.value, entry.state) for entry in found] == [("nudge_sent", HealthState.DEGRADED)]
+    assert [(entry.type.value, entry.state) for entry in snapshots] == [("nudge_sent", HealthState.DEGRADED)]
 
 
 async def test_the_newest_entries_are_kept_oldest_first(database_url: str) -> None:
-    found = await history(database_url, limit=2)
+    snapshots = await history(database_url, limit=2)
 
-    assert [entry.event_id for entry in found] == [one.id for one in HISTORY_ENTRIES[-2:]]
+    assert [entry.event_id for entry in snapshots] == [one.id for one in HISTORY_ENTRIES[-2:]]
 
 
 async def test_unknown_worker_has_no_history(database_url: str) -> None:

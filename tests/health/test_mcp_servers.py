@@ -218,9 +218,9 @@ def test_order_and_repeats_of_reports_change_nothing(
     again = data.draw(st.permutations(reports + reports[:2]))
 
     def servers(of: list[tuple[dict[str, Any], float]]) -> set[Any]:
-        found: McpServers = ()
+        servers: McpServers = ()
         for one, at in of:
-            found = after_mcp_change(found, one, at)
-        return set(found)
+            servers = after_mcp_change(servers, one, at)
+        return set(servers)
 
     assert servers(again) == servers(reports)

@@ -753,10 +753,10 @@ def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
     assert (runs[3].health.fleet_state, runs[4].health.fleet_state) == (HealthState.FAILING, None)
     assert running.state is HealthState.HEALTHY
 
-    done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
+    script = run(monitor, 7, EventType.EXECUTION_COMPLETED)
     assert runs[3].state is HealthState.HEALTHY
     assert not runs[3].health.findings
-    [changed] = [one for one in done.said if one.type is EventType.HEALTH_STATE_CHANGED]
+    [changed] = [one for one in script.said if one.type is EventType.HEALTH_STATE_CHANGED]
     assert (changed.session_id, changed.data["from"], changed.data["to"]) == ("s3", "failing", "healthy")
     assert run(monitor, 8, EventType.EXECUTION_FAILED).state is HealthState.HEALTHY
 

@@ -471,13 +471,13 @@ def test_moved_archive_start_is_detected(conn: Connection, audited: list[int]) -
     was_whole = is_whole(conn)
     conn.execute(EVENT_LOG_HEAD.update().values(archive_base_seq=EVENT_LOG_HEAD.c.archive_base_seq + 1))
 
-    found = verify_archive(conn)
+    verification = verify_archive(conn)
     refused = prune(conn, NOW + 600 * DAY, SETTINGS).refused
 
     assert was_whole
-    assert not found.ok
-    assert found.reason == "the record of where the archive begins was changed"
-    assert found.reason in refused
+    assert not verification.ok
+    assert verification.reason == "the record of where the archive begins was changed"
+    assert verification.reason in refused
     assert not verify_archive(conn).ok
 
 

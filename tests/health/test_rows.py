@@ -69,6 +69,6 @@ async def test_paging_returns_each_row_once_in_order(store: Store, size: int) ->
 async def test_page_is_filtered(store: Store) -> None:
     await put(store, nudge(1, 1.0), nudge(2, 2.0, "wasp"), nudge(3, 3.0), nudge(4, 4.0))
 
-    found = await page(store, 5, (4.0, "i0004"), agent_id="bee")
+    interventions = await page(store, 5, (4.0, "i0004"), agent_id="bee")
 
-    assert [one.intervention_id for one in found] == ["i0003", "i0001"]
+    assert [one.intervention_id for one in interventions] == ["i0003", "i0001"]

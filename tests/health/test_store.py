@@ -409,8 +409,8 @@ async def test_closed_store_refuses_calls_and_can_be_closed_again(database_url: 
 
 async def test_bus_publishes_only_durable_events(store: Store) -> None:
     bus = EventBus(log=store)
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="test")
+    events: list[AgentEvent] = []
+    bus.subscribe(events.append, name="test")
     good, bad = step(1), step(2, data={"what": object()})
 
     await bus.publish(good)
@@ -419,7 +419,7 @@ async def test_bus_publishes_only_durable_events(store: Store) -> None:
     await bus.drain()
     await bus.close()
 
-    assert seen == [good]
+    assert events == [good]
 
 
 # -- opening --------------------------------------------------------------------------------------

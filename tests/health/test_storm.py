@@ -20,30 +20,35 @@ def watch() -> StormWatch:
 
 def test_five_workers_within_the_window_are_a_storm_and_four_are_not() -> None:
     """B71: thirty workers that degrade within 30 s are one storm."""
-    seen = watch()
-    began = [seen.record_worse((f"bee{n}", "s"), 1000.0 + n) for n in range(30)]
+    storm_watch = watch()
+    began = [storm_watch.record_worse((f"bee{n}", "s"), 1000.0 + n) for n in range(30)]
 
     assert began.index(True) == 4
     assert sum(began) == 1
-    assert seen.storm(1030.0) == "storm1"
+    assert storm_watch.storm(1030.0) == "storm1"
 
 
 def test_one_worker_that_flaps_is_no_storm() -> None:
-    seen = watch()
-    assert not any(seen.record_worse(("bee", "s"), 1000.0 + n) for n in range(100))
+    storm_watch = watch()
+    assert not any(storm_watch.record_worse(("bee", "s"), 1000.0 + n) for n in range(100))
 
 
 def test_workers_that_get_worse_one_after_the_other_are_no_storm() -> None:
-    seen = watch()
-    assert not any(seen.record_worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
+    storm_watch = watch()
+    assert not any(storm_watch.record_worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
 
 
 def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
     """B123: an agent that crashes again and again is one trouble."""
-    seen = watch()
+    storm_watch = watch()
     for n in range(20):
-        assert not seen.record_worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
-    assert [seen.record_worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
+        assert not storm_watch.record_worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
+    assert [storm_watch.record_worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_large_storm_compares_few_sessions() -> None:
@@ -71,76 +76,76 @@ def test_large_storm_compares_few_sessions() -> None:
 
 
 def test_sessions_that_follow_a_storm_of_their_agent_replace_it() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(100):
-        seen.record_worse(("bee", f"s{n}"), 1000.0)
+        storm_watch.record_worse(("bee", f"s{n}"), 1000.0)
     for n in range(100):
-        seen.record_worse(("bee", f"t{n}"), 1010.0, is_consecutive=lambda key: key[1].startswith("s"))
+        storm_watch.record_worse(("bee", f"t{n}"), 1010.0, is_consecutive=lambda key: key[1].startswith("s"))
 
-    assert (seen.struck(1010.0), seen.workers) == (100, 100)
+    assert (storm_watch.struck(1010.0), storm_watch.workers) == (100, 100)
 
 
 def test_storm_ends_after_quiet_and_the_next_is_separate() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 1000.0)
-    assert seen.storm(1119.9) == "storm1"
-    assert seen.storm(1120.0) == ""
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0)
+    assert storm_watch.storm(1119.9) == "storm1"
+    assert storm_watch.storm(1120.0) == ""
 
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 2000.0)
-    assert seen.storm(2000.0) == "storm2"
+        storm_watch.record_worse((f"bee{n}", "s"), 2000.0)
+    assert storm_watch.storm(2000.0) == "storm2"
 
 
 def test_storm_ends_although_single_workers_get_worse_again_and_again() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 1000.0)
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0)
     for n in range(10):
-        seen.record_worse(("courier", f"s{n}"), 1050.0 + 20 * n, is_consecutive=lambda key: True)
+        storm_watch.record_worse(("courier", f"s{n}"), 1050.0 + 20 * n, is_consecutive=lambda key: True)
 
-    assert (seen.storm(1230.0), seen.struck(1230.0)) == ("", 0)
+    assert (storm_watch.storm(1230.0), storm_watch.struck(1230.0)) == ("", 0)
 
 
 def test_two_workers_that_get_worse_after_a_storm_are_not_part_of_it() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 1000.0)
-    seen.record_worse(("courier", "s"), 1110.0)
-    seen.record_worse(("hanger", "s"), 1200.0)
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0)
+    storm_watch.record_worse(("courier", "s"), 1110.0)
+    storm_watch.record_worse(("hanger", "s"), 1200.0)
 
-    assert (seen.storm_of(("hanger", "s")), seen.storm_of(("courier", "s"))) == ("", "storm1")
+    assert (storm_watch.storm_of(("hanger", "s")), storm_watch.storm_of(("courier", "s"))) == ("", "storm1")
 
 
 def test_worker_that_got_worse_before_a_storm_is_not_part_of_it() -> None:
-    seen = watch()
-    seen.record_worse(("hanger", "s"), 900.0)
+    storm_watch = watch()
+    storm_watch.record_worse(("hanger", "s"), 900.0)
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 1000.0)
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0)
 
-    assert seen.storm(1000.0) == "storm1"
-    assert seen.storm_of(("hanger", "s")) == ""
+    assert storm_watch.storm(1000.0) == "storm1"
+    assert storm_watch.storm_of(("hanger", "s")) == ""
 
 
 def test_consecutive_lives_of_one_agent_count_once_in_a_storm() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 1000.0)
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0)
     for n in range(3):
-        seen.record_worse(("courier", f"s{n}"), 1010.0 + n, is_consecutive=lambda key: True)
+        storm_watch.record_worse(("courier", f"s{n}"), 1010.0 + n, is_consecutive=lambda key: True)
 
-    assert seen.struck(1020.0) == 6
+    assert storm_watch.struck(1020.0) == 6
 
 
 def test_storm_has_a_start_time() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(6):
-        seen.record_worse((f"bee{n}", "s"), 1000.0 + n)
-    assert seen.began_at(1010.0) == 1004.0
-    seen.record_worse(("bee0", "s"), 1060.0)
-    seen.record_worse(("bee9", "s"), 1061.0)
-    assert (seen.struck(1061.0), seen.workers) == (7, 7)
-    assert (seen.began_at(1200.0), seen.struck(1200.0)) == (None, 0)
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0 + n)
+    assert storm_watch.began_at(1010.0) == 1004.0
+    storm_watch.record_worse(("bee0", "s"), 1060.0)
+    storm_watch.record_worse(("bee9", "s"), 1061.0)
+    assert (storm_watch.struck(1061.0), storm_watch.workers) == (7, 7)
+    assert (storm_watch.began_at(1200.0), storm_watch.struck(1200.0)) == (None, 0)
 
 
 def test_budget_reports_its_usage() -> None:
@@ -153,10 +158,10 @@ def test_budget_reports_its_usage() -> None:
 
 
 def test_clock_set_back_ends_storms_and_starts_none() -> None:
-    seen = watch()
+    storm_watch = watch()
     for n in range(5):
-        seen.record_worse((f"bee{n}", "s"), 1000.0)
-    assert seen.storm(500.0) == ""
+        storm_watch.record_worse((f"bee{n}", "s"), 1000.0)
+    assert storm_watch.storm(500.0) == ""
 
 
 @given(st.lists(st.floats(0, 30, allow_nan=False), max_size=100), st.integers(1, 10))

@@ -879,8 +879,8 @@ async def test_history_is_newest_first_and_by_worker(desk: TicketDesk) -> None:
 
     assert [t.session_id for t in await desk.tickets.history(2)] == ["s2", "s1"]
     assert [t.session_id for t in await desk.tickets.history(agent_id="wasp")] == ["s0"]
-    found = await desk.tickets.find(desk.tickets.open_tickets()[0].ticket_id)
-    assert found == desk.tickets.open_tickets()[0]
+    ticket = await desk.tickets.find(desk.tickets.open_tickets()[0].ticket_id)
+    assert ticket == desk.tickets.open_tickets()[0]
     assert await desk.tickets.find("nope") is None
 
 
@@ -1063,14 +1063,14 @@ async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(
 async def test_other_tickets_of_a_lost_worker_close_or_absorb_the_loss(desk: TicketDesk) -> None:
     stalled = (await desk.raise_(worker(finding(STALL, HIGH)))).ticket
     await desk.tickets.observe(lost_worker())
-    taken = await desk.tickets.find(stalled.ticket_id)
+    ticket = await desk.tickets.find(stalled.ticket_id)
     gone = worker()
     gone.vitals.ended_at = 990.0
     await desk.tickets.observe(gone)
     closed = await desk.tickets.find(stalled.ticket_id)
 
-    assert taken is not None
-    assert (taken.is_open, taken.severity, taken.active_kinds) == (True, CRITICAL, (LOST,))
+    assert ticket is not None
+    assert (ticket.is_open, ticket.severity, ticket.active_kinds) == (True, CRITICAL, (LOST,))
     assert closed is not None
     assert closed.status is TicketStatus.WORKER_GONE
 

@@ -61,21 +61,21 @@ def test_unavailable_service_does_not_affect_the_agent(script: Script) -> None:
     """B81: a dead port costs one line on stderr, and nothing else."""
     url = dead_port()
 
-    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=url)
+    result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=url)
 
-    assert done.returncode == 0
-    check(done.stdout, done.stderr)
-    assert re.match(rf"Queenright lost 1,8\d\d telemetry records at exit: {url} \(", done.stderr)
+    assert result.returncode == 0
+    check(result.stdout, result.stderr)
+    assert re.match(rf"Queenright lost 1,8\d\d telemetry records at exit: {url} \(", result.stderr)
 
 
 def test_unresponsive_service_does_not_affect_the_agent(script: Script, otlp: Otlp) -> None:
     """B81: a service that hangs holds up neither the work nor the exit."""
     otlp.hold.clear()
 
-    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+    result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
-    assert done.returncode == 0
-    check(done.stdout, done.stderr)
+    assert result.returncode == 0
+    check(result.stdout, result.stderr)
 
 
 @pytest.mark.parametrize("status", [404, 503])
@@ -83,23 +83,23 @@ def test_invalid_responses_do_not_affect_the_agent(script: Script, otlp: Otlp, s
     """B81: regardless of the service's responses."""
     otlp.status = status
 
-    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+    result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
-    assert done.returncode == 0
-    check(done.stdout, done.stderr)
+    assert result.returncode == 0
+    check(result.stdout, result.stderr)
 
 
 def test_non_http_service_does_not_affect_the_agent(script: Script) -> None:
     """B81: an invalid address."""
-    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT="not a url")
+    result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT="not a url")
 
-    assert done.returncode == 0
-    check(done.stdout, done.stderr)
+    assert result.returncode == 0
+    check(result.stdout, result.stderr)
 
 
 def test_failing_logging_handler_does_not_affect_the_agent(script: Script) -> None:
     """B81: not even what we say about our trouble can break the agent."""
-    done = script(
+    result = script(
         "import logging\n"
         "class Bad(logging.Handler):\n"
         "    def emit(self, record): raise RuntimeError('bad handler')\n"
@@ -107,12 +107,12 @@ def test_failing_logging_handler_does_not_affect_the_agent(script: Script) -> No
         OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
     )
 
-    assert done.returncode == 0
-    check(done.stdout, done.stderr)
+    assert result.returncode == 0
+    check(result.stdout, result.stderr)
 
 
 def test_own_exporters_of_the_application_still_log(script: Script) -> None:
-    done = script(
+    result = script(
         """
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
@@ -127,14 +127,14 @@ provider.get_tracer("app").start_span("x").end()
         OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
     )
 
-    assert "spans" in done.stderr
+    assert "spans" in result.stderr
 
 
 def test_the_import_is_light(script: Script) -> None:
-    done = script(
+    result = script(
         "import sys, queenright.instrumentation\n"
         "heavy = {'requests', 'google.protobuf', 'grpc', 'fastapi', 'sqlalchemy', 'httpx', 'litellm'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
 
-    assert done.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

@@ -92,7 +92,7 @@ async def test_block_exited_in_another_task_is_still_reported(
 
 def test_forked_child_reports_for_the_worker_without_ending_it(script: Script, otlp: Otlp) -> None:
     """B82: steps of a child are reported for its parent's run, once, and the run ends once."""
-    done = script(
+    result = script(
         """
 import os
 from queenright.instrumentation import Worker, flush
@@ -112,7 +112,7 @@ with Worker("bee", session_id="s1") as worker:
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert sorted(span.name for span in otlp.spans) == [
         "invoke_agent bee",
         "step child",
@@ -126,7 +126,7 @@ with Worker("bee", session_id="s1") as worker:
 
 def test_daemon_ends_the_run_after_its_parent_exits(script: Script, otlp: Otlp, tmp_path: object) -> None:
     """B82: a process that continues in its child is still the same worker."""
-    done = script(
+    result = script(
         """
 import os, time
 from queenright.instrumentation import Worker
@@ -142,13 +142,13 @@ with Worker("bee") as worker:
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert sorted(span.name for span in otlp.spans) == ["invoke_agent bee", "step daemon"]
 
 
 def test_pool_processes_report_for_the_worker_that_created_them(script: Script, otlp: Otlp) -> None:
     """B82: work of a pool's process is reported before the process ends."""
-    done = script(
+    result = script(
         """
 import multiprocessing
 from queenright.instrumentation import Worker, current_worker
@@ -167,7 +167,7 @@ if __name__ == "__main__":
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert sum(span.name == "execute_tool search" for span in otlp.spans) == 6
     assert {attributes(span)[names.GEN_AI_CONVERSATION_ID] for span in otlp.spans} == {"s1"}
     assert sum(span.name == "invoke_agent bee" for span in otlp.spans) == 1
@@ -175,7 +175,7 @@ if __name__ == "__main__":
 
 def test_idle_child_sends_no_heartbeat(script: Script, otlp: Otlp) -> None:
     """B82: only a process that works for the worker beats for it."""
-    done = script(
+    result = script(
         """
 import os, time
 from queenright.instrumentation import Worker, flush
@@ -191,4 +191,4 @@ with Worker("bee", heartbeat_interval=0.05) as worker:
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.stdout.strip(), done.stderr) == ("0", "")
+    assert (result.stdout.strip(), result.stderr) == ("0", "")

@@ -323,13 +323,13 @@ if child == 0:
 def test_child_polls_if_parent_never_started(mailbox: Mailbox, script: Script) -> None:
     mailbox.tell("nudge", "n1", "Go on.")
 
-    done = script(
+    result = script(
         FORK.format(before="", parent="os.waitpid(child, 0)"),
         QUEENRIGHT_ENDPOINT=mailbox.url,
         OTEL_SDK_DISABLED="true",
     )
 
-    assert done.stdout == "child ['Go on.']\n", done.stderr
+    assert result.stdout == "child ['Go on.']\n", result.stderr
     assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
 
 
@@ -341,21 +341,21 @@ def test_child_polls_after_parent_exits(mailbox: Mailbox, script: Script) -> Non
 
     telling = threading.Thread(target=tell)
     telling.start()
-    done = script(
+    result = script(
         FORK.format(before="worker.start()", parent="os._exit(0)"),
         QUEENRIGHT_ENDPOINT=mailbox.url,
         OTEL_SDK_DISABLED="true",
     )
     telling.join()
 
-    assert done.stdout == "child ['Go on.']\n", done.stderr
+    assert result.stdout == "child ['Go on.']\n", result.stderr
     assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
 
 
 def test_parent_polls_while_it_is_alive(mailbox: Mailbox, script: Script) -> None:
     mailbox.tell("nudge", "n1", "Go on.")
 
-    done = script(
+    result = script(
         FORK.replace("+ 10", "+ 2").format(
             before="worker.start()", parent="os.waitpid(child, 0); print('parent', got)"
         ),
@@ -363,7 +363,7 @@ def test_parent_polls_while_it_is_alive(mailbox: Mailbox, script: Script) -> Non
         OTEL_SDK_DISABLED="true",
     )
 
-    assert done.stdout.splitlines()[-1] == "parent ['Go on.']"
+    assert result.stdout.splitlines()[-1] == "parent ['Go on.']"
 
 
 def agent_with(nudge: str) -> str:
@@ -380,10 +380,10 @@ def test_unavailable_control_service_does_not_affect_the_agent(
     mailbox.status = 500 if wrong == "error" else 200
     endpoint = {"away": dead_port(), "not an address": "not an address"}.get(wrong, mailbox.url)
 
-    done = script(agent_with("print"), OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url, QUEENRIGHT_ENDPOINT=endpoint)
+    result = script(agent_with("print"), OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url, QUEENRIGHT_ENDPOINT=endpoint)
 
-    assert done.returncode == 0
-    check(done.stdout, done.stderr)
+    assert result.returncode == 0
+    check(result.stdout, result.stderr)
 
 
 def test_a_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Otlp, script: Script) -> None:
@@ -391,15 +391,15 @@ def test_a_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Ot
     mailbox.tell("nudge", "n1", "Go on.")
     mailbox.tell("nudge", "n2", "Go on, please.")
 
-    done = script(
+    result = script(
         agent_with("lambda nudge: 1 / 0"),
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
         QUEENRIGHT_ENDPOINT=mailbox.url,
     )
 
-    check(done.stdout, done.stderr)
-    assert len(done.stderr.splitlines()) == 1
-    assert "ZeroDivisionError" in done.stderr
+    check(result.stdout, result.stderr)
+    assert len(result.stderr.splitlines()) == 1
+    assert "ZeroDivisionError" in result.stderr
     assert {answer["outcome"] for answer in mailbox.answered(2)} == {"failed"}
 
 

@@ -139,7 +139,7 @@ def test_start_records_have_the_resource_of_the_application_provider(
 
 
 def test_unconfigured_process_uses_the_environment_endpoint(otlp: Otlp, script: Script) -> None:
-    done = script(
+    result = script(
         """
 from queenright.instrumentation import Worker
 with Worker("bee") as worker, worker.step("forager"):
@@ -148,12 +148,12 @@ with Worker("bee") as worker, worker.step("forager"):
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert [span.name for span in otlp.spans] == ["step forager", "invoke_agent bee"]
 
 
 def test_a_process_that_set_up_opentelemetry_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
-    done = script(
+    result = script(
         """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -170,8 +170,8 @@ with trace.get_tracer("app").start_as_current_span("request"):
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split("\n")[:3] == ["step forager", "invoke_agent bee", "request"]
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.split("\n")[:3] == ["step forager", "invoke_agent bee", "request"]
     assert otlp.spans == []
     assert {record.event_name for record in otlp.logs} == {
         names.EVENT_AGENT_STARTED,

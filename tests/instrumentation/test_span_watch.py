@@ -55,9 +55,9 @@ def reported_names(otlp: Otlp) -> list[tuple[str, str]]:
 
 def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) -> None:
     """B88: with one line, whatever the library."""
-    done = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+    result = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent bee"),
         (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
@@ -73,12 +73,12 @@ def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) ->
 
 
 def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, script: Script) -> None:
-    done = script(
+    result = script(
         WATCH + 'call = tracer.start_span("chat gpt-4o", attributes=CHAT)\nhang(1)\n',
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
         (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
@@ -88,7 +88,7 @@ def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, script: Sc
 
 
 def test_forked_child_reports_its_own_calls(otlp: Otlp, script: Script) -> None:
-    done = script(
+    result = script(
         WATCH
         + """
 with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
@@ -103,7 +103,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent parent"),
         (names.EVENT_SPAN_STARTED, "chat child"),
@@ -132,7 +132,7 @@ def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: 
 
 def test_unavailable_service_is_logged_in_one_line(script: Script) -> None:
     """B81: neither the work nor the exit is held up."""
-    done = script(
+    result = script(
         WATCH
         + """
 slowest = 0.0
@@ -155,9 +155,9 @@ os._exit(0)  # what the application's own exporter waits for is not ours
         OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
     )
 
-    assert done.stdout.strip() == "True True"
-    assert [line for line in done.stderr.splitlines() if line.startswith("Queenright")] != []
-    assert len([line for line in done.stderr.splitlines() if line.startswith("Queenright")]) == 1
+    assert result.stdout.strip() == "True True"
+    assert [line for line in result.stderr.splitlines() if line.startswith("Queenright")] != []
+    assert len([line for line in result.stderr.splitlines() if line.startswith("Queenright")]) == 1
 
 
 def test_second_call_adds_no_second_processor(otlp: Otlp) -> None:
@@ -174,17 +174,17 @@ def test_second_call_adds_no_second_processor(otlp: Otlp) -> None:
 
 
 def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
-    done = script(
+    result = script(
         "from queenright.instrumentation import watch_spans\nprint(watch_spans(), watch_spans(object()))\n",
     )
 
-    assert done.stdout.strip() == "False False"
-    assert "watch_spans(provider)" in done.stderr
+    assert result.stdout.strip() == "False False"
+    assert "watch_spans(provider)" in result.stderr
 
 
 def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
     """The service does not speak gRPC; a Collector that does gets the records as it gets the spans."""
-    done = script(
+    result = script(
         SETUP
         + """
 from opentelemetry._logs import set_logger_provider
@@ -205,8 +205,8 @@ print(*[record.log_record.event_name for record in exporter.get_finished_logs()]
         OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
     )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [names.EVENT_SPAN_STARTED] * 2 + [names.EVENT_SPAN_ENDED] * 2
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == [names.EVENT_SPAN_STARTED] * 2 + [names.EVENT_SPAN_ENDED] * 2
     assert otlp.logs == []
 
 
@@ -239,7 +239,7 @@ def test_auto_instrumentation_watches_otlp_exporters(
     otlp: Otlp, script: Script, exporters: str, records: bool
 ) -> None:
     """What `opentelemetry-instrument` does with our entry point, once the process is configured."""
-    done = script(
+    result = script(
         SETUP
         + """
 from importlib.metadata import entry_points
@@ -251,17 +251,17 @@ found.load()().instrument(skip_dep_check=True)
         **({"OTEL_TRACES_EXPORTER": exporters} if exporters else {}),
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert bool(otlp.logs) is records
 
 
 def test_auto_instrumentation_without_a_provider_logs_nothing(script: Script) -> None:
-    done = script(
+    result = script(
         "from queenright.instrumentation.span_watch import SpanWatchInstrumentor\n"
         "SpanWatchInstrumentor().instrument()\n"
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_entry_point_is_declared() -> None:

@@ -87,7 +87,7 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
             step.verdict("RETRY")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", source],
         env=environment(),
         capture_output=True,
@@ -95,13 +95,13 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
         check=False,
     )
 
-    assert done.returncode == -signal.SIGKILL
+    assert result.returncode == -signal.SIGKILL
     assert [line["step_index"] for line in lines(tmp_path, "s1")] == [0, 1, 2]
 
 
 def test_lines_of_several_processes_do_not_mix(script: Script, tmp_path: Path) -> None:
     """B82: a forked child writes to the log of the worker that it works for."""
-    done = script(f"""
+    result = script(f"""
 import os
 from queenright.instrumentation import Worker
 with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
@@ -118,7 +118,7 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
         os.waitpid(pid, 0)
 """)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert len(lines(tmp_path, "s1")) == 600
 
 

@@ -147,11 +147,11 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
 
     purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
 
-    assert done.returncode == -signal.SIGKILL
+    assert result.returncode == -signal.SIGKILL
     assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 300)
 
 
@@ -250,11 +250,11 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
 
     purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
 
-    assert done.returncode == -signal.SIGKILL
+    assert result.returncode == -signal.SIGKILL
     assert purse.spent("hour", "dollars", "queen") == 0.5
     assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 400)
 

@@ -273,10 +273,10 @@ def test_command_prints_the_score_and_fails_below_the_wanted_kappa() -> None:
     ],
 )
 def test_a_command_that_makes_no_sense_is_misuse(arguments: list[str], expected: str) -> None:
-    done = CliRunner().invoke(app, ["judge", "score", *arguments], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, ["judge", "score", *arguments], env={"COLUMNS": "200"})
 
-    assert done.exit_code == 2
-    assert expected in done.stderr
+    assert result.exit_code == 2
+    assert expected in result.stderr
 
 
 def test_custom_scenarios_are_run(tmp_path: Path) -> None:
@@ -286,10 +286,10 @@ def test_custom_scenarios_are_run(tmp_path: Path) -> None:
         encoding="utf-8",
     )
 
-    done = CliRunner().invoke(app, ["judge", "score", "--scenarios", str(tmp_path), "--json"])
+    result = CliRunner().invoke(app, ["judge", "score", "--scenarios", str(tmp_path), "--json"])
 
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["misses"] == []
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["misses"] == []
 
 
 def test_every_scenario_is_distinct() -> None:

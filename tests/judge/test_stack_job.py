@@ -169,10 +169,10 @@ async def test_unconfirmed_recovery_keeps_the_ticket_and_is_reported_after_ten_m
     first = await stack.look()
     later = await stack.look(REPORT_AFTER_SECONDS)
 
-    for seen in (first, later):
-        assert [t.ticket_id for t in seen.tickets] == [ticket.ticket_id]
-        assert seen.closed == ()
-        unseen = seen.missing[ticket.ticket_id]
+    for check in (first, later):
+        assert [t.ticket_id for t in check.tickets] == [ticket.ticket_id]
+        assert check.closed == ()
+        unseen = check.missing[ticket.ticket_id]
         assert unseen.since == since
         assert why in unseen.why
     assert not first.missing[ticket.ticket_id].is_overdue(first.at)
@@ -259,10 +259,10 @@ async def test_unknown_metric_is_skipped(stack: Stack, caplog: pytest.LogCapture
     stack.told["totals"] = [row("custom", 3.0), ({"agent": "researcher"}, 1.0)]
     stack.told["here"].append(row("custom", 3.0))
     with caplog.at_level(logging.WARNING):
-        seen = await stack.look(0)
+        check = await stack.look(0)
 
-    assert [t.kind for t in seen.tickets] == [FindingKind.RETRY_STORM]
-    assert seen.skipped == 3
+    assert [t.kind for t in check.tickets] == [FindingKind.RETRY_STORM]
+    assert check.skipped == 3
     assert "queenright_worker_custom" in caplog.text
 
 
@@ -330,9 +330,9 @@ async def test_fifteen_minutes_of_calls_without_progress_are_zero_progress_witho
         "long_before": [activity],
         "calls": [row("tool_calls_total", 20, tool="search", outcome="ok")],
     }
-    seen = await stack.look(0)
+    check = await stack.look(0)
     del stack.told["long_before"]
     shorter = await stack.look(0, storage=stack.storage / "other")
 
-    assert [t.kind for t in seen.tickets] == [FindingKind.ZERO_PROGRESS]
+    assert [t.kind for t in check.tickets] == [FindingKind.ZERO_PROGRESS]
     assert shorter.tickets == ()

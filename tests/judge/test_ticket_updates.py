@@ -84,9 +84,9 @@ async def stalled(fleet: JudgedFleet) -> None:
     await fleet.worker(EventType.TOOL_CALL_STARTED, tool="fetch", call_id="c")
     for _ in range(20):
         await fleet.pass_time(60)
-        found = fleet.monitor.advance(fleet.time.now)
+        events = fleet.monitor.advance(fleet.time.now)
         await fleet.update_tickets_of_worker()
-        await fleet.bus.publish(*found)
+        await fleet.bus.publish(*events)
         await fleet.settle()
 
 

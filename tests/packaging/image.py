@@ -58,15 +58,15 @@ class Buildah:
 
     def run(self, name: str, *arguments: str | Path) -> str:
         """Run a command of buildah and return what it printed."""
-        done = subprocess.run(
+        result = subprocess.run(
             self.command(name, *arguments),
             env=self.environment,
             text=True,
             capture_output=True,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.strip()
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout.strip()
 
     def build(self, context: Path, tag: str, *options: str | Path) -> None:
         """Build an image."""

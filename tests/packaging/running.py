@@ -144,7 +144,7 @@ def running_in(folder: Path) -> Iterator[Place]:
         health_monitoring={"intervention": {"escalation": {"orchestrator": "none"}}},
     )
     options = UpOptions(demo=False, fast=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
-    found: list[Place] = []
+    places: list[Place] = []
     stop = threading.Event()
 
     async def serve() -> None:
@@ -157,16 +157,16 @@ def running_in(folder: Path) -> Iterator[Place]:
             await service.ingest(list(looping(service.clock(), agent="researcher")))
             await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket")
             ticket = service.tickets.open_tickets()[0].ticket_id
-            found.append(Place(running, asyncio.get_running_loop(), folder, ticket))
+            places.append(Place(running, asyncio.get_running_loop(), folder, ticket))
             await asyncio.to_thread(stop.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        while not found and thread.is_alive():
+        while not places and thread.is_alive():
             time.sleep(0.02)
-        prepare(found[0])
-        yield found[0]
+        prepare(places[0])
+        yield places[0]
     finally:
         stop.set()
         thread.join()

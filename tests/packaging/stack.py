@@ -160,8 +160,8 @@ class Service:
 
     def _succeeds(self, command: Sequence[str], limit: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(self.entering(*command), timeout=limit, capture_output=True)
-            return done.returncode == 0
+            result = subprocess.run(self.entering(*command), timeout=limit, capture_output=True)
+            return result.returncode == 0
         return False
 
     def stop(self) -> int:

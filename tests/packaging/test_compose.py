@@ -54,10 +54,10 @@ def receivers(folder: Path) -> dict[str, set[str]]:
 
 
 def program(name: str) -> Path:
-    found = find_program(name)
-    if found is None:
+    path = find_program(name)
+    if path is None:
         raise ProgramNotFoundError(name)
-    return found
+    return path
 
 
 def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -87,8 +87,8 @@ def as_mounted(compose: dict[str, Any], service: str, config: str, folder: Path)
 
 
 def checked(*command: str | Path) -> None:
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_make_compose_looks_for_compose_before_it_does_anything() -> None:
@@ -220,13 +220,13 @@ def test_prepare_refuses_a_deadman_check_within_the_stack(tmp_path: Path, url: s
     prepared(folder)
     (folder / "deadman_url").write_text(url)
 
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, ROOT / "compose" / "prepare.py", "--folder", folder], text=True, capture_output=True
     )
 
-    assert done.returncode == 1
-    assert f"{folder / 'deadman_url'} is {url!r}" in done.stderr
-    assert "elsewhere" in done.stderr
+    assert result.returncode == 1
+    assert f"{folder / 'deadman_url'} is {url!r}" in result.stderr
+    assert "elsewhere" in result.stderr
 
 
 def test_prepared_files_exist_before_the_engine_mounts_them() -> None:

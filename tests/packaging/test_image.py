@@ -98,9 +98,9 @@ class Service:
 
     def output(self, *command: str, **environment: str) -> str:
         """Run a command that succeeds, and return what it printed."""
-        done = self.run(*command, **environment)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        result = self.run(*command, **environment)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def stop(self) -> int:
         """Send SIGTERM to the service, as an engine does, and return its exit code."""
@@ -226,11 +226,11 @@ def test_image_prints_its_version(buildah: Buildah) -> None:
 def test_image_without_a_token_says_how_to_create_one(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
         command = buildah.alone("run", name, "--", *buildah.image(IMAGE)["Cmd"])
-        done = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
+        result = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
 
-    assert done.returncode != 0
-    assert "queenright token create" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert result.returncode != 0
+    assert "queenright token create" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_image_adds_the_program_and_its_user_only(buildah: Buildah) -> None:
@@ -255,11 +255,11 @@ def test_image_holds_nothing_that_only_building_needs(buildah: Buildah) -> None:
 def test_image_holds_the_bytecode_of_what_the_service_imports(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
         command = buildah.command("run", name, "--", "python", "-v", "-c", "import queenright.server.up")
-        done = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
+        result = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
 
-    assert done.returncode == 0, done.stderr
-    assert "matches /opt/queenright/" in done.stderr
-    assert [line for line in done.stderr.splitlines() if "bytecode is stale" in line] == []
+    assert result.returncode == 0, result.stderr
+    assert "matches /opt/queenright/" in result.stderr
+    assert [line for line in result.stderr.splitlines() if "bytecode is stale" in line] == []
 
 
 def test_image_is_small(buildah: Buildah) -> None:

@@ -46,24 +46,24 @@ def run(installed: Path, code: str, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_an_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -> None:
-    done = run(
+    result = run(
         installed,
         "import json, queenright.instrumentation as i\n"
         "print(json.dumps([i.__file__, sorted({m.partition('.')[0] for m in sys.modules}),"
         " sorted(m for m in sys.modules if m.startswith('queenright.'))]))",
     )
 
-    assert done.returncode == 0, done.stderr
-    file, modules, ours = json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    file, modules, ours = json.loads(result.stdout)
     assert Path(file).is_relative_to(installed)
     assert not set(HEAVY) & set(modules)
     assert all(name.startswith("queenright.instrumentation") for name in ours)
 
 
 def test_the_command_runs_from_the_wheel(installed: Path) -> None:
-    done = run(installed, "from queenright.cli import main; main()", "config", "check")
+    result = run(installed, "from queenright.cli import main; main()", "config", "check")
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,23 +72,23 @@ def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.Mo
             raise ProgramNotFoundError(name)
         monkeypatch.setenv(f"{name.upper()}_BIN", str(found))
 
-    done = run(installed, "from queenright.cli import main; main()", "up", "--check")
+    result = run(installed, "from queenright.cli import main; main()", "up", "--check")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "prometheus: /" in done.stdout
-    assert "alertmanager: /" in done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "prometheus: /" in result.stdout
+    assert "alertmanager: /" in result.stdout
 
 
 def test_the_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -> None:
-    done = run(
+    result = run(
         installed,
         "from queenright.alerting.files import rules_folder, templates_folder, runbook\n"
         "print(rules_folder(), len(list(rules_folder().glob('*.yml'))))\n"
         "print(templates_folder(), len(list(templates_folder().glob('*.tmpl'))))",
     )
 
-    assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():
+    assert result.returncode == 0, result.stderr
+    for line in result.stdout.splitlines():
         folder, count = line.rsplit(maxsplit=1)
         assert Path(folder).is_relative_to(installed)
         assert int(count) >= 1
@@ -98,9 +98,9 @@ def test_exported_files_come_from_the_wheel(installed: Path, tmp_path: Path) -> 
     archive = tmp_path / "mixin.tar.gz"
     words = ("rules", "export", "--format", "mixin", "--output", str(archive))
 
-    done = run(installed, "from queenright.cli import main; main()", *words)
+    result = run(installed, "from queenright.cli import main; main()", *words)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     with tarfile.open(archive) as tar:
         names = tar.getnames()
     for part in (
@@ -115,14 +115,14 @@ def test_exported_files_come_from_the_wheel(installed: Path, tmp_path: Path) -> 
 def test_a_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     database = tmp_path / "new.db"
 
-    done = run(
+    result = run(
         installed,
         "import asyncio\n"
         "from queenright.health.store import Store\n"
         f"asyncio.run(Store.open('sqlite:///{database}').close())",
     )
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert database.stat().st_size > 0
 
 

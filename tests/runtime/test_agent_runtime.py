@@ -170,8 +170,8 @@ async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_tim
 async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fake_time: FakeTime) -> None:
     """B50, B63: events carry graph, stream and session, but no agent_id without a worker."""
     bus = EventBus()
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="reader")
+    events: list[AgentEvent] = []
+    bus.subscribe(events.append, name="reader")
     runtime = runtime_on(bus, tmp_path, fake_time)
     runtime.add_graph(graph("left"), model=ScriptedModel())
     runtime.add_graph(graph("right"), model=ScriptedModel())
@@ -180,19 +180,19 @@ async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fak
     result = await run(runtime, "hi", graph_id="right")
     await bus.drain()
 
-    assert {(e.graph_id, e.stream_id, e.agent_id, e.session_id, e.execution_id) for e in seen} == {
+    assert {(e.graph_id, e.stream_id, e.agent_id, e.session_id, e.execution_id) for e in events} == {
         ("right", "right::e", "", result.session_id, result.execution_id)
     }
-    assert {e.node_id for e in seen if "node" in e.type or "step" in e.type} == {"judge"}
+    assert {e.node_id for e in events if "node" in e.type or "step" in e.type} == {"judge"}
     await runtime.stop()
 
 
 async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
     """B63: runs of one process share an incarnation; another process has its own."""
-    seen: list[AgentEvent] = []
+    events: list[AgentEvent] = []
     for _ in range(2):
         bus = EventBus()
-        bus.subscribe(seen.append, name="reader")
+        bus.subscribe(events.append, name="reader")
         runtime = runtime_on(bus, tmp_path, fake_time)
         runtime.add_graph(graph(), model=ScriptedModel(), agent_id="bee")
         await runtime.start()
@@ -201,8 +201,8 @@ async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, 
         await bus.drain()
         await runtime.stop()
 
-    assert {e.agent_id for e in seen} == {"bee"}
-    assert len({e.incarnation_id for e in seen}) == 2
+    assert {e.agent_id for e in events} == {"bee"}
+    assert len({e.incarnation_id for e in events}) == 2
 
 
 async def test_after_a_restart_the_second_run_still_knows_the_first(
@@ -995,8 +995,8 @@ async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time
 
 async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time: FakeTime) -> None:
     bus = EventBus()
-    done: list[AgentEvent] = []
-    bus.subscribe(done.append, name="reader", types={EventType.EXECUTION_COMPLETED})
+    events: list[AgentEvent] = []
+    bus.subscribe(events.append, name="reader", types={EventType.EXECUTION_COMPLETED})
     runtime = runtime_on(bus, tmp_path, fake_time)
     goal = Goal(id="g", success_criteria=(SuccessCriterion(id="tick", expression="tick > 0"),))
     runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), goal=goal)
@@ -1004,14 +1004,14 @@ async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time
 
     await fake_time.advance(10)
 
-    result = runtime.get_execution_result(done[0].execution_id, "g")
+    result = runtime.get_execution_result(events[0].execution_id, "g")
     assert result is not None
     assert result.succeeded
     progress = runtime.get_goal_progress("g")
     assert progress is not None
     assert progress.achieved
     with pytest.raises(GraphError, match="is in graph 'g', not 'other'"):
-        runtime.get_execution_result(done[0].execution_id, "other")
+        runtime.get_execution_result(events[0].execution_id, "other")
     await runtime.stop()
 
 

@@ -61,8 +61,8 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
 ) -> None:
     """B63: with its graph."""
     bus = EventBus()
-    seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="reader")
+    events: list[AgentEvent] = []
+    bus.subscribe(events.append, name="reader")
     runtime = AgentRuntime(
         bus=bus,
         storage=tmp_path,
@@ -95,7 +95,7 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
 
     rows = documented()
     assert result.succeeded
-    assert {event.type for event in seen} >= {
+    assert {event.type for event in events} >= {
         EventType.EXECUTION_STARTED,
         EventType.CLIENT_OUTPUT_DELTA,
         EventType.LLM_TEXT_DELTA,
@@ -107,7 +107,7 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
         EventType.CHECKPOINT_SAVED,
         EventType.EXECUTION_COMPLETED,
     }
-    for event in seen:
+    for event in events:
         always, ever = rows[event.type]
         assert always <= event.data.keys() <= ever, event
         assert (event.graph_id, event.stream_id, event.agent_id) == ("g", "g::start", "bee")

@@ -28,19 +28,19 @@ def test_progress_is_the_weight_of_met_criteria() -> None:
         SuccessCriterion(id="written", expression="report != ''"),
     )
 
-    found = measure_progress(
+    progress = measure_progress(
         goal(success_criteria=criteria), {"sources": [1, 2, 3], "report": ""}, finished=False
     )
 
-    assert found == GoalProgress(
+    assert progress == GoalProgress(
         goal_id="g", fraction=0.75, criteria={"found": "met", "written": "unmet"}, achieved=False
     )
 
 
 def test_all_met_is_achieved() -> None:
-    found = measure_progress(goal("score > 3", "approved"), {"score": 4, "approved": True}, finished=False)
+    progress = measure_progress(goal("score > 3", "approved"), {"score": 4, "approved": True}, finished=False)
 
-    assert (found.fraction, found.achieved) == (1.0, True)
+    assert (progress.fraction, progress.achieved) == (1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_all_met_is_achieved() -> None:
     ],
 )
 def test_a_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
-    found = measure_progress(goal(expression), {"score": 5, "report": {}}, finished=True)
+    progress = measure_progress(goal(expression), {"score": 5, "report": {}}, finished=True)
 
-    assert found.criteria == {"c0": state}
-    assert found.achieved is (state == "met")
+    assert progress.criteria == {"c0": state}
+    assert progress.achieved is (state == "met")
 
 
 def test_criterion_without_expression_is_met_on_success() -> None:
@@ -71,9 +71,9 @@ def test_criterion_without_expression_is_met_on_success() -> None:
 
 @pytest.mark.parametrize(("finished", "fraction"), [(False, 0.0), (True, 1.0)])
 def test_a_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction: float) -> None:
-    found = measure_progress(goal(), {}, finished=finished)
+    progress = measure_progress(goal(), {}, finished=finished)
 
-    assert (found.fraction, found.achieved) == (fraction, finished)
+    assert (progress.fraction, progress.achieved) == (fraction, finished)
 
 
 def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
@@ -151,13 +151,13 @@ def test_goal_progress_is_between_0_and_1(
         }
     )
 
-    found = measure_progress(spec, memory, finished=finished)
+    progress = measure_progress(spec, memory, finished=finished)
 
-    assert 0 <= found.fraction <= 1
-    assert set(found.criteria) == {one.id for one in spec.success_criteria}
-    assert (found.fraction == 1) >= found.achieved
-    assert GoalProgress.model_validate_json(found.model_dump_json()) == found
+    assert 0 <= progress.fraction <= 1
+    assert set(progress.criteria) == {one.id for one in spec.success_criteria}
+    assert (progress.fraction == 1) >= progress.achieved
+    assert GoalProgress.model_validate_json(progress.model_dump_json()) == progress
     kinds = {constraint.id: constraint.kind for constraint in spec.constraints}
-    assert [kinds[name] for name in found.violated] == sorted(kinds[name] for name in found.violated)
+    assert [kinds[name] for name in progress.violated] == sorted(kinds[name] for name in progress.violated)
     if finished:
-        assert found.fraction >= measure_progress(spec, memory, finished=False).fraction
+        assert progress.fraction >= measure_progress(spec, memory, finished=False).fraction

@@ -606,7 +606,7 @@ ALONE = """
 def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
     """Also: tools need only litellm itself, whichever version of mcp is installed."""
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(ALONE)],
         capture_output=True,
         text=True,
@@ -615,7 +615,7 @@ def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert done.stdout.splitlines() == ["hum", "hum", "['127.0.0.1']"], done.stderr
+    assert result.stdout.splitlines() == ["hum", "hum", "['127.0.0.1']"], result.stderr
 
 
 async def arrives(happened: asyncio.Event) -> None:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 )
 def test_run_killed_anywhere_resumes_to_the_same_result(tmp_path: Path, seed: int, kills: int) -> None:
     """B33: conversation, outputs, turns, user, question and the guard's counters are restored."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tests.runtime.killed_agent", str(tmp_path), str(seed), str(kills)],
         cwd=ROOT,
         capture_output=True,
@@ -22,5 +22,5 @@ def test_run_killed_anywhere_resumes_to_the_same_result(tmp_path: Path, seed: in
         check=False,
     )
 
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1])["kills"] >= kills
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert json.loads(result.stdout.splitlines()[-1])["kills"] >= kills

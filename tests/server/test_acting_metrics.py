@@ -50,7 +50,7 @@ class Page:
     def acted(
         self, kind: ActionKind, outcome: InterventionOutcome, *, since: float | None = None, at: float = 100.0
     ) -> None:
-        done = Intervention(
+        intervention = Intervention(
             intervention_id="i",
             agent_id="bee",
             session_id="s",
@@ -62,7 +62,7 @@ class Page:
             trouble_since=since,
             created_at=at,
         )
-        self.say(EventType.INTERVENTION_RECORDED, **done.model_dump(mode="json"))
+        self.say(EventType.INTERVENTION_RECORDED, **intervention.model_dump(mode="json"))
 
 
 @pytest.fixture

@@ -193,10 +193,10 @@ async def test_approval_on_the_command_line_terminates(running: Running) -> None
     approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
-    done = await queenright(running, "approvals", "approve", approval.approval_id, "--reason", "seen it")
+    result = await queenright(running, "approvals", "approve", approval.approval_id, "--reason", "seen it")
 
     await stopping
-    assert (done.code, done.out) == (0, "looper: terminated.\n")
+    assert (result.code, result.out) == (0, "looper: terminated.\n")
 
 
 async def test_a_ticket_that_closes_takes_the_request_along(running: Running) -> None:

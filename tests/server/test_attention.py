@@ -28,9 +28,9 @@ def settings(tmp_path: Path) -> Settings:
 async def items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
     answer = await http.get("/api/attention")
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["items"]
-    assert answer.json()["total"] == len(found)
-    return found
+    rows: list[dict[str, Any]] = answer.json()["items"]
+    assert answer.json()["total"] == len(rows)
+    return rows
 
 
 async def wait_for_user(running: Running, agent: str, question: str) -> None:

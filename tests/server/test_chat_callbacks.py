@@ -129,9 +129,9 @@ async def tell(http: httpx.AsyncClient, *tickets: str, status: str = "firing", *
 
 
 async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
-    found = await running.service.tickets.find(ticket_id)
-    assert found is not None
-    return found
+    ticket = await running.service.tickets.find(ticket_id)
+    assert ticket is not None
+    return ticket
 
 
 # -- Slack ------------------------------------------------------------------------------------------

@@ -55,18 +55,18 @@ def test_evaluate_names_the_broken_line_of_a_file(tmp_path: Path, content: bytes
     file = tmp_path / ("runs.jsonl.gz" if content.startswith(b"\x1f") else "runs.jsonl")
     file.write_bytes(content)
 
-    done = queenright("evaluate", str(file), cwd=tmp_path)
+    result = queenright("evaluate", str(file), cwd=tmp_path)
 
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert file.name in done.stderr
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert file.name in result.stderr
 
 
 def test_evaluate_of_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
-    done = queenright("evaluate", "nowhere.jsonl", cwd=tmp_path)
+    result = queenright("evaluate", "nowhere.jsonl", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert "nowhere.jsonl" in done.stderr
+    assert result.returncode == 2
+    assert "nowhere.jsonl" in result.stderr
 
 
 def test_config_check_answers_with_its_exit_code(tmp_path: Path) -> None:
@@ -81,17 +81,17 @@ def test_config_check_answers_with_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_unreachable_service_error_has_a_remedy(tmp_path: Path) -> None:
-    done = queenright("list", "--url", "http://127.0.0.1:9", cwd=tmp_path)
+    result = queenright("list", "--url", "http://127.0.0.1:9", cwd=tmp_path)
 
-    assert done.returncode == 1
-    assert "`queenright up`" in done.stderr
+    assert result.returncode == 1
+    assert "`queenright up`" in result.stderr
 
 
 def test_audit_verify_without_a_log_is_a_usage_error_with_the_path(tmp_path: Path) -> None:
-    done = queenright("audit", "verify", cwd=tmp_path)
+    result = queenright("audit", "verify", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert ".queenright/queenright.db" in done.stderr
+    assert result.returncode == 2
+    assert ".queenright/queenright.db" in result.stderr
 
 
 CLI = (".app", ".command_table", ".lazy_group")
@@ -102,9 +102,9 @@ def test_commands_import_lazily(tmp_path: Path) -> None:
     script = (
         "import sys, queenright.cli; print(*(m for m in sys.modules if m.startswith(('queenright.', 'mcp'))))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    imported = done.stdout.split()
+    imported = result.stdout.split()
     assert imported == ["queenright.cli"]
 
 
@@ -133,10 +133,12 @@ for module in pkgutil.walk_packages(queenright.cli.__path__, "queenright.cli."):
 
 
 def test_each_part_of_the_commands_can_be_the_first_to_be_imported() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTED_LATER], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORTED_LATER], capture_output=True, text=True, check=False
+    )
 
-    assert done.returncode == 0, done.stderr
-    assert {f"queenright.cli{part}" for part in CLI} < set(done.stdout.split())
+    assert result.returncode == 0, result.stderr
+    assert {f"queenright.cli{part}" for part in CLI} < set(result.stdout.split())
 
 
 def test_command_with_all_imports_gives_the_same_output(tmp_path: Path) -> None:
@@ -222,11 +224,11 @@ def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], expect
     for name, depth in (("deep", 900), ("deeper", 100_000)):
         (tmp_path / f"{name}.json").write_text('{"a":' * depth + "1" + "}" * depth, encoding="utf-8")
 
-    done = queenright("run", *arguments, "--storage", "here", cwd=tmp_path)
+    result = queenright("run", *arguments, "--storage", "here", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "here").exists()
 
 
@@ -251,21 +253,21 @@ def test_unknown_session_is_one_line_without_a_resume_command(
 ) -> None:
     adder(tmp_path / "agent")
 
-    done = queenright("run", "agent", "--storage", "here", "--no-telemetry", option, session, cwd=tmp_path)
+    result = queenright("run", "agent", "--storage", "here", "--no-telemetry", option, session, cwd=tmp_path)
 
-    assert (done.returncode, done.stdout) == (1, "")
-    [line] = done.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (1, "")
+    [line] = result.stderr.splitlines()
     assert line.startswith(f"queenright: {expected}")
 
 
 def test_client_facing_node_prints_messages_and_reads_answers(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
-    done = queenright("run", "agent", "--storage", "here", cwd=tmp_path, typed="Ada\n")
+    result = queenright("run", "agent", "--storage", "here", cwd=tmp_path, typed="Ada\n")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Hello, who are you?\n> ") == 1
-    assert "  name: Ada\n" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("Hello, who are you?\n> ") == 1
+    assert "  name: Ada\n" in result.stdout
 
 
 def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> None:
@@ -274,13 +276,13 @@ def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> 
     paused = queenright("run", "agent", "--storage", "here", cwd=tmp_path)
     [resume] = [line.partition(": ")[2] for line in paused.stderr.splitlines() if line.startswith("Paused.")]
     # The script begins anew in a new process: it asks once more.
-    done = queenright(*resume.split()[1:], cwd=tmp_path, typed="Ada\nAda\n")
+    result = queenright(*resume.split()[1:], cwd=tmp_path, typed="Ada\nAda\n")
 
     assert paused.returncode == 1
     assert "stdin is at its end" in paused.stdout
-    assert done.returncode == 0, done.stderr
-    assert "resumed" in done.stdout
-    assert "  name: Ada\n" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "resumed" in result.stdout
+    assert "  name: Ada\n" in result.stdout
 
 
 def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:

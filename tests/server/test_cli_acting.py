@@ -77,10 +77,10 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> Non
 async def test_json_output_is_the_response_of_the_service(running: Running) -> None:
     await looper(running)
 
-    done = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
+    result = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
     listed = await queenright(running, "interventions", "--json")
 
-    assert done.json["outcome"] == "queued"
+    assert result.json["outcome"] == "queued"
     assert [(one["kind"], one["by"]) for one in listed.json] == [("nudge", "ada")]
 
 
@@ -93,9 +93,9 @@ async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(runnin
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
-    done = await stopping
+    result = await stopping
 
-    assert (done.code, "checkpoint cp-7" in done.out) == (0, True)
+    assert (result.code, "checkpoint cp-7" in result.out) == (0, True)
 
 
 async def test_refusal_is_one_line_with_a_remedy(running: Running) -> None:
@@ -113,9 +113,9 @@ async def test_refusal_is_one_line_with_a_remedy(running: Running) -> None:
     unknown = await queenright(running, "nudge", "nobody")
     task = await queenright(running, "recover", "none")
 
-    for done in (refused, unknown, task):
-        assert (done.code, done.out) == (1, "")
-        assert len(done.err.splitlines()) == 1
+    for result in (refused, unknown, task):
+        assert (result.code, result.out) == (1, "")
+        assert len(result.err.splitlines()) == 1
     assert "waits (user_input)" in refused.err
     assert "queenright list" in unknown.err
 
@@ -129,12 +129,12 @@ async def test_unconfirmed_termination_has_the_next_command(running: Running) ->
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
         await http.post(path, json=WORKER | {"outcome": "failed", "detail": "busy"})
 
-    done = await stopping
+    result = await stopping
     recovered = await queenright(running, "recover", "looper-session")
 
-    assert done.code == 1
-    assert "Unconfirmed: busy" in done.out
-    assert "queenright recover looper-session" in done.out
+    assert result.code == 1
+    assert "Unconfirmed: busy" in result.out
+    assert "queenright recover looper-session" in result.out
     assert recovered.code == 1
     assert "stop its process yourself" in recovered.err
 
@@ -310,10 +310,10 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
 async def test_a_ticket_that_closes_by_itself_is_refused_with_the_reason(running: Running) -> None:
     ticket = await ticket_on(running)
 
-    done = await queenright(running, "tickets", "resolve", ticket, "--reason", "tired of it")
+    result = await queenright(running, "tickets", "resolve", ticket, "--reason", "tired of it")
 
-    assert (done.code, done.out) == (1, "")
-    assert "it closes by itself" in done.err
+    assert (result.code, result.out) == (1, "")
+    assert "it closes by itself" in result.err
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ async def test_a_ticket_that_closes_by_itself_is_refused_with_the_reason(running
 )
 def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> None:
     # Nobody is there: whoever is asked does not answer, and that is exit code 1.
-    done = warm.queenright(*arguments, "--url", "http://127.0.0.1:9")
+    result = warm.queenright(*arguments, "--url", "http://127.0.0.1:9")
 
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert result.returncode == 2
+    assert result.stdout == ""
 
 
 async def test_list_has_current_findings_and_numbers(running: Running) -> None:

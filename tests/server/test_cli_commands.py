@@ -70,10 +70,10 @@ def test_lists_of_commands_are_not_cut() -> None:
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))
 def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -> None:
-    done = CliRunner().invoke(app, [*words, "--no-such-option"])
+    result = CliRunner().invoke(app, [*words, "--no-such-option"])
 
-    assert done.exit_code == 2
-    assert "No such option" in done.output
+    assert result.exit_code == 2
+    assert "No such option" in result.output
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_help_imports_no_command() -> None:
         "heavy = ('queenright.', 'rich', 'httpx', 'pydantic', 'yaml')\n"
         "print(*(m for m in sys.modules if m.startswith(heavy)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     ours = {
         "queenright.cli",
@@ -158,7 +158,7 @@ def test_help_imports_no_command() -> None:
         "queenright.cli.app",
         "queenright.cli.command_table",
     }
-    assert set(done.stdout.splitlines()[-1].split()) == ours
+    assert set(result.stdout.splitlines()[-1].split()) == ours
 
 
 def test_config_check_imports_no_server_and_no_client() -> None:
@@ -169,9 +169,9 @@ def test_config_check_imports_no_server_and_no_client() -> None:
         "except SystemExit: pass\n"
         "print([m for m in ('uvicorn', 'httpx', 'rich') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_config_check_imports_no_server_and_no_client() -> None:
 def test_up_refuses_unusable_demo_settings_before_starting(
     tmp_path: Path, option: str, value: str, words: str
 ) -> None:
-    done = queenright("up", "--storage", "db", option, value, cwd=tmp_path)
+    result = queenright("up", "--storage", "db", option, value, cwd=tmp_path)
 
-    assert done.returncode in (1, 2)
-    assert words in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr
+    assert result.returncode in (1, 2)
+    assert words in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []

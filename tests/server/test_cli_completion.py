@@ -121,11 +121,11 @@ def test_bash_completes(tmp_path: Path, line: str, replies: list[str]) -> None:
     _queenright_completion {PROGRAM}
     printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "--norc", "-c", test], cwd=tmp_path, capture_output=True, text=True, check=True
     )
 
-    assert done.stdout.split() == replies
+    assert result.stdout.split() == replies
     assert list(tmp_path.iterdir()) == []
 
 

@@ -34,11 +34,11 @@ CHUNKED = (
 def hook(*words: str | Path, call: bytes = b"{}", env: dict[str, str] | None = None) -> tuple[bytes, float]:
     """Return what the program prints, and how long it takes; it prints no error and exits with 0."""
     began = time.monotonic()
-    done = subprocess.run(
+    result = subprocess.run(
         [PROGRAM, "hook", *words], input=call, capture_output=True, check=False, timeout=60, env=env
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout, time.monotonic() - began
+    assert (result.returncode, result.stderr) == (0, b"")
+    return result.stdout, time.monotonic() - began
 
 
 @contextmanager
@@ -201,9 +201,9 @@ def test_hook_command_imports_only_the_standard_library() -> None:
         "import queenright.cli.hook\n"
         "print(*sorted(set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    words = done.stdout.split()
+    words = result.stdout.split()
     assert [name for name in words if name.startswith("queenright.")] == [
         "queenright.cli",
         "queenright.cli.hook",

@@ -44,6 +44,6 @@ def test_progress_bar_on_a_terminal_does_not_change_stdout(tmp_path: Path) -> No
 def test_there_is_no_bar_in_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text(json.dumps(RUN) + "\n")
 
-    done = queenright("evaluate", "runs.jsonl", cwd=tmp_path)
+    result = queenright("evaluate", "runs.jsonl", cwd=tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")

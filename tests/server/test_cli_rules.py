@@ -358,8 +358,8 @@ def test_the_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
 def test_the_command_line_stays_light() -> None:
     """What rules and dashboards need is imported when they run."""
     code = "import sys, queenright.cli.app; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_rules_of_up_are_the_compared_rules(tmp_path: Path, slower: str) -> None:

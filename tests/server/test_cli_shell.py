@@ -295,22 +295,22 @@ def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     words = ("code", "work", "--model", "scripted:script/replies.json", "--storage", "here", "--no-telemetry")
 
-    done = queenright(*words, cwd=tmp_path, typed="Sort my letters.\n")
+    result = queenright(*words, cwd=tmp_path, typed="Sort my letters.\n")
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "work" / "sorter" / "agent.json").is_file()
-    assert "code: load_agent error" in done.stdout
-    assert "It is written.\n" in done.stdout
-    assert "coder is paused" in done.stdout
-    assert "--resume session_" in done.stdout
+    assert "code: load_agent error" in result.stdout
+    assert "It is written.\n" in result.stdout
+    assert "coder is paused" in result.stdout
+    assert "--resume session_" in result.stdout
 
 
 @pytest.mark.parametrize("words", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]])
 def test_usage_error_exits_with_2_and_a_remedy(tmp_path: Path, words: list[str]) -> None:
-    done = queenright(*words, cwd=tmp_path)
+    result = queenright(*words, cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert "Error: Invalid value" in done.stderr
+    assert result.returncode == 2
+    assert "Error: Invalid value" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,9 @@ def test_task_is_resolved_only_from_an_abbreviation() -> None:
 
 
 def test_version_is_printed() -> None:
-    done = CliRunner().invoke(app, ["--version"])
+    result = CliRunner().invoke(app, ["--version"])
 
-    assert (done.exit_code, done.output) == (0, f"queenright {version('queenright')}\n")
+    assert (result.exit_code, result.output) == (0, f"queenright {version('queenright')}\n")
 
 
 def test_version_is_printed_without_the_extras() -> None:
@@ -103,9 +103,9 @@ def test_version_is_printed_without_the_extras() -> None:
         "from queenright.cli import main; main()"
     )
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stdout) == (0, f"queenright {version('queenright')}\n")
+    assert (result.returncode, result.stdout) == (0, f"queenright {version('queenright')}\n")
 
 
 @pytest.mark.parametrize(

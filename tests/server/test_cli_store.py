@@ -29,16 +29,16 @@ def write_log(folder: Path, events: int) -> str:
 def test_copy_passes_the_audit_and_prints_a_summary(tmp_path: Path, postgres: Postgres) -> None:
     source, target = write_log(tmp_path / "storage", 3), postgres.empty()
 
-    done = queenright("store", "copy", source, target, cwd=tmp_path)
+    result = queenright("store", "copy", source, target, cwd=tmp_path)
     (tmp_path / "queenright.yaml").write_text(json.dumps({"database": target}))
     checked = queenright("audit", "verify", "--json", cwd=tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "  events: 3 rows\n" in done.stdout
-    assert f"queenright.db to {target}: 4 rows.\n" in done.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "  events: 3 rows\n" in result.stdout
+    assert f"queenright.db to {target}: 4 rows.\n" in result.stdout
     audit = json.loads(checked.stdout)
     assert audit["ok"]
-    assert f"ends in {audit['head']}.\n" in done.stdout
+    assert f"ends in {audit['head']}.\n" in result.stdout
     postgres.drop(target)
 
 
@@ -69,9 +69,9 @@ def test_audit_covers_each_partition_of_a_cluster(tmp_path: Path, postgres: Post
 def test_copy_as_json_has_the_rows_by_table(tmp_path: Path) -> None:
     source = write_log(tmp_path, 2)
 
-    done = queenright("store", "copy", source, f"sqlite:///{tmp_path / 'copy.db'}", "--json", cwd=tmp_path)
+    result = queenright("store", "copy", source, f"sqlite:///{tmp_path / 'copy.db'}", "--json", cwd=tmp_path)
 
-    row = json.loads(done.stdout)
+    row = json.loads(result.stdout)
     assert (row["from"], row["to"]) == (str(tmp_path / "queenright.db"), str(tmp_path / "copy.db"))
     assert row["rows"]["events"] == 2
     assert row["rows"]["tickets"] == 0
@@ -86,18 +86,18 @@ def test_refused_copy_does_not_print_the_password(tmp_path: Path) -> None:
         "postgresql://ada:hush@x:y/x",
         "mysql://a:hush@x/x",
     ):
-        done = queenright("store", "copy", source, target, cwd=tmp_path)
+        result = queenright("store", "copy", source, target, cwd=tmp_path)
 
-        assert done.returncode == 1
-        assert done.stderr.startswith("queenright: ")
-        assert "hush" not in done.stderr + done.stdout
+        assert result.returncode == 1
+        assert result.stderr.startswith("queenright: ")
+        assert "hush" not in result.stderr + result.stdout
 
 
 def test_usage_error_of_a_surplus_argument_does_not_print_the_password(tmp_path: Path) -> None:
     target = "postgresql://ada:hush@127.0.0.1:1/x"
 
-    done = queenright("store", "copy", "sqlite:///a.db", target, target, cwd=tmp_path)
+    result = queenright("store", "copy", "sqlite:///a.db", target, target, cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert "unexpected extra argument" in done.stderr
-    assert "hush" not in done.stderr + done.stdout
+    assert result.returncode == 2
+    assert "unexpected extra argument" in result.stderr
+    assert "hush" not in result.stderr + result.stdout

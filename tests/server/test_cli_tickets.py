@@ -111,9 +111,9 @@ def test_notified_receivers_are_in_the_order_of_time() -> None:
 async def test_a_ticket_is_found_by_the_beginning_of_its_id(running: Running, words: tuple[str, ...]) -> None:
     found = await ticket_on(running)
 
-    done = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
+    result = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
 
-    assert (done.code, done.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
 
 
 async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: Running) -> None:
@@ -122,21 +122,21 @@ async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: Running) ->
     await until(lambda: len(running.service.tickets.open_tickets()) == 2, "two tickets")
     [other] = {t.ticket_id for t in running.service.tickets.open_tickets()} - {one}
 
-    done = await queenright(running, "tickets", "show", one[:2])
+    result = await queenright(running, "tickets", "show", one[:2])
 
     assert one[:2] == other[:2]
-    assert (done.code, done.out) == (1, "")
-    assert all(part in done.err for part in ("2 tickets", repr(one[:2])))
-    assert f"{one} (looper)" in done.err
-    assert f"{other} (other)" in done.err
+    assert (result.code, result.out) == (1, "")
+    assert all(part in result.err for part in ("2 tickets", repr(one[:2])))
+    assert f"{one} (looper)" in result.err
+    assert f"{other} (other)" in result.err
 
 
 async def test_unknown_ticket_id_names_the_list_command(running: Running) -> None:
-    done = await queenright(running, "tickets", "acknowledge", "nope")
+    result = await queenright(running, "tickets", "acknowledge", "nope")
 
-    assert (done.code, done.out) == (1, "")
-    assert "'nope'" in done.err
-    assert "`queenright tickets --all` lists them" in done.err
+    assert (result.code, result.out) == (1, "")
+    assert "'nope'" in result.err
+    assert "`queenright tickets --all` lists them" in result.err
 
 
 async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> None:

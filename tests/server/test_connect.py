@@ -258,11 +258,11 @@ def run(*words: str | Path) -> Result:
 
 
 def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Path) -> None:
-    done = run("connect", "claude-code")
+    result = run("connect", "claude-code")
 
-    assert done.exit_code == 1
-    assert '+    "CLAUDE_CODE_ENABLE_TELEMETRY": "1",' in done.output
-    assert "--yes" in done.output
+    assert result.exit_code == 1
+    assert '+    "CLAUDE_CODE_ENABLE_TELEMETRY": "1",' in result.output
+    assert "--yes" in result.output
     assert list(home.iterdir()) == []
 
 
@@ -299,12 +299,12 @@ def test_file_that_is_not_settings_is_not_changed(
     path.parent.mkdir()
     path.write_bytes(content)
 
-    done = run("connect", name, "--yes")
+    result = run("connect", name, "--yes")
 
-    assert isinstance(done.exception, AgentSettingsError)
-    assert str(path) in str(done.exception)
-    assert place in str(done.exception)
-    assert "--print" in str(done.exception)
+    assert isinstance(result.exception, AgentSettingsError)
+    assert str(path) in str(result.exception)
+    assert place in str(result.exception)
+    assert "--print" in str(result.exception)
     assert path.read_bytes() == content
 
 
@@ -352,10 +352,10 @@ def test_secrets_that_are_in_the_settings_are_not_shown(home: Path) -> None:
         '{\n  "env": {\n    "ANTHROPIC_API_KEY": "sk-ant-api03-0123456789abcdefghijklmnop"\n  }\n}\n'
     )
 
-    done = run("connect", "claude-code")
+    result = run("connect", "claude-code")
 
-    assert "ANTHROPIC_API_KEY" in done.output
-    assert "0123456789abcdefghijklmnop" not in done.output
+    assert "ANTHROPIC_API_KEY" in result.output
+    assert "0123456789abcdefghijklmnop" not in result.output
 
 
 def test_settings_with_a_token_are_owner_only(home: Path, tmp_path: Path) -> None:
@@ -378,10 +378,10 @@ def test_settings_of_a_project_name_no_person_and_hold_no_token(home: Path, tmp_
     file.write_text(TOKEN)
 
     refused = run("connect", "claude-code", "--scope", "project", "--token-file", file)
-    done = run("connect", "claude-code", "--scope", "project", "--yes")
+    result = run("connect", "claude-code", "--scope", "project", "--yes")
 
     assert "--scope user" in str(refused.exception)
-    assert done.exit_code == 0
+    assert result.exit_code == 0
     written = (tmp_path / ".claude/settings.json").read_text()
     assert "user" not in json.loads(written)["hooks"]["Stop"][0]["hooks"][0]["url"]
     assert "OTEL_RESOURCE_ATTRIBUTES" not in written
@@ -404,9 +404,9 @@ def test_printed_settings_are_documents(home: Path) -> None:
     "url", ["nonsense", "http://", "ftp://x", "http://u:p@x", "http://x:y", "http://x?q=1"]
 )
 def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
-    done = run("connect", "claude-code", "--otlp-url", url)
+    result = run("connect", "claude-code", "--otlp-url", url)
 
-    assert "is not a URL" in str(done.exception)
+    assert "is not a URL" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -435,9 +435,9 @@ async def test_connect_writes_the_port_that_a_service_took(home: Path, running: 
 
 
 def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Path) -> None:
-    done = run("connect", "claude-code", "--print", "--url", "http://127.0.0.2:9")
+    result = run("connect", "claude-code", "--print", "--url", "http://127.0.0.2:9")
 
-    assert '"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.2:4318"' in done.output
+    assert '"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.2:4318"' in result.output
 
 
 async def test_check_lists_arriving_and_missing_sources(home: Path, running: Running) -> None:

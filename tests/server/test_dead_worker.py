@@ -66,10 +66,10 @@ async def test_ticket_of_a_killed_worker_is_settled(
 
     match way.split():
         case [verb, "by", "hand"]:
-            done = await queenright(
+            result = await queenright(
                 running, "tickets", verb, ticket.ticket_id, "--reason", "killed it", "--by", "ada"
             )
-            assert (done.code, done.out) == (0, "bee: resolved.\n"), done.err
+            assert (result.code, result.out) == (0, "bee: resolved.\n"), result.err
         case [verb, *_]:
             answer = await http.post(f"/api/{where}/{verb}", json={"reason": "killed it", "by": "ada"})
             assert answer.status_code == 200, answer.text
@@ -114,8 +114,8 @@ async def test_abandoned_work_is_resolved_and_not_dismissed(running: Running, is
     command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
     assert command in refused.err
     settled = ["resolve", ticket.ticket_id, "--reason", "by hand", "--by", "ada"]
-    done = await queenright(running, "tickets", *settled)
-    assert (done.code, done.out) == (0, "bee: resolved.\n")
+    result = await queenright(running, "tickets", *settled)
+    assert (result.code, result.out) == (0, "bee: resolved.\n")
     closed = await service.tickets.find(ticket.ticket_id)
     assert closed is not None
     assert (closed.status, closed.closed_reason) == (TicketStatus.RESOLVED, "ada: by hand")

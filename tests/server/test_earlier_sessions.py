@@ -52,8 +52,8 @@ def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
         session_record("beats on", NOW - 90.0, beat=NOW - 10.0): (),
         session_record("silent", NOW - 90.0): (),
     }.items():
-        found = find(NOW - 30.0, [ticket_of(session.session_id, NOW - 40.0)], session)
-        assert found.tickets == expected, session.session_id
+        sessions = find(NOW - 30.0, [ticket_of(session.session_id, NOW - 40.0)], session)
+        assert sessions.tickets == expected, session.session_id
     unheard = ticket_of("dismissed", NOW - 40.0, notified_at=None)
     assert (
         find(NOW - 30.0, [unheard], session_record("dismissed", NOW - 90.0, ended=True)) == EarlierSessions()
@@ -101,8 +101,8 @@ def test_incident_that_a_person_resolved_in_pagerduty_is_joined_by_nothing() -> 
     second = second.model_copy(update={"incident_id": first.ticket_id})
     assert find(NOW - 30.0, [third, second, first], *lives).tickets[0] == third.ticket_id
     resolved = second.model_copy(update={"incident_resolved_at": NOW - 40.0})
-    found = find(NOW - 30.0, [third, resolved, first], *lives)
-    assert found == EarlierSessions((third.ticket_id,), is_recurring=True)
+    sessions = find(NOW - 30.0, [third, resolved, first], *lives)
+    assert sessions == EarlierSessions((third.ticket_id,), is_recurring=True)
 
 
 def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:
@@ -110,8 +110,8 @@ def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:
     lives = [session_record("second", NOW - 120.0), session_record("first", NOW - 240.0)]
     tickets = [ticket_of("second", NOW - 110.0), ticket_of("first", NOW - 230.0)]
     assert find(NOW - 60.0, tickets[1:], lives[1]) == EarlierSessions((), is_recurring=True)
-    found = find(NOW - 60.0, tickets, *lives)
-    assert found == EarlierSessions(("ticket-of-second", "ticket-of-first"), is_recurring=True)
+    sessions = find(NOW - 60.0, tickets, *lives)
+    assert sessions == EarlierSessions(("ticket-of-second", "ticket-of-first"), is_recurring=True)
     # Long ago is another incident.
     tickets[1] = ticket_of("first", NOW - RECENT_SECONDS - 1.0)
     assert find(NOW - 60.0, tickets, *lives).tickets == ()

@@ -69,8 +69,8 @@ def add_agents(running: Running, count: int) -> None:
 async def read(http: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
     answer = await http.get("/api/agents", params=params)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 async def walk(http: httpx.AsyncClient, limit: int, **params: Any) -> list[dict[str, Any]]:

@@ -126,8 +126,8 @@ async def proxied(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         alerting={"console_url": "https://bees.example"},
     )
     async with (
-        serving(settings) as found,
-        httpx.AsyncClient(base_url=found.url, verify=False, trust_env=False) as client,
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as client,
     ):
         yield client
 
@@ -170,9 +170,9 @@ async def test_telemetry_with_our_host_name_is_accepted(
     idle: Running, idle_http: httpx.AsyncClient, host: str
 ) -> None:
     """By a container engine's name of its machine, too: no other site can have it."""
-    sent = await idle_http.post(f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
+    response = await idle_http.post(f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
 
-    assert sent.status_code == 200
+    assert response.status_code == 200
 
 
 # -- how much -------------------------------------------------------------------------------------

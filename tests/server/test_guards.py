@@ -91,11 +91,11 @@ def test_third_equal_call_and_result_warns_the_model() -> None:
 
 
 def test_continuing_loop_stops_the_visit() -> None:
-    found = observe(guard(), loop(20))
+    findings = observe(guard(), loop(20))
 
-    stops = [each.stop for each in found]
+    stops = [each.stop for each in findings]
     assert stops == sorted(stops)
-    assert (found[0].stop, found[-1].stop, found[-1].kind) == (False, True, "doom_loop")
+    assert (findings[0].stop, findings[-1].stop, findings[-1].kind) == (False, True, "doom_loop")
 
 
 def test_changing_results_are_no_loop() -> None:
@@ -116,10 +116,10 @@ def test_repeated_error_with_any_arguments_warns_then_stops() -> None:
     """B30: an error streak."""
     turns = [turn(n, args=f"a{n}", result=f"b{n}", outcome="error") for n in range(20)]
 
-    found = observe(guard(), (each for one in turns for each in one))
+    findings = observe(guard(), (each for one in turns for each in one))
 
-    assert {each.kind for each in found} == {"error_streak"}
-    assert [found[0].stop, found[-1].stop] == [False, True]
+    assert {each.kind for each in findings} == {"error_streak"}
+    assert [findings[0].stop, findings[-1].stop] == [False, True]
 
 
 def answer(n: int, verdict: str = "CONTINUE") -> list[AgentEvent]:
@@ -133,10 +133,10 @@ def test_turns_without_tool_calls_warn_the_model_and_stop_the_visit() -> None:
     watching = guard()
     observe(watching, turn(0))
 
-    found = observe(watching, (each for n in range(1, 25) for each in answer(n)))
+    findings = observe(watching, (each for n in range(1, 25) for each in answer(n)))
 
-    assert {each.kind for each in found} == {"no_tool_calls"}
-    assert [found[0].stop, found[-1].stop] == [False, True]
+    assert {each.kind for each in findings} == {"no_tool_calls"}
+    assert [findings[0].stop, findings[-1].stop] == [False, True]
 
 
 def test_visit_with_user_messages_is_not_idle() -> None:
@@ -154,10 +154,10 @@ def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
     steps = [event(EventType.STEP_COMPLETED, n, index=n, verdict="RETRY", text="the same") for n in range(20)]
     watching = guard()
 
-    found = [watching.observe(step) for step in steps]
+    findings = [watching.observe(step) for step in steps]
 
-    assert found[:9] == [None] * 9
-    levels = [(each.level, each.stop) for each in found[9:] if each and each.kind == "retry_storm"]
+    assert findings[:9] == [None] * 9
+    levels = [(each.level, each.stop) for each in findings[9:] if each and each.kind == "retry_storm"]
     assert levels == [("medium", False)] * 5 + [("high", False)] * 5 + [("critical", True)]
 
 
@@ -208,10 +208,10 @@ def test_bad_steps_count_across_a_kill() -> None:
     watching = guard()
     observe(watching, bad)
 
-    found = watching.observe(last)
+    finding = watching.observe(last)
 
-    assert found is not None
-    assert found.stop
+    assert finding is not None
+    assert finding.stop
 
 
 def test_a_guard_sees_one_visit_only() -> None:
@@ -254,11 +254,11 @@ def test_guard_reports_the_findings_of_the_detectors(
     for n, (args, result, verdict, outcome) in enumerate(turns):
         for each in turn(n, args=args, result=result, verdict=verdict, outcome=outcome):
             vitals.apply(each, each.time)
-            found = watching.observe(each)
+            finding = watching.observe(each)
 
             known = {f.kind.value: f for f in detect(vitals, settings, each.time) if f.kind in GUARDED}
             bad = [f for f in known.values() if f.severity.rank >= 1]
-            assert (found is not None) == bool(bad)
-            if found is not None:
-                assert found.evidence == known[found.kind].evidence
-                assert found.stop == any(f.severity is Severity.CRITICAL for f in bad)
+            assert (finding is not None) == bool(bad)
+            if finding is not None:
+                assert finding.evidence == known[finding.kind].evidence
+                assert finding.stop == any(f.severity is Severity.CRITICAL for f in bad)

@@ -45,8 +45,8 @@ async def send(telemetry: httpx.AsyncClient, record: Record) -> dict[str, Any]:
     path = HOOK if record.path.startswith("/hooks/") else record.path
     answer = await telemetry.post(path, json=record.body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 @pytest.fixture

@@ -78,8 +78,8 @@ async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def document(http: httpx.AsyncClient) -> dict[str, Any]:
-    found: dict[str, Any] = (await http.get("/openapi.json")).json()
-    return found
+    body: dict[str, Any] = (await http.get("/openapi.json")).json()
+    return body
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -325,8 +325,8 @@ async def test_every_method_of_the_health_monitoring_service_has_a_route(
 async def listed(http: httpx.AsyncClient, path: str, what: str, **which: Any) -> list[dict[str, Any]]:
     answer = await http.get(path, params=which)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()[what]
-    return found
+    rows: list[dict[str, Any]] = answer.json()[what]
+    return rows
 
 
 async def test_agents_are_listed_by_state_and_by_name(http: httpx.AsyncClient) -> None:
@@ -381,8 +381,8 @@ async def test_interventions_and_recoveries_are_filtered(http: httpx.AsyncClient
     nudged = await http.post("/api/agents/team%2Fwalker/nudge", json={})
     made = nudged.json()
     which = {"agent_id": "team/walker", "kind": "nudge", "outcome": made["outcome"]}
-    found = await listed(http, "/api/interventions", "interventions", **which)
-    assert made["intervention_id"] in {one["intervention_id"] for one in found}
+    rows = await listed(http, "/api/interventions", "interventions", **which)
+    assert made["intervention_id"] in {one["intervention_id"] for one in rows}
     assert await listed(http, "/api/interventions", "interventions", **which | {"kind": "recover"}) == []
     assert await listed(http, "/api/interventions", "interventions", **which | {"outcome": "expired"}) == []
     assert await listed(http, "/api/recoveries", "recoveries", state="succeeded") == []

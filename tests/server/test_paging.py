@@ -85,12 +85,12 @@ async def test_every_agent_is_listed_once_while_others_start(
         await running.service.ingest(list(looping(running.service.clock(), agent=f"a{number:03d}", times=1)))
 
     for path, order in (("/api/agents", {"sort": "agent"}), ("/api/agents/health", {})):
-        found = [one for page in await pages(http, path, "agents", 2, another, **order) for one in page]
-        seen = [one["agent_id"] for one in found]
+        rows = [one for page in await pages(http, path, "agents", 2, another, **order) for one in page]
+        seen = [one["agent_id"] for one in rows]
         assert [name for name in seen if name in names] == names
         assert seen == sorted(set(seen))
 
-    healths = {one["agent_id"]: one for one in found}
+    healths = {one["agent_id"]: one for one in rows}
     assert [circuit_breaker["name"] for circuit_breaker in healths["d"]["circuit_breakers"]] == [
         "tool_execution:d:search"
     ]
@@ -110,11 +110,11 @@ async def test_interventions_are_listed_once_newest_first_while_others_start(
         return str((await http.post("/api/agents/bee/nudge")).json()["intervention_id"])
 
     there = [await nudge() for _ in range(5)]
-    found = [
+    rows = [
         one for page in await pages(http, LISTS["interventions"], "interventions", 2, nudge) for one in page
     ]
 
-    assert [one["intervention_id"] for one in found] == there[::-1]
+    assert [one["intervention_id"] for one in rows] == there[::-1]
 
 
 async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(

@@ -56,15 +56,15 @@ async def ask(telemetry: httpx.AsyncClient, command: str = "rm -rf build") -> as
 
 
 async def open_request(http: httpx.AsyncClient) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
     async def is_there() -> bool:
-        found[:] = (await http.get("/api/permissions", params={"agent_id": AGENT})).json()["permissions"]
-        return bool(found)
+        rows[:] = (await http.get("/api/permissions", params={"agent_id": AGENT})).json()["permissions"]
+        return bool(rows)
 
     for _ in range(1200):
         if await is_there():
-            return found[0]
+            return rows[0]
         await asyncio.sleep(0.05)
     raise AssertionError("the request is not listed")
 

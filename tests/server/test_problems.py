@@ -110,9 +110,9 @@ async def test_missing_json_content_type_is_415_with_a_remedy(http: httpx.AsyncC
 
 async def test_path_with_an_extra_slash_is_404_without_a_redirect(http: httpx.AsyncClient) -> None:
     for path in ("/api/settings/", "/api/tickets/", "/docs/"):
-        found = await http.get(path)
-        assert (path, found.status_code) == (path, 404)
-        assert found.headers["content-type"] == "application/problem+json"
+        response = await http.get(path)
+        assert (path, response.status_code) == (path, 404)
+        assert response.headers["content-type"] == "application/problem+json"
 
 
 async def test_head_equals_get_without_the_body(

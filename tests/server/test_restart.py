@@ -166,8 +166,8 @@ async def test_breaker_opened_before_the_replayed_day_is_known(settings: Setting
 
 async def changes_of_breakers(service: Service) -> list[str]:
     types = [EventType.CIRCUIT_BREAKER_STATE_CHANGED]
-    found = await service.store.read(lambda connection: read_events(connection, types=types, limit=100))
-    return [event.data["to"] for _, event in found]
+    rows = await service.store.read(lambda connection: read_events(connection, types=types, limit=100))
+    return [event.data["to"] for _, event in rows]
 
 
 async def until_triaged(service: Service) -> None:

@@ -24,13 +24,13 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
 def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: str, line: str) -> None:
     talker(tmp_path / "agent")
 
-    done = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
+    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
 
-    assert done.returncode == 0, done.stderr
-    assert 'work wants to call double {"number": 21}' in done.stdout
-    assert "Allow it? [y/N]" in done.stdout
-    assert line in done.stdout
-    assert ("work: double ok" in done.stdout) is (typed_in == "y\n")
+    assert result.returncode == 0, result.stderr
+    assert 'work wants to call double {"number": 21}' in result.stdout
+    assert "Allow it? [y/N]" in result.stdout
+    assert line in result.stdout
+    assert ("work: double ok" in result.stdout) is (typed_in == "y\n")
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_interface_needs_a_terminal_and_names_conflicting_options(
 ) -> None:
     talker(tmp_path / "agent")
 
-    done = queenright(*RUN, "--tui", *more, cwd=tmp_path)
+    result = queenright(*RUN, "--tui", *more, cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert expected in " ".join(done.stderr.split())
+    assert result.returncode == 2
+    assert expected in " ".join(result.stderr.split())
 
 
 async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:

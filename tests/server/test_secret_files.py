@@ -111,8 +111,8 @@ def test_service_with_a_missing_secret_does_not_start_and_fails_the_check(
         ),
     }
 
-    done = queenright(*command, cwd=tmp_path, env=dict(os.environ) | variables)
+    result = queenright(*command, cwd=tmp_path, env=dict(os.environ) | variables)
 
-    assert done.returncode == 1
-    assert f"queenright: health_monitoring.{block}.webhook_secret_file: the secret file" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 1
+    assert f"queenright: health_monitoring.{block}.webhook_secret_file: the secret file" in result.stderr
+    assert "Traceback" not in result.stderr

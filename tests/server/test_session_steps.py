@@ -35,8 +35,8 @@ def event(kind: EventType, at: float, **data: object) -> AgentEvent:
 async def steps(http: httpx.AsyncClient, agent: str = "coder", **query: Any) -> dict[str, Any]:
     answer = await http.get(f"/api/agents/{agent}/steps", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def started(at: float) -> AgentEvent:

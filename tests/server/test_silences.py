@@ -140,7 +140,7 @@ async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("span", ["2", "2x", "", "0.5m", "31d", "-1h"])
 def test_invalid_silence_duration_is_refused(span: str) -> None:
-    done = CliRunner().invoke(app, ["silences", "add", "T", "--comment", "c", f"--for={span}"])
+    result = CliRunner().invoke(app, ["silences", "add", "T", "--comment", "c", f"--for={span}"])
 
-    assert done.exit_code == 2
-    assert "30m" in done.output or "30d" in done.output
+    assert result.exit_code == 2
+    assert "30m" in result.output or "30d" in result.output

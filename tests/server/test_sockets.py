@@ -12,8 +12,8 @@ from tests.ports import reserve_port
 
 
 def test_taken_port_is_named_with_a_remedy() -> None:
-    with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="--port")) as taken:
-        port = taken.getsockname()[1]
+    with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="--port")) as listener:
+        port = listener.getsockname()[1]
 
         with pytest.raises(
             PortInUseError, match=rf"Port {port} on 127\.0\.0\.1, for the API, is in use.*--port"
@@ -34,8 +34,8 @@ def test_child_port_is_not_ephemeral() -> None:
 
 
 def test_port_in_use_is_named() -> None:
-    with contextlib.closing(listen("127.0.0.1", 0, what="anything", option="")) as taken:
-        port = taken.getsockname()[1]
+    with contextlib.closing(listen("127.0.0.1", 0, what="anything", option="")) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(PortInUseError, match=f"Port {port} .* for Alertmanager"):
             find_free_port("127.0.0.1", port, what="Alertmanager", option="--alertmanager-port")
 

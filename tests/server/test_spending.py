@@ -58,10 +58,10 @@ async def spends(running: Running, dollars: float, agent: str = "bee") -> None:
 
 
 def limits(tmp_path: Path, **spending: Any) -> Settings:
-    found = demo_settings(tmp_path / "storage", orchestrator="none")
-    health = found.health_monitoring
+    settings = demo_settings(tmp_path / "storage", orchestrator="none")
+    health = settings.health_monitoring
     limited = SpendingSettings.model_validate({"run_usd": 1, **spending})
-    return found.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
+    return settings.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
 
 
 async def brake_actions(running: Running) -> list[dict[str, Any]]:

@@ -251,6 +251,6 @@ async def test_foreign_worker_may_poll_with_its_raw_name(running: Running, http:
 
 async def test_an_asker_without_a_name_is_refused(http: httpx.AsyncClient) -> None:
     params = {"session_id": "s", "incarnation_id": "i"}
-    found = await http.get("/api/agents/%0A%07/instructions", params=params)
+    response = await http.get("/api/agents/%0A%07/instructions", params=params)
 
-    assert (found.status_code, "names no worker" in found.text) == (404, True)
+    assert (response.status_code, "names no worker" in response.text) == (404, True)

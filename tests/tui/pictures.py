@@ -94,15 +94,15 @@ async def begun(
 async def looked_at(picture: Picture, app: QueenrightApp, pilot: Pilot[None], canned: Canned) -> list[Taken]:
     """Go to one screen and back to the fleet."""
     events = canned.told + picture.streams
-    found: list[Taken] = []
+    pictures: list[Taken] = []
     await pilot.press(*picture.keys)
     for width, height in (SMALL, LARGE) if picture.shown else (SMALL,):
         await pilot.resize_terminal(width, height)
         await settled(app, pilot, lambda: canned.told >= events)
-        found.append(Taken(picture.name, width, text_of(app), svg_of(app) if width == LARGE[0] else ""))
+        pictures.append(Taken(picture.name, width, text_of(app), svg_of(app) if width == LARGE[0] else ""))
     await pilot.resize_terminal(*SMALL)
     await pilot.press(*picture.back)
-    return found
+    return pictures
 
 
 async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], object]) -> None:

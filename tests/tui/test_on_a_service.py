@@ -136,12 +136,12 @@ async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
         await pilot.press(*"look elsewhere", "enter")
         await shows(app, "nudge looper:")
 
-    done = [
+    interventions = [
         intervention
         for intervention in await home.service.health.interventions(10, "looper")
         if intervention.by == "nudger"
     ]
-    assert [one.message for one in done] == ["look elsewhere"]
+    assert [one.message for one in interventions] == ["look elsewhere"]
 
 
 async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:

@@ -283,10 +283,10 @@ def test_termination_is_audited_with_role_and_address(service: Guarded) -> None:
     assert response.status_code == 202
 
     async def audit() -> list[dict[str, Any]]:
-        found = await service.running.service.store.read(
+        rows = await service.running.service.store.read(
             lambda conn: read_events(conn, types={EventType.AGENT_TERMINATED}, agent_id="doomed")
         )
-        return [dict(event.data) for _, event in found]
+        return [dict(event.data) for _, event in rows]
 
     events = service.call(audit())
     with service.client("admin") as http:

@@ -17,10 +17,10 @@ DAY = 86_400
 
 
 def run(*words: str, file: Path) -> tuple[int, str, str]:
-    done = CliRunner().invoke(token, [*words, "--tokens-file", str(file)])
-    if isinstance(done.exception, QueenrightError):
-        raise done.exception
-    return done.exit_code, done.stdout, done.stderr
+    result = CliRunner().invoke(token, [*words, "--tokens-file", str(file)])
+    if isinstance(result.exception, QueenrightError):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
 
 
 def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:

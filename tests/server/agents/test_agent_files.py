@@ -18,12 +18,12 @@ from queenright.server.agents.agent_files import (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "agents" / "guide"
-    (found / "prompts").mkdir(parents=True)
-    (found / "tools.py").write_text("def search(q):\n    return q\n", encoding="utf-8")
-    (found / "prompts" / "talk.md").write_text("Talk.\n", encoding="utf-8")
+    path = tmp_path / "agents" / "guide"
+    (path / "prompts").mkdir(parents=True)
+    (path / "tools.py").write_text("def search(q):\n    return q\n", encoding="utf-8")
+    (path / "prompts" / "talk.md").write_text("Talk.\n", encoding="utf-8")
     (tmp_path / "secret.txt").write_text("outside", encoding="utf-8")
-    return found
+    return path
 
 
 def files_of(folder: Path) -> AgentFiles:

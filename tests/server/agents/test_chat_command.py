@@ -35,21 +35,21 @@ async def test_chat_prints_the_agents_answers(tmp_path: Path) -> None:
 async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
     folder = guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        done = await chat(home, "bees", "--no-wait")
+        result = await chat(home, "bees", "--no-wait")
 
-    assert done.returncode == 0
-    assert done.stdout.startswith("Run ")
-    assert " is started in session " in done.stdout
+    assert result.returncode == 0
+    assert result.stdout.startswith("Run ")
+    assert " is started in session " in result.stdout
 
 
 async def test_chat_with_a_failing_run_exits_with_1(tmp_path: Path) -> None:
     folder = guide(tmp_path / "agents" / "guide")
     (folder / "functions.py").write_text("def prepare(topic):\n    return topic[99]\n\n\nfinish = prepare\n")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        done = await chat(home, "bees")
+        result = await chat(home, "bees")
 
-    assert done.returncode == 1
-    assert done.stdout.startswith("The run failed: ")
+    assert result.returncode == 1
+    assert result.stdout.startswith("The run failed: ")
 
 
 async def test_unanswered_chat_ends_at_its_timeout(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ STARTED = ["execution_started", "tool_call_started"]
 
 
 def requests(name: str) -> list[Request]:
-    found: list[Request] = json.loads((RECORDED / f"{name}.json").read_text())
-    return found
+    rows: list[Request] = json.loads((RECORDED / f"{name}.json").read_text())
+    return rows
 
 
 def take(request: Request, assembler: Assembler) -> list[AgentEvent]:

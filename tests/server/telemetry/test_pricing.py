@@ -89,8 +89,8 @@ def test_installed_price_table_is_read_without_importing_litellm() -> None:
         "import json, sys; from queenright.server.telemetry.pricing import load_prices; p = load_prices();"
         "print(json.dumps([len(p), str(p['gpt-4o'].input), 'litellm' in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=60)
-    size, price, is_imported = json.loads(done.stdout)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=60)
+    size, price, is_imported = json.loads(result.stdout)
 
     assert size > 500
     assert Decimal(price) == Decimal("0.0000025")
