@@ -281,13 +281,13 @@ def test_rules_have_no_fault_with_any_selectors() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"expr": "queenright_agnets > 0"}, "nothing exposes or records queenright_agnets"),
-        ({"expr": "queenright_agents_bucket > 0"}, "nothing exposes or records"),
+        ({"expr": "queenright_agnets > 0"}, "unknown metric queenright_agnets"),
+        ({"expr": "queenright_agents_bucket > 0"}, "unknown metric"),
         ({"expr": "sum(queenright_agents"}, "do not close"),
         ({"expr": 'queenright_agents{state="x}'}, "do not close"),
         ({"annotations": {}}, "it has no runbook_url"),
-        ({"labels": {"source": "rules"}}, "it has no label severity"),
-        ({"name": "QueenrightNew"}, "there is no runbook QueenrightNew.md"),
+        ({"labels": {"source": "rules"}}, "the label severity is missing"),
+        ({"name": "QueenrightNew"}, "the runbook QueenrightNew.md is missing"),
     ],
 )
 def test_faults_are_found_without_promtool(parts: dict[str, Any], words: str) -> None:

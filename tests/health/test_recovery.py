@@ -108,7 +108,7 @@ class Fleet:
             clock=lambda: self.now,
             random=Unspread(),
             publish=self.publish,
-            held=lambda: self.frozen,
+            stop_reason=lambda: self.frozen,
             sleep=self.sleep,
         )
 
@@ -723,9 +723,9 @@ async def test_requested_recovery_begins_in_the_quiet_time(fleet: Fleet) -> None
     """002 §11: after a start nothing begins by itself for a while; a person's word need not wait."""
     await fleet.ask(fleet.loses("s1"))
     fleet.loses("s2")
-    assert fleet.service.next_asked_for() is None
+    assert fleet.service.next_requested() is None
     assert (await fleet.service.request_task("s2", by="ada")).accepted
-    assert fleet.service.next_asked_for() == fleet.now
+    assert fleet.service.next_requested() == fleet.now
 
     await fleet.service.advance(fleet.now, begin=False)
     await fleet.service.wait_until_idle()
@@ -736,7 +736,7 @@ async def test_requested_recovery_begins_in_the_quiet_time(fleet: Fleet) -> None
     await fleet.service.advance(fleet.now, begin=False)
     await fleet.service.wait_until_idle()
     assert [task for task, *_ in fleet.nursery.raised] == ["s2", "s1"]
-    assert fleet.service.next_asked_for() is None
+    assert fleet.service.next_requested() is None
 
 
 async def test_waiting_worker_is_not_recovered(fleet: Fleet) -> None:

@@ -185,16 +185,16 @@ def test_continuing_or_progressing_task_is_not_recovered() -> None:
 @pytest.mark.parametrize(
     ("seen", "at", "verdict"),
     [
-        (worker(), NOW, "goes_on"),
+        (worker(), NOW, "continues"),
         (worker(state=HealthState.STUCK), NOW, "failed"),
         (worker(state=HealthState.FAILING), NOW, "failed"),
-        (worker(state=HealthState.FAILING, since=NOW - 50), NOW, "goes_on"),
+        (worker(state=HealthState.FAILING, since=NOW - 50), NOW, "continues"),
         (worker(state=HealthState.FAILING, since=NOW - 50), NOW + 900, "failed"),
         (worker(status=WorkerStatus.FAILED, ended_at=NOW), NOW, "failed"),
         (worker(status=WorkerStatus.TERMINATED, ended_at=NOW), NOW, "failed"),
         (worker(status=WorkerStatus.COMPLETED, ended_at=NOW), NOW, "succeeded"),
         (worker(status=WorkerStatus.CANCELLED, ended_at=NOW), NOW, "dropped"),
-        (worker(last_progress=NOW), NOW, "goes_on"),
+        (worker(last_progress=NOW), NOW, "continues"),
         (worker(last_progress=NOW), NOW + 900, "succeeded"),
         (worker(last_progress=NOW - 50), NOW + 900, "succeeded"),
         (worker(state=HealthState.DEGRADED), NOW + 900, "succeeded"),
@@ -202,9 +202,9 @@ def test_continuing_or_progressing_task_is_not_recovered() -> None:
         (worker("", last_activity=NOW), NOW + 900, "succeeded"),
         (worker("", last_activity=NOW - 50), NOW + 900, "failed"),
         (worker("", last_heartbeat=NOW), NOW + 900, "succeeded"),
-        (worker("i1", status=WorkerStatus.TERMINATED, ended_at=NOW), NOW, "goes_on"),
+        (worker("i1", status=WorkerStatus.TERMINATED, ended_at=NOW), NOW, "continues"),
         (worker("i1", status=WorkerStatus.TERMINATED, ended_at=NOW), NOW + 900, "failed"),
-        (None, NOW, "goes_on"),
+        (None, NOW, "continues"),
         (None, NOW + 900, "failed"),
     ],
 )
@@ -221,7 +221,7 @@ def test_progress_despite_an_open_breaker_is_not_a_failure() -> None:
     further = worker(state=HealthState.FAILING, last_progress=NOW + 10, **known)
     nowhere = worker(state=HealthState.FAILING, last_progress=NOW, **known)
 
-    assert watch(attempt(), further, NOW + 20).verdict == "goes_on"
+    assert watch(attempt(), further, NOW + 20).verdict == "continues"
     assert watch(attempt(), further, NOW + 900).verdict == "succeeded"
     assert watch(attempt(), nowhere, NOW + 20).verdict == "failed"
 

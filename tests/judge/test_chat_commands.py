@@ -70,13 +70,13 @@ def test_question_is_answered_from_the_ticket() -> None:
     assert "You can: Give it another instruction." in what
     assert "`nudge it: TEXT`" in what
     assert "the worker is stuck: 9 equal calls" in still
-    assert "The doom loop is still found." in still
+    assert "The finding doom loop is still open." in still
     assert TICKET["cause"] not in still
     assert done == "Done: nudge at 08:00 UTC, automatic, done. A notification was approved."
 
 
 def test_answer_says_that_the_finding_has_cleared() -> None:
-    assert "The stall is not found now." in reply("is it still so?", kind="stall").text
+    assert "The finding stall has cleared." in reply("is it still so?", kind="stall").text
 
 
 def test_closed_ticket_is_answered_as_closed() -> None:
@@ -88,8 +88,8 @@ def test_closed_ticket_is_answered_as_closed() -> None:
     ).text
 
     assert text.splitlines() == [
-        "Now: no: the ticket is closed (resolved: it recovered), since 08:00 UTC.",
-        "You can: nothing is to be done, the ticket is closed.",
+        "Now: the ticket is closed (resolved: it recovered), since 08:00 UTC.",
+        "You can: nothing; the ticket is closed.",
     ]
 
 

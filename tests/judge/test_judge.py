@@ -486,7 +486,7 @@ async def test_corrupt_trend_file_is_logged_and_loses_only_the_trend(
     await fleet.begin()
     await fleet.bad_steps(11)
 
-    assert "It was not looked at before." in model.shown[0][-1].content
+    assert "This is its first check." in model.shown[0][-1].content
     assert f"{path}" in caplog.text
 
 

@@ -25,7 +25,7 @@ def test_message_has_the_trend_or_states_the_first_check() -> None:
     later = check_message(0.0, {"agent_id": "bee"}, SUMMARY, {"minutes_ago": 2.0})
 
     assert unquote("trend", first) is None
-    assert "It was not looked at before." in first
+    assert "This is its first check." in first
     assert unquote("trend", later) == {"minutes_ago": 2.0}
     assert unquote("check", later) == {"agent_id": "bee"}
 

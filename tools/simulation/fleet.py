@@ -144,7 +144,7 @@ class Fleet:
             ids=lambda: self.new_id("r"),
             random=self.random,
             publish=self.publish,
-            held=lambda: self.stop.reason,
+            stop_reason=lambda: self.stop.reason,
         )
         self.acting = InterventionService(
             self.store,

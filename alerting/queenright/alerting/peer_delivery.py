@@ -152,9 +152,9 @@ class PeerDelivery:
         if not todo.posts:
             return result, todo.next_due
         # Sending has changed the due times.
-        again = self._plan(_with_receipts(notifications, result), now)
-        self.pending = again.pending
-        return result, now if again.posts or again.silent else again.next_due
+        updated = self._plan(_with_receipts(notifications, result), now)
+        self.pending = updated.pending
+        return result, now if updated.posts or updated.silent else updated.next_due
 
     async def finish_restart_check(self) -> None:
         """Wait for a running restart check."""
@@ -217,8 +217,8 @@ class PeerDelivery:
         """Send one batch; return False if the peer is unavailable."""
         for post in batch:
             for notification in post.about:
-                at = (notification.id, post.status)
-                self._attempts[at] = self._attempts.get(at, 0) + 1
+                key = (notification.id, post.status)
+                self._attempts[key] = self._attempts.get(key, 0) + 1
         try:
             await self._post(batch)
         except PeerUnavailableError as error:

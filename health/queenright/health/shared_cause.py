@@ -37,15 +37,15 @@ def shared_cause(
     Return the cause that this worker shares with other workers in trouble; empty if there is none.
 
     Three workers that fail with the same class of error within ten minutes share the provider of their model
-    (``provider:anthropic``), an MCP server (``mcp:github``) or a tool (``tool:search``); but no shell or
-    editor, in which equal errors have causes of their own. Each running session counts once; the ended
+    (``provider:anthropic``), an MCP server (``mcp:github``) or a tool (``tool:search``). Shells and editors
+    are exempt: equal errors in them have different causes. Each running session counts once; the ended
     sessions of an agent count as one. Fewer share a provider or a server too, unless more workers get answers
     from it, or the error is mostly the caller's own, such as a wrong key. Failed runs share the provider of
     the last failed call.
 
     Args:
-        finding: The worst that is wrong with it.
-        workers: Gives the fleet, in any order.
+        finding: Its worst finding.
+        workers: Returns the fleet, in any order.
     """
     cause, v = possible_cause(health, finding), health.vitals
     since, most = now - INCIDENT_SECONDS, INCIDENT_WORKERS
@@ -63,7 +63,7 @@ def shared_cause(
 
 
 def possible_cause(health: WorkerHealth, finding: Finding) -> str:
-    """Return what other workers could share with this one, whether they do or not; empty if nothing."""
+    """Return the cause that other workers might share with this one; empty if there is none."""
     v = health.vitals
     # A failed run whose last call failed has both findings.
     has_failed = finding.kind is FindingKind.RUNS_FAILED and _has(health, FindingKind.PROVIDER_FAILURE)
@@ -86,37 +86,37 @@ def possible_cause(health: WorkerHealth, finding: Finding) -> str:
 
 def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
     failing: set[WorkerKey] = set()
-    answered = 0
+    answers = 0
     for other in workers:
-        of = other.vitals
-        if (of.provider, of.model) != (v.provider, v.model) or of.last_activity < since:
+        vitals = other.vitals
+        if (vitals.provider, vitals.model) != (v.provider, v.model) or vitals.last_activity < since:
             continue
-        if not of.llm_errors:
-            answered += of.tokens_at is not None and of.tokens_at >= since
-        elif of.llm_error == v.llm_error and _has(other, FindingKind.PROVIDER_FAILURE):
-            failing.add(_counted_as(of))
+        if not vitals.llm_errors:
+            answers += vitals.tokens_at is not None and vitals.tokens_at >= since
+        elif vitals.llm_error == v.llm_error and _has(other, FindingKind.PROVIDER_FAILURE):
+            failing.add(_counted_as(vitals))
             if len(failing) >= most:
                 return True
-    return _OWN_ERROR.search(v.llm_error) is None and answered <= len(failing)
+    return _OWN_ERROR.search(v.llm_error) is None and answers <= len(failing)
 
 
 def _is_mcp_server_shared(
     v: VitalSigns, server: str, workers: Iterable[WorkerHealth], since: float, most: int
 ) -> bool:
     failing: set[WorkerKey] = set()
-    answered = 0
+    answers = 0
     prefix = f"{_MCP_TOOL}{server}__"
     for other in workers:
-        of = other.vitals
-        if of.last_activity < since:
+        vitals = other.vitals
+        if vitals.last_activity < since:
             continue
-        if _fails_by_tool(v, other, since) and _mcp_server(of.streak_tool) == server:
-            failing.add(_counted_as(of))
+        if _fails_by_tool(v, other, since) and _mcp_server(vitals.streak_tool) == server:
+            failing.add(_counted_as(vitals))
             if len(failing) >= most:
                 return True
-        elif of.tools is not None and not (of.streak and of.streak_tool.startswith(prefix)):
-            answered += of.tools.has_called(prefix, since)
-    return _OWN_ERROR.search(v.streak_error) is None and answered <= len(failing)
+        elif vitals.tools is not None and not (vitals.streak and vitals.streak_tool.startswith(prefix)):
+            answers += vitals.tools.has_called(prefix, since)
+    return _OWN_ERROR.search(v.streak_error) is None and answers <= len(failing)
 
 
 def _is_tool_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
@@ -130,7 +130,7 @@ def _is_tool_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float
 
 
 def _counted_as(v: VitalSigns) -> WorkerKey:
-    """Return what a session counts as: itself, or once ended its agent, which may have failed many times."""
+    """Return the key that counts a session: its own, or its agent's once it has ended."""
     return v.agent_id, "" if v.ended else v.session_id
 
 
@@ -139,12 +139,12 @@ def _mcp_server(tool: str) -> str:
 
 
 def _fails_by_tool(v: VitalSigns, other: WorkerHealth, since: float) -> bool:
-    of = other.vitals
-    return of.streak_error == v.streak_error and of.last_activity >= since and _is_failing(other)
+    vitals = other.vitals
+    return vitals.streak_error == v.streak_error and vitals.last_activity >= since and _is_failing(other)
 
 
 def _is_failing(worker: WorkerHealth) -> bool:
-    """Return whether calls of one tool fail, one after the other or the same one again."""
+    """Return whether calls of one tool keep failing."""
     if _has(worker, FindingKind.ERROR_STREAK):
         return True
     return _has(worker, FindingKind.DOOM_LOOP) and _repeats_failures(worker.vitals)

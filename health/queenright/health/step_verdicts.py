@@ -43,8 +43,8 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if text:
         v.evidence = tail(text)
     # A step that failed because of its LLM call is counted as a provider failure.
-    provider = is_limited or (failed and v.llm_errors > 0)
-    if not provider:
+    is_provider_failure = is_limited or (failed and v.llm_errors > 0)
+    if not is_provider_failure:
         v.error_count += failed
     if is_late:
         return
@@ -60,7 +60,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if event.span_id:
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     verdict = data.get("verdict")
-    if not provider:
+    if not is_provider_failure:
         record_outcome(v, failed, at)
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None
     letter = letter or ("X" if failed else "-")
@@ -78,7 +78,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         v.llm_errors = 0  # a model has answered, even if no call was reported
         if v.calls is not None:
             v.calls.clear()
-    elif letter in "RE" or (letter == "X" and (not provider or v.llm_error == CONTEXT_FULL)):
+    elif letter in "RE" or (letter == "X" and (not is_provider_failure or v.llm_error == CONTEXT_FULL)):
         _count_bad(v, str(text) if text else "", at)
     v._new_result = v._known_result = False
 

@@ -1,5 +1,5 @@
 """
-Reports of the judge on tickets: what a report says, prepared, and how it changes the ticket of its worker.
+Reports of the judge: each is checked against its worker, and then changes the worker's ticket.
 
 A report is prepared on the event loop, which owns the workers, and written inside the transaction.
 """
@@ -28,8 +28,7 @@ from queenright.instrumentation.redaction import redact
 
 FindGroup = Callable[[WorkerHealth, Finding], str]
 """
-Returns what a worker's trouble has in common with that of others, its cause or the id of a storm, or an
-empty string.
+Returns the cause that a worker's finding shares with others, or the id of a storm; empty if neither.
 """
 
 _TEXT_LIMIT: Final = 1_000
@@ -141,7 +140,7 @@ def find_joining(
     find_worker: Callable[[str, str], WorkerHealth | None],
     find_group: FindGroup,
 ) -> dict[str, str]:
-    """Return the open tickets without a group whose workers share one of these causes by now."""
+    """Return the cause of each open ticket without a group whose worker now shares one of these."""
     joining = {}
     for ticket in tickets if causes else ():
         if not ticket.is_open or ticket.storm_id:
@@ -149,7 +148,7 @@ def find_joining(
         health = find_worker(ticket.agent_id, ticket.session_id)
         findings = () if health is None else health.findings
         finding = next((finding for finding in findings if finding.kind is ticket.kind), None)
-        # What could be shared is known without a look at the fleet.
+        # The cheap condition first: it does not read the fleet.
         if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
             continue
         reasons = rules.reasons(health)

@@ -48,8 +48,8 @@ _SILENT_FAILURES: Final = 2
 """Failures that are not logged: the service may be starting."""
 _SAME_CLOCK_SECONDS: Final = 5.0
 """Clock difference in seconds that is ignored: ``Date`` has whole seconds, and responses take time."""
-_SEEN: Final = 1024
-_WAITING: Final = 100
+_MAX_HANDLED_IDS: Final = 1024
+_MAX_WAITING: Final = 100
 """Maximum instructions that wait for the agent to take them."""
 _EXIT_SECONDS: Final = 1.0
 
@@ -212,7 +212,7 @@ class ControlChannel:
     def _is_new(self, instruction_id: str) -> bool:
         if instruction_id in self._handled_ids:
             return False
-        if len(self._handled_ids) >= _SEEN:
+        if len(self._handled_ids) >= _MAX_HANDLED_IDS:
             del self._handled_ids[next(iter(self._handled_ids))]
         self._handled_ids[instruction_id] = None
         return True
@@ -233,14 +233,14 @@ class ControlChannel:
             )
         else:
             with self._lock:
-                has_room = len(self._waiting) < _WAITING and not self._closed.is_set()
+                has_room = len(self._waiting) < _MAX_WAITING and not self._closed.is_set()
                 if has_room:
                     self._waiting.append(instruction)
             if not has_room and not self._is_late(instruction):
                 self._answers.send_outcome(
                     instruction.instruction_id,
                     "failed",
-                    detail=f"{_WAITING} instructions already wait to be taken",
+                    detail=f"{_MAX_WAITING} instructions already wait to be taken",
                 )
 
     def _call(self, instruction: Instruction, function: Callable[[], object]) -> None:

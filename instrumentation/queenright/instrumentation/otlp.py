@@ -34,7 +34,7 @@ _READ_SECONDS: Final = 5.0
 # Shorter than the exporters' first retry pause, so that only the delivery retries.
 _NO_RETRY_SECONDS: Final = 0.5
 
-_LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_RETRIED_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _EXPORTER_LOGGERS: Final = (
     "opentelemetry.exporter.otlp.common.http",
@@ -147,7 +147,7 @@ class OtlpSender:
             return self._send_one_by_one(signal, batch)
         reason = self.error or f"HTTP status {self.status}{_REMEDIES.get(self.status or 0, '')}"
         self.destination = f"{url} ({reason})"
-        if self.status is None or self.status in _LATER:
+        if self.status is None or self.status in _RETRIED_STATUSES:
             return SendResult.RETRY
         warn_once(
             "Queenright cannot deliver telemetry to %s; the agent continues without it.", self.destination

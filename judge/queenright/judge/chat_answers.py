@@ -20,7 +20,7 @@ _TOPICS: Final = {
     "next": r"(?:should|can|could|must|do) (?:i|we)\b|next\b|to do\b|fix|help|advice|suggest|recommend",
 }
 _MORE: Final = (
-    "Built-in rules answer what happened, whether it is still so, what has been done and what you can do. "
+    "Built-in rules answer what happened, whether it still happens, what was done and what you can do. "
     "For other questions and for changes of files, set `judging.queen.model`."
 )
 
@@ -61,7 +61,7 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     if ticket.get("closed_at"):
         why = _text(ticket, "closed_reason")
         closed = f"the ticket is closed ({status.replace('_', ' ')}{f': {why}' if why else ''})"
-        return f"Now: no: {closed}, since {clock_time(ticket['closed_at'])}."
+        return f"Now: {closed}, since {clock_time(ticket['closed_at'])}."
     if worker is None:
         return ""
     if "state" not in worker:
@@ -74,9 +74,9 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     still = (
         ""
         if not kind
-        else f"The {name} is still found."
+        else f"The finding {name} is still open."
         if kind in kinds
-        else f"The {name} is not found now."
+        else f"The finding {name} has cleared."
     )
     state = f"the worker is {_text(worker, 'state').lower()}{reason}"
     return f"Now{at}: {sentence(state)} {still}".rstrip()
@@ -107,7 +107,7 @@ def _describe_actor(intervention: Mapping[str, Any]) -> str:
 
 def _describe_advice(ticket: Mapping[str, Any]) -> str:
     if ticket.get("closed_at"):
-        return "You can: nothing is to be done, the ticket is closed."
+        return "You can: nothing; the ticket is closed."
     advice = _text(ticket, "suggested_action")
     acknowledge = "" if ticket.get("status") == TicketStatus.ACKNOWLEDGED else ", `acknowledge`"
     agent, ticket_id = quote(_text(ticket, "agent_id") or "AGENT"), _text(ticket, "ticket_id")

@@ -22,11 +22,11 @@ def check_message(
         summary: The worker's health (``get_worker_health_summary``).
         trend: The last check's numbers and the change since (``Trends.of``); None if there was no check.
     """
-    parts = [f"Health check at {_iso(at)}. This worker shows something; judge it.", quote("check", check)]
+    parts = [f"Health check at {_iso(at)}. This worker has findings. Judge it.", quote("check", check)]
     if trend is None:
-        parts.append("It was not looked at before.")
+        parts.append("This is its first check.")
     else:
-        parts += ["What it was like when it was last looked at, and what has changed:", quote("trend", trend)]
+        parts += ["The numbers of its last check, and what has changed since:", quote("trend", trend)]
     return "\n".join([*parts, quote_worker(summary)])
 
 

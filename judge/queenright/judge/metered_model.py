@@ -68,9 +68,9 @@ class MeteredModel:
         self._role = role
         self._timeout = settings.timeout_seconds
         self._metrics = metrics
-        for called in (model, stand_in):
-            if called is not None:
-                metrics.initialise(role, called.name)
+        for provider in (model, stand_in):
+            if provider is not None:
+                metrics.initialise(role, provider.name)
         self._budget = budget
         self._stand_in = stand_in
         self._monotonic = monotonic
@@ -140,17 +140,17 @@ class MeteredModel:
         on_text: OnText | None,
     ) -> tuple[ModelReply | None, FallbackReason | None]:
         """Return the model's reply; or None and the reason if this failure starts a backoff."""
-        began = self._monotonic()
+        started_at = self._monotonic()
         try:
             reply = await self._ask(reserved, messages, tools, on_text)
         except asyncio.CancelledError:
-            if self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION:
+            if self._monotonic() - started_at >= self._timeout * _TIMEOUT_FRACTION:
                 self._record_failure("timeout", "the call was cancelled")
             raise
         except Exception as error:
             late = (
                 isinstance(error, TimeoutError)
-                or self._monotonic() - began >= self._timeout * _TIMEOUT_FRACTION
+                or self._monotonic() - started_at >= self._timeout * _TIMEOUT_FRACTION
             )
             reason: FallbackReason = "timeout" if late else "error"
             if not self._record_failure(reason, f"{type(error).__name__}: {error}"):
@@ -174,8 +174,8 @@ class MeteredModel:
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> ModelReply:
-        """Ask the model within its time; count, and pay."""
-        began = self._monotonic()
+        """Ask the model within its time limit; record its metrics and cost."""
+        started_at = self._monotonic()
         reply: ModelReply | None = None
         if isinstance(self._model, LiteLlmProvider):
             work = self._model.complete(messages, tools, on_text, must_call=must_call(tools))
@@ -185,7 +185,7 @@ class MeteredModel:
             reply = await within(self._timeout, work, self._sleep)
             return reply
         finally:
-            self._metrics.count_call(self._role, self.name, reply, self._monotonic() - began)
+            self._metrics.count_call(self._role, self.name, reply, self._monotonic() - started_at)
             if self._budget is not None and reserved is not None:
                 await self._budget.settle(reserved, None if reply is None else _cost(reply))
 
@@ -213,7 +213,7 @@ class MeteredModel:
         on_text: OnText | None,
     ) -> ModelReply:
         assert self._stand_in is not None
-        began = self._monotonic()
+        started_at = self._monotonic()
         if exceeded is not None and self._limit_log.is_due(exceeded):
             _log.warning(
                 "the %s's model %s is not called: %s; the rules replace it",
@@ -226,7 +226,7 @@ class MeteredModel:
         except ModelError as error:
             why = exceeded or f"it failed too often ({reason})"
             raise ModelError(f"{self.name} is not called now: {why}; the rules: {error}") from error
-        self._metrics.count_call(self._role, self._stand_in.name, reply, self._monotonic() - began)
+        self._metrics.count_call(self._role, self._stand_in.name, reply, self._monotonic() - started_at)
         self._metrics.count_fallback(self._role, reason)
         return replace(reply, finish_reason=f"{FALLBACK_PREFIX}:{reason}")
 

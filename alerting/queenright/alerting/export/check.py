@@ -29,7 +29,7 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     for rule in listed:
         key = (rule.name, tuple(sorted(rule.labels.items())))
         if key in keys:
-            faults.append(f"{rule.name}: there are two with the same labels")
+            faults.append(f"{rule.name}: another rule has the same name and labels")
         keys.add(key)
     return faults
 
@@ -37,20 +37,20 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
 def _faults(rule: LoadedRule, recorded: set[str]) -> Iterator[str]:
     bare = _TEXT.sub('""', rule.expr)
     if not _is_balanced(bare) or bare.replace('""', "").count('"'):
-        yield f"brackets or quotes do not close in {rule.expr!r}"
+        yield f"unbalanced brackets or quotes in {rule.expr!r}"
     for metric in sorted(set(_METRIC.findall(bare))):
         if metric not in recorded and not _is_exposed(metric):
-            yield f"nothing exposes or records {metric}"
+            yield f"unknown metric {metric}: it is neither exposed nor recorded"
     if not rule.is_alert:
         return
     for annotation in ("summary", "description", "runbook_url"):
         if not rule.annotations.get(annotation):
-            yield f"it has no {annotation}"
+            yield f"the annotation {annotation} is missing"
     for label in ("severity", "source"):
         if not rule.labels.get(label):
-            yield f"it has no label {label}"
+            yield f"the label {label} is missing"
     if runbook(rule.name) is None:
-        yield f"there is no runbook {rule.name}.md"
+        yield f"the runbook {rule.name}.md is missing"
 
 
 def _is_balanced(text: str) -> bool:

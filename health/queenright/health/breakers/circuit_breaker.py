@@ -181,15 +181,15 @@ class CircuitBreaker:
             CircuitOpenError: The breaker or one of its parents refuses.
         """
         with self._lock:
-            everyone = (self, *self.parents)
+            breakers = (self, *self.parents)
             now = self._monotonic()
-            for breaker in everyone:
+            for breaker in breakers:
                 # Check all before changing any: a refused probe must not take a place in another.
                 if (remaining := breaker._machine.retry_in(now)) is not None:
                     machine = breaker._machine
                     raise CircuitOpenError(breaker.name, machine.state, machine.reason, retry_in=remaining)
             admissions = []
-            for breaker in everyone:
+            for breaker in breakers:
                 before, failures = breaker._machine.state, breaker._machine.failures
                 admission = breaker._machine.admit(now)
                 assert admission is not None  # checked above

@@ -200,7 +200,7 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
 class WatchResult:
     """The result of watching a recovered worker; ``goes_on``: no verdict yet."""
 
-    verdict: Literal["goes_on", "succeeded", "failed", "dropped"]
+    verdict: Literal["continues", "succeeded", "failed", "dropped"]
     reason: str = ""
     incarnation_id: str = ""
     """The new incarnation, if it was not known before."""
@@ -211,7 +211,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     over = attempt.watch_until is not None and now >= attempt.watch_until
     new = attempt.new_incarnation_id
     if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new:
-        return WatchResult("failed", "it sent no events") if over else WatchResult("goes_on")
+        return WatchResult("failed", "it sent no events") if over else WatchResult("continues")
     v = worker.vitals
     if v.ended:
         if v.status is WorkerStatus.COMPLETED:
@@ -225,7 +225,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     if bad and (is_new or over):
         return WatchResult("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:
-        return WatchResult("goes_on", incarnation_id=v.incarnation_id)
+        return WatchResult("continues", incarnation_id=v.incarnation_id)
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
         return WatchResult("succeeded", "it has made progress", v.incarnation_id)

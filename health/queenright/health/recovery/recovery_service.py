@@ -1,9 +1,8 @@
 """
 The recovery service: recovers tasks within limits, durably.
 
-Every step writes the recovery and its event in one transaction before it takes effect. That a
-worker is about to be started is recorded first, so that a service that is killed halfway knows whether it
-started one, and never starts it twice.
+Every step writes the recovery and its event in one transaction before it takes effect. The start of a worker
+is recorded before it happens, so a service that is killed halfway never starts one twice.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from queenright.runtime.events import Clock, EventType
 __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskNotFoundError"]
 
 WATCH_SECONDS: Final = 900.0
-"""A restarted worker repeats its trouble within its first steps; fifteen minutes cover a slow one."""
+"""Most restarted workers fail again within their first steps; fifteen minutes cover slow ones."""
 _STORE_SECONDS: Final = 5.0
 """Seconds until a failed store is retried."""
 
-_LIFE: Final = frozenset(
+_RUN_EVENTS: Final = frozenset(
     {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
 )
 
@@ -77,7 +76,7 @@ class RecoveryService:
         respawners: Start workers; iterated for each recovery, and the first that reaches the worker is used.
         breakers: Provides the circuit breaker of an agent's recoveries, if any.
         publish: Receives events once they are durable (``EventBus.fan_out``).
-        held: Returns why nothing may begin now (the emergency stop), or None.
+        stop_reason: Returns why nothing may begin now (the emergency stop), or None.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class RecoveryService:
         ids: Callable[[], str] = new_id,
         random: Random | None = None,
         publish: Callable[..., None],
-        held: Callable[[], str | None] = lambda: None,
+        stop_reason: Callable[[], str | None] = lambda: None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._ledger = RecoveryLedger(store, clock=clock, ids=ids, publish=publish)
@@ -109,7 +108,7 @@ class RecoveryService:
         self._clock = clock
         self._ids = ids
         self._random = random or Random()
-        self._held = held
+        self._stop_reason = stop_reason
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._requested_ids: set[str] = set()
@@ -172,7 +171,7 @@ class RecoveryService:
         Request the recovery of a worker's task. While one is open, a further request changes nothing.
 
         Args:
-            target: The incarnation of the worker that is over.
+            target: The incarnation that has ended.
             task_id: The task; by default the name that the worker gives it, else its session's id.
             reviewed: A person has reviewed the task: it may exceed the limit for one task.
             from_start: A person allows it to start over if there is no checkpoint.
@@ -196,7 +195,7 @@ class RecoveryService:
             if why := await self._obstacle(recovery):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
             changes, dropped = Changes(), None
-            if decisions.hour_is_full(self._places(recovery), now=now, limits=self._limits):
+            if decisions.hour_is_full(self._start_times(recovery), now=now, limits=self._limits):
                 dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
             if dropped is not None:
                 ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
@@ -234,8 +233,8 @@ class RecoveryService:
         """
         target = await self.target_of(task_id)
         task_id = self._resolve_task_id(task_id, target)
-        if held := self._held():
-            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
+        if reason_to_wait := self._stop_reason():
+            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, reason_to_wait)
         worker = self._monitor.find(*target.key)
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
@@ -292,7 +291,7 @@ class RecoveryService:
             attempts_left=max(0, self._limits.max_attempts_per_task - attempts),
             left_this_hour=max(0, self._limits.max_attempts_per_hour - this_hour),
             active=self._ledger.live.get(task_id),
-            held=self._held(),
+            held=self._stop_reason(),
             history=tuple(history),
         )
 
@@ -317,18 +316,18 @@ class RecoveryService:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has work to do; None if there is none, or all actions are stopped."""
-        is_held = self._held() is not None
+        is_stopped = self._stop_reason() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
             for each in self._ledger.live.values()
             if each.state is RecoveryState.WATCHING
-            or (each.state is RecoveryState.WAITING and not is_held and each.task_id not in self._starting)
+            or (each.state is RecoveryState.WAITING and not is_stopped and each.task_id not in self._starting)
         ]
         return min((at for at in moments if at is not None), default=None)
 
-    def next_asked_for(self) -> float | None:
+    def next_requested(self) -> float | None:
         """Return when a requested recovery is due; None if there is none, or all actions are stopped."""
-        if self._held() is not None:
+        if self._stop_reason() is not None:
             return None
         moments = [
             each.not_before
@@ -351,7 +350,7 @@ class RecoveryService:
         Raises:
             StoreError: A result could not be recorded; call it again.
         """
-        is_held = self._held()
+        reason_to_wait = self._stop_reason()
         self._requested_ids &= {each.recovery_id for each in self._ledger.live.values()}
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
@@ -361,7 +360,7 @@ class RecoveryService:
                     await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
                     await self._check_start(recovery, now)
-                elif is_held is None and self._may_begin(recovery, now, begin):
+                elif reason_to_wait is None and self._may_begin(recovery, now, begin):
                     await self._start(recovery, now)
 
     def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
@@ -434,7 +433,7 @@ class RecoveryService:
         now = recovery.created_at
         planned = decisions.next_attempt(
             past,
-            self._places(recovery),
+            self._start_times(recovery),
             now=now,
             limits=self._limits,
             dice=self._random.random(),
@@ -450,8 +449,8 @@ class RecoveryService:
         changes.rows.append(recovery)
         return _accept(recovery, "it is scheduled")
 
-    def _places(self, recovery: Recovery) -> list[float]:
-        """Return when recoveries of the same agent began, or will."""
+    def _start_times(self, recovery: Recovery) -> list[float]:
+        """Return the start times of the agent's recoveries, past and scheduled."""
         agent = recovery.agent_id
         waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
         return [*self._ledger.start_times(agent), *waiting]
@@ -495,7 +494,7 @@ class RecoveryService:
             )
         if result.verdict == "failed":
             await self._record_failure(recovery, result.reason, now)
-        elif result.verdict != "goes_on":
+        elif result.verdict != "continues":
             state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, result.reason, now)
         elif has_started:
@@ -551,7 +550,7 @@ class RecoveryService:
         return result
 
     async def _check_start(self, recovery: Recovery, now: float) -> None:
-        """Find out whether a worker was started when the service ended."""
+        """Check whether the worker was started before the service ended."""
         worker = self._recovered_worker(recovery)
         since = recovery.started_at or 0.0
         if worker is not None:
@@ -651,7 +650,7 @@ class RecoveryService:
         """
         Record that the worker is about to be started, and from which checkpoint.
 
-        If a checkpoint turns out to be broken it is called again, and publishes only if none is left.
+        Called again if the checkpoint is broken; then it publishes only if no checkpoint is left.
         """
         now = self._clock()
         live = self._ledger.live[recovery.task_id]
@@ -712,7 +711,7 @@ class RecoveryService:
             return why
         # The monitor forgets ended workers; the log does not.
         last = await self._store.history(
-            types=_LIFE, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
+            types=_RUN_EVENTS, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
         )
         if last and last[0].type is EventType.EXECUTION_COMPLETED:
             return "it is completed, and needs no recovery"

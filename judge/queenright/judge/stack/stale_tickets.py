@@ -37,7 +37,7 @@ class MissingWorker:
     """A ticket's worker without usable metrics."""
 
     since: float
-    """The first of the checks in a row that found none."""
+    """The first check without metrics; all later ones had none either."""
     why: str
 
     def is_overdue(self, now: float) -> bool:
@@ -68,7 +68,7 @@ def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:
 
 
 class StaleTickets:
-    """Since when the workers of tickets have no metrics, from check to check."""
+    """Remembers since when the workers of tickets have no metrics."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

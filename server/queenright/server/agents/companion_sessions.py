@@ -64,12 +64,12 @@ def list_companion_sessions(storage: Path) -> list[str]:
 class _RecordingLog:
     """An event log that passes events to a function before it appends them."""
 
-    def __init__(self, log: EventLog, note: Callable[[Sequence[AgentEvent]], None]) -> None:
+    def __init__(self, log: EventLog, on_append: Callable[[Sequence[AgentEvent]], None]) -> None:
         self._log = log
-        self._note = note
+        self._on_append = on_append
 
     def append(self, events: Sequence[AgentEvent]) -> Awaitable[None]:
-        self._note(events)
+        self._on_append(events)
         return self._log.append(events)
 
     def history(self, **filters: Any) -> Awaitable[list[AgentEvent]]:

@@ -102,7 +102,7 @@ class Remediation:
             breakers=breakers.registry,
             clock=clock,
             publish=publish,
-            held=self._stop_reason,
+            stop_reason=self._stop_reason,
         )
         self.interventions = InterventionService(
             store,
@@ -217,7 +217,7 @@ class Remediation:
         quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
         if self._clock() < self._quiet_until:
             quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]
-        deadlines = (self.interventions.next_deadline(), self.recovery.next_asked_for(), *quiet)
+        deadlines = (self.interventions.next_deadline(), self.recovery.next_requested(), *quiet)
         return min((at for at in deadlines if at is not None), default=None)
 
     async def advance(self, now: float) -> None:
