@@ -95,7 +95,7 @@ class JudgeAndQueen:
         self.runtime = runtime or AgentRuntime(
             bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep
         )
-        budget = ModelBudget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
+        budget = ModelBudget(judge.budget, clock=clock, file=storage / BUDGET_FILE, disk=self.runtime.disk)
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
         judge_provider, queen_provider = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))

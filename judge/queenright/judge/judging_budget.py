@@ -111,10 +111,16 @@ class ModelBudget:
     Args:
         file: Stores the spending; None keeps it in memory. A damaged file is moved aside, and counting starts
             at 0.
+        disk: Writes the file; None gives it threads of its own.
     """
 
     def __init__(
-        self, settings: BudgetSettings, *, clock: Callable[[], float], file: Path | None = None
+        self,
+        settings: BudgetSettings,
+        *,
+        clock: Callable[[], float],
+        file: Path | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self._limits: dict[tuple[Window, Unit], float] = {
             (window, unit): limit / part
@@ -128,7 +134,7 @@ class ModelBudget:
         self._reserved: list[Reservation] = []
         self._rejected = Cost()
         """The last requested cost, if it did not fit."""
-        self._disk = Disk()
+        self._disk = disk or Disk()
         self._writing = asyncio.Lock()
 
     def limits(self) -> Iterable[tuple[Window, Unit, float]]:
