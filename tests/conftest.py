@@ -64,6 +64,7 @@ _WHOLE_FOLDERS = {"observed"}
 
 # One process imports litellm, which takes seconds.
 _WITH_LITELLM = {
+    "judge/test_chat.py",
     "judge/test_invalid_answers.py",
     "judge/test_model_requests.py",
     "judge/test_models.py",
