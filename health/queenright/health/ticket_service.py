@@ -51,7 +51,7 @@ from queenright.health.tickets import (
 )
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class TicketService:
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
-        self._tasks = BackgroundTasks()
+        self._tasks = TaskSet()
         self._deadlines = TicketDeadlines(settings.tickets, silenced_until)
         self._incidents = IncidentWatch()
 

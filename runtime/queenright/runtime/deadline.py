@@ -95,7 +95,7 @@ async def wait_all(tasks: Collection[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
-class BackgroundTasks:
+class TaskSet:
     """Tasks that run beside their caller; asyncio itself would not keep them from being collected."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ from queenright.health.store import Store, StoreError
 from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Approvals:
         self._open: dict[str, Approval] = {}
         self._in_progress: set[str] = set()
         self._retry_at: dict[str, float] = {}
-        self._tasks = BackgroundTasks()
+        self._tasks = TaskSet()
 
     # -- start and stop -----------------------------------------------------------------------------
 

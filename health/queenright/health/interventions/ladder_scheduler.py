@@ -29,7 +29,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class LadderScheduler:
         self._heap: list[tuple[float, WorkerKey]] = []
         self._due_at: dict[WorkerKey, float] = {}
         self._locks: WeakValueDictionary[WorkerKey, asyncio.Lock] = WeakValueDictionary()
-        self._tasks = BackgroundTasks()
+        self._tasks = TaskSet()
         self._quiet_until = 0.0
 
     # -- schedule -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from queenright.health.interventions.intervention import Intervention, Intervent
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent
 
 _COUNTED: Final = 100_000
@@ -34,7 +34,7 @@ class InterventionLedger:
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:
         self._store = store
         self._publish = publish
-        self._tasks = BackgroundTasks()
+        self._tasks = TaskSet()
         self._counts: dict[WorkerKey, int] = {}
         self.ladders: dict[WorkerKey, Ladder] = {}
         self.pending: dict[str, Escalation] = {}

@@ -16,7 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.spending import limits_reached
 from queenright.health.store import StoreError
 from queenright.health.tickets import EscalationTicket
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class SpendingBrake:
         self._clock = clock
         self._braked: dict[WorkerKey, set[str]] = {}
         self._not_before: dict[WorkerKey, float] = {}
-        self._tasks = BackgroundTasks()
+        self._tasks = TaskSet()
 
     def brake_if_limit_reached(self, agent_id: str, session_id: str) -> None:
         """Brake a worker that has just spent money or got a ticket, if it has reached a limit."""

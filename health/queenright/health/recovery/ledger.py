@@ -15,7 +15,7 @@ from queenright.health.recovery import decisions
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.table import of_task, recovery_table, under_way
 from queenright.health.store import Store
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _LOOKED_BACK: Final = 5_000
@@ -50,7 +50,7 @@ class RecoveryLedger:
         self._clock = clock
         self._ids = ids
         self._publish = publish
-        self._tasks = BackgroundTasks()
+        self._tasks = TaskSet()
 
     async def load(self) -> list[Recovery]:
         """Load open recoveries and return them, oldest first."""

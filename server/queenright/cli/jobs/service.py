@@ -17,7 +17,7 @@ import typer
 from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
 from queenright.cli.output.up_screen import UpScreen
 from queenright.instrumentation.errors import QueenrightError
-from queenright.runtime.deadline import BackgroundTasks
+from queenright.runtime.deadline import TaskSet
 from queenright.server.middleware.connections import raise_descriptor_limit
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.reload import reload
@@ -131,7 +131,7 @@ def reload_on_sighup(find_services: Callable[[], Sequence[Service]]) -> None:
             except QueenrightError as error:
                 _log.error("settings not reloaded, the old ones stay in force: %s", error)
 
-    tasks = BackgroundTasks()
+    tasks = TaskSet()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: tasks.start(reload_settings()))
 
 
