@@ -83,6 +83,15 @@ async def everything_needed(running: Running) -> AsyncIterator[list[str]]:
     """Have one of each kind that needs a person; yield the address of each page."""
     async with client_of(running) as telemetry:
         await request_for_looper(running)
+        # The looper's own ticket is listed as its approval.
+        await running.service.ingest(list(looping(running.service.clock(), agent="spinner")))
+        await until(
+            lambda: (
+                (ticket := running.service.tickets.open_for("spinner", "spinner-session"))
+                and ticket.notified_at
+            ),
+            "a ticket of another",
+        )
         await wait_for_user(running, "writer", "Which title?")
         waiting = await ask(telemetry)
         addresses = await pages_of(running)
