@@ -283,9 +283,9 @@ def test_rules_have_no_fault_with_any_selectors() -> None:
     [
         ({"expr": "queenright_agnets > 0"}, "unknown metric queenright_agnets"),
         ({"expr": "queenright_agents_bucket > 0"}, "unknown metric"),
-        ({"expr": "sum(queenright_agents"}, "do not close"),
-        ({"expr": 'queenright_agents{state="x}'}, "do not close"),
-        ({"annotations": {}}, "it has no runbook_url"),
+        ({"expr": "sum(queenright_agents"}, "unbalanced brackets or quotes"),
+        ({"expr": 'queenright_agents{state="x}'}, "unbalanced brackets or quotes"),
+        ({"annotations": {}}, "the annotation runbook_url is missing"),
         ({"labels": {"source": "rules"}}, "the label severity is missing"),
         ({"name": "QueenrightNew"}, "the runbook QueenrightNew.md is missing"),
     ],
