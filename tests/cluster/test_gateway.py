@@ -102,7 +102,6 @@ async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> 
 
 @pytest.mark.parametrize("sort", ["attention", "agent", "-agent", "progress", "-cost", "tokens"])
 async def test_pages_of_agents_are_those_of_one_service(fleets: Fleets, sort: str) -> None:
-    """B120"""
     expected = [
         row["session_id"] for row in await walk(fleets.one, "/api/agents", "agents", sort=sort, limit=100)
     ]

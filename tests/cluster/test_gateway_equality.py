@@ -13,7 +13,7 @@ import pytest_asyncio
 from fastapi.routing import iter_route_contexts
 from starlette.types import ASGIApp
 
-from queenright.health.breakers.circuit import CircuitOpenError
+from queenright.health.breakers.circuit_breaker import CircuitOpenError
 from queenright.server.app import create_routes
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.kinds import Kind, kind_of
@@ -46,6 +46,7 @@ ROUTES: Final = {
     Kind.STREAM: "events agents/x/events",
     Kind.FIRST: "discover POST:agents silences",
     Kind.HEARTBEAT: "POST:heartbeats",
+    Kind.POLL: "agents/x/instructions",
     Kind.CLICK: "POST:slack/actions",
     Kind.ALL: "POST:/-/reload PUT:emergency-stop POST:alertmanager/webhook POST:alertmanager/notifications"
     " POST:pagerduty/webhook POST:breakers/x/reset",

@@ -212,7 +212,7 @@ async def test_third_process_gets_its_share_one_partition_at_a_time(
 async def test_every_process_answers_for_all_partitions(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B120: agents, and each session, at a process that watches only some of them."""
+    """Agents, and each session, at a process that watches only some of them."""
     first, second = processes = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
     sender = Sender(client, processes)

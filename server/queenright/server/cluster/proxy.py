@@ -66,7 +66,8 @@ class Proxy:
             send: Sends the response.
             body: The body, if it was received already.
             answer_seconds: How long the owner may take until its response begins; None: any time.
-            ended: Ends an event stream when it is set: a lost owner may not close its connection.
+            ended: Set when the owner is lost, which may not close its connection: ends the wait for a
+                response, and an event stream.
             partition: The partition whose service should answer, if there are several.
 
         Raises:
@@ -87,13 +88,29 @@ class Proxy:
         request = httpx.Request(scope["method"], target, headers=headers, content=content)
         try:
             async with asyncio.timeout(answer_seconds):
-                response = await self._client.send(request, stream=True)
+                response = await self._send(request, ended)
         except (httpx.TransportError, TimeoutError) as error:
             raise OwnerUnreachableError(str(error) or type(error).__name__) from error
         try:
             await _answer(response, receive, send, disconnected, ended)
         finally:
             await response.aclose()
+
+    async def _send(self, request: httpx.Request, ended: asyncio.Event | None) -> httpx.Response:
+        """Return the response once it begins; a lost owner is not waited for."""
+        sending = asyncio.create_task(self._client.send(request, stream=True))
+        lost = asyncio.create_task(asyncio.Event().wait() if ended is None else ended.wait())
+        try:
+            await asyncio.wait((sending, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise OwnerUnreachableError("another process is the owner now")
+            return sending.result()
+        finally:
+            lost.cancel()
+            if not sending.done():
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError, httpx.TransportError):
+                    await sending
 
 
 async def _stream_body(receive: Receive, disconnected: asyncio.Event) -> AsyncIterator[bytes]:

@@ -8,9 +8,10 @@ from fastapi import APIRouter, HTTPException, Request
 
 from queenright import api
 from queenright.health.heartbeat import parse_heartbeat
-from queenright.server.routes.dependencies import HealthDep
+from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation, request_body
 from queenright.server.routes.params import AgentId
+from queenright.server.routes.preconditions import require_known_if_asked
 
 router = APIRouter(prefix="/api", tags=["health"])
 
@@ -57,8 +58,9 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     **operation(status=202),
     openapi_extra=request_body(_HEARTBEAT, description="One heartbeat."),
 )
-async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatReceipt:
+async def record_heartbeat(request: Request, service: ServiceDep) -> api.HeartbeatReceipt:
     """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
     heartbeat = parse_heartbeat(await request.body())
-    await health.record_heartbeat(heartbeat)
+    require_known_if_asked(request, service, heartbeat.agent_id, heartbeat.session_id)
+    await service.health.record_heartbeat(heartbeat)
     return api.HeartbeatReceipt(agent_id=heartbeat.agent_id)

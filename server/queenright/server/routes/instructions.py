@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
@@ -17,6 +17,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.routes.dependencies import InstructionsDep, ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId, Body, Text
+from queenright.server.routes.preconditions import require_known_if_asked
 from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/agents/{agent_id:agent}/instructions", tags=["workers"])
@@ -34,6 +35,7 @@ class InstructionAnswer(Body):
 
 @router.get("", **operation(errors={404: "The path names no worker."}))
 async def pull_instructions(
+    request: Request,
     service: ServiceDep,
     agent_id: AgentId,
     session_id: Annotated[str, Query(description="The worker's session.")],
@@ -43,7 +45,9 @@ async def pull_instructions(
     ] = 0.0,
 ) -> api.Instructions:
     """Fetch a worker's instructions by a long poll of up to ``wait`` seconds. Polls make it reachable."""
-    pulled = await _pull_until_stopping(service, _target(agent_id, session_id, incarnation_id), wait)
+    target = _target(agent_id, session_id, incarnation_id)
+    require_known_if_asked(request, service, target.agent_id, target.session_id)
+    pulled = await _pull_until_stopping(service, target, wait)
     return api.Instructions(instructions=[api.Instruction.of(instruction) for instruction in pulled])
 
 

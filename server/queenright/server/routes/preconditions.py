@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
 
 from queenright.health.interventions.target import Target
+from queenright.instrumentation.redaction import redact
+from queenright.server.routes.pagination import ASKED
 from queenright.server.routes.params import SeenWorker
 from queenright.server.service import Service
+
+
+def require_known_if_asked(request: Request, service: Service, agent_id: str, session_id: str) -> None:
+    """
+    Refuse what a new worker may send, if a gateway looks for the partition that knows the worker.
+
+    Raises:
+        HTTPException: 404, the worker is unknown here.
+    """
+    if ASKED in request.headers and service.monitor.get(agent_id, session_id or None) is None:
+        raise HTTPException(404, f"there is no worker {redact(agent_id, 200)!r} in this partition")
 
 
 def require_seen(service: Service, seen: SeenWorker, target: Target) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -44,6 +43,16 @@ class Session(NamedTuple):
     """Empty: the newest."""
 
 
+class Search(NamedTuple):
+    """What a request is about, and where to look for it first."""
+
+    session: Session | None = None
+    first: int | None = None
+    """The partition to ask first; None: where it was found last, or is likely to be."""
+    takes_new: bool = False
+    """Whether a partition takes a session that it does not know."""
+
+
 class Gateway:
     """
     The ASGI app that answers for all partitions.
@@ -76,14 +85,16 @@ class Gateway:
                 await app(scope, receive, send)
             elif kind is Kind.FIRST:
                 await (backends[0] or self._answer_unowned)(scope, receive, send)
-            elif kind is Kind.SESSION:
-                await self._answer_for_session(backends, scope, receive, send)
+            elif kind in (Kind.SESSION, Kind.POLL):
+                await self._answer_for_session(kind, backends, scope, receive, send)
             elif kind is Kind.FIND:
-                await self._find(backends, range(len(backends)), scope, receive, send)
+                await self._find(backends, Search(), scope, receive, send)
             elif kind is Kind.HEARTBEAT:
                 await self._take_heartbeat(backends, scope, receive, send)
             elif (apps := [app for app in backends if app is not None]) and len(apps) == len(backends):
                 await self._ask_all(kind, apps, scope, receive, send)
+            elif kind is Kind.ALL and apps:
+                await self._send_to_some(backends, scope, receive, send)
             else:
                 await self._answer_unowned(scope, receive, send)
         except BodyTooLargeError:
@@ -110,50 +121,50 @@ class Gateway:
             reply = await _send_to_all(kind, apps, scope, receive)
         await reply.send(send)
 
-    async def _answer_for_session(
+    async def _send_to_some(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Change at once what can be changed, such as the emergency stop, and say what is left."""
+        reply = await _send_to_all(Kind.ALL, [app for app in backends if app is not None], scope, receive)
+        if reply.status < 400:
+            left = ", ".join(str(number) for number, app in enumerate(backends) if app is None)
+            reason = (
+                f"done, but not in the partitions without an owner: {left}; send it again in some seconds"
+            )
+            await _refuse(503, reason, send)
+        else:
+            await reply.send(send)
+
+    async def _answer_for_session(
+        self, kind: Kind, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
         agent_id = agent_in(scope["path"], scope.get("raw_path"))
         query = parse_qs(scope["query_string"].decode("latin-1"))
         body = b"" if scope["method"] == "GET" else await read_body(receive)
-        session_id = query.get("session_id", [""])[0] or _session_in(body)
-        session = Session(agent_id, clean_name(session_id) if session_id else "")
-        places = await self._places(backends, session, scope, receive)
-        await self._find(backends, places, scope, replay(body, receive), send)
+        session_id = clean_name(query.get("session_id", [""])[0] or _session_in(body))
+        search = Search(Session(agent_id, session_id), takes_new=kind is Kind.POLL)
+        if not session_id:
+            if None in backends and scope["method"] != "GET":
+                # The latest session may be in the one that has no owner.
+                await self._answer_unowned(scope, receive, send)
+                return
+            search = search._replace(first=await self._locate_latest(backends, agent_id, scope, receive))
+        await self._find(backends, search, scope, replay(body, receive), send)
 
-    async def _places(
-        self,
-        backends: Sequence[ASGIApp | None],
-        session: Session,
-        scope: Scope,
-        receive: Receive,
-    ) -> Sequence[int]:
-        """Return the partitions to ask for a session, the first one first."""
-        first = self._remembered.get(session)
-        if first is None:
-            first = await self._locate(backends, session, scope, receive)
-            if first is None:
-                first = self._partition_of_agent(session.agent_id)
-            elif session.session_id:
-                self._remember(session, first)
-        return [first, *(number for number in range(len(backends)) if number != first)]
-
-    async def _locate(
-        self, backends: Sequence[ASGIApp | None], session: Session, scope: Scope, receive: Receive
+    async def _locate_latest(
+        self, backends: Sequence[ASGIApp | None], agent_id: str, scope: Scope, receive: Receive
     ) -> int | None:
-        """Return the partition that watches a session, or the latest one of an agent; None if none does."""
-        path = f"/api/agents/{session.agent_id}/health"
-        query = f"session_id={quote(session.session_id, safe='')}" if session.session_id else ""
-        asked = asking(scope, path=path, query=query.encode())
-        asked["raw_path"] = f"/api/agents/{quote(session.agent_id, safe='')}/health".encode()
-        present = [(number, app) for number, app in enumerate(backends) if app is not None]
-        replies = await ask_all([app for _, app in present], [asked] * len(present), receive)
-        seen = [
+        """Return the partition that has the latest session of an agent; None if it has none."""
+        asked = asking(scope, path=f"/api/agents/{agent_id}/health", query=b"")
+        asked["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
+        present = {number: app for number, app in enumerate(backends) if app is not None}
+        replies = await ask_all(list(present.values()), [asked] * len(present), receive)
+        latest = [
             (reply.json()["last_activity"], number)
-            for (number, _), reply in zip(present, replies, strict=True)
+            for number, reply in zip(present, replies, strict=True)
             if reply.status == 200
         ]
-        return max(seen)[1] if seen else None
+        return max(latest)[1] if latest else None
 
     def _remember(self, session: Session, partition: int) -> None:
         self._remembered[session] = partition
@@ -165,39 +176,48 @@ class Gateway:
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
         body = await read_body(receive)
-        number = 0
-        with contextlib.suppress(InvalidHeartbeatError):
+        try:
             heartbeat = parse_heartbeat(body)
-            session = Session(heartbeat.agent_id, heartbeat.session_id)
-            number = (await self._places(backends, session, scope, receive))[0]
-        await (backends[number] or self._answer_unowned)(scope, replay(body, receive), send)
+        except InvalidHeartbeatError:
+            app = next((app for app in backends if app is not None), self._answer_unowned)
+            await app(scope, replay(body, receive), send)
+            return
+        search = Search(Session(heartbeat.agent_id, heartbeat.session_id), takes_new=True)
+        await self._find(backends, search, scope, replay(body, receive), send)
 
     async def _find(
         self,
         backends: Sequence[ASGIApp | None],
-        places: Sequence[int],
+        search: Search,
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
         """Pass a request on until a partition knows what it is about."""
         body = await read_body(receive)
-        missing: list[Message] = []
-        is_unowned = False
-        for number in places:
+        session = search.session
+        likely = 0 if session is None else self._partition_of_agent(session.agent_id)
+        first = search.first
+        if first is None and session is not None:
+            first = self._remembered.get(session, likely)
+        order = sorted(range(len(backends)), key=lambda number: number != first)
+        # Marked, it is refused with 404 by a partition that would take a session it does not know.
+        asked = _marked(scope) if search.takes_new else scope
+        refusals: dict[int, list[Message]] = {}
+        for number in order:
             app = backends[number]
-            if app is None:
-                is_unowned = True
-                continue
             answer = _UnlessMissing(send)
-            await app(scope, replay(body, receive), answer)
+            await (self._answer_unowned if app is None else app)(asked, replay(body, receive), answer)
             if answer.is_sent:
+                if session is not None and session.session_id:
+                    self._remember(session, number)
                 return
-            missing = missing or answer.messages
-        if is_unowned or not missing:
-            await self._answer_unowned(scope, replay(body, receive), send)
+            refusals.setdefault(answer.status, answer.messages)
+        if 503 not in refusals and search.takes_new:
+            await (backends[likely] or self._answer_unowned)(scope, replay(body, receive), send)
             return
-        for message in missing:
+        # It may be in a partition that cannot answer now.
+        for message in refusals.get(503) or refusals[404]:
             await send(message)
 
 
@@ -209,21 +229,28 @@ async def _refuse(status: int, reason: str, send: Send) -> None:
 
 
 class _UnlessMissing:
-    """Sends a response as it comes, but keeps one with the status 404."""
+    """Sends a response as it comes, but keeps one with the status 404 or 503."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self.status = 503
         self.messages: list[Message] = []
         self.is_sent = False
 
     async def __call__(self, message: Message) -> None:
         """Send a message of the response, or keep it."""
-        if message["type"] == "http.response.start" and message["status"] != 404:
-            self.is_sent = True
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.is_sent = self.status not in (404, 503)
         if self.is_sent:
             await self._send(message)
         else:
             self.messages.append(message)
+
+
+def _marked(scope: Scope) -> Scope:
+    """Return the scope of a request that is sent to several partitions."""
+    return {**scope, "headers": [*scope["headers"], (ASKED.encode(), b"1")]}
 
 
 def _session_in(body: bytes) -> str:
@@ -247,7 +274,7 @@ async def _send_to_all(kind: Kind, apps: Sequence[ASGIApp], scope: Scope, receiv
     body = await read_body(receive)
     asked = scope
     if kind is Kind.CLICK:
-        asked = {**scope, "headers": [*scope["headers"], (ASKED.encode(), b"1")]}
+        asked = _marked(scope)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(app, asked, replay(body, receive))) for app in apps]
     replies = [task.result() for task in tasks]

@@ -22,6 +22,8 @@ class Kind(Enum):
     """All of them: each may have sessions of the agent which the path names."""
     SESSION = auto()
     """The one that watches the session, or the latest session of the agent, which the request names."""
+    POLL = auto()
+    """The same, of a worker that may be new."""
     FIND = auto()
     """The one that knows what the path or the body names: each is asked until one does."""
     HEARTBEAT = auto()
@@ -107,6 +109,8 @@ def kind_of(method: str, path: str) -> Kind:
             return Kind.SESSION
         if path.endswith("/events"):
             return Kind.STREAM
+        if path.endswith("/instructions"):
+            return Kind.POLL
         if path.endswith(("/escalations", "/history")):
             return Kind.PAGE
         return Kind.SESSION if _OF_AGENT.search(path) else Kind.AGENT
