@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.server.access.login_sessions import COOKIE
+from queenright.server.access.roles import Role
+from queenright.server.access.token_file import edit_tokens
+from queenright.server.access.tokens import new_token
 from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_takeover import Sender, tool_spans
 from tests.databases import connected
+from tests.server.streams import Follower
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -231,3 +237,39 @@ async def test_every_process_answers_for_all_partitions(
         assert (await client.get(f"{process.url}/api/agents/nobody/health")).status_code == 404
         assert (await client.get(f"{process.url}/api/attention")).json()["total"] == 0
         assert "<html" in (await client.get(f"{process.url}/console/")).text
+
+
+async def test_sign_in_and_stream_continue_at_another_process(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B120: also after the process where they began was killed."""
+    token, text = new_token(
+        "ada", Role.OPERATOR, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None
+    )
+    tokens_file = partitioned.folder / "tokens.json"
+    edit_tokens(tokens_file, lambda tokens: tokens.with_token(token, time.time()))
+    partitioned.settings["auth"] = {"tokens_file": str(tokens_file), "required": True}
+    client.headers["Authorization"] = f"Bearer {text}"
+    first, second = [partitioned.add(), partitioned.add()]
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as browser:
+        login = await browser.post(f"{first.url}/login", data={"token": text}, headers={"Origin": first.url})
+        assert login.status_code == 303
+        cookie = {"Cookie": f"{COOKIE}={login.cookies[COOKIE]}"}
+        url = f"{first.url}/api/events?types=all"
+        async with Follower(url, cookie) as follower:
+            last_id = follower.last_id
+        assert last_id is not None
+        sender = Sender(client, [second])
+        await send(sender, 1)
+        first.kill()
+        await wait_for_shares(client, second, lambda found: found == {second.url: 4})
+        await check_stored(partitioned, sender)
+        while (agents := await browser.get(f"{second.url}/api/agents", headers=cookie)).status_code == 503:
+            pass
+        assert (agents.status_code, agents.json().get("total")) == (200, 12), agents.text
+        resumed = cookie | {"Last-Event-ID": last_id}
+        async with Follower(f"{second.url}/api/events?types=tool_call_completed", resumed) as follower:
+            await follower.until(lambda: len(follower.ids) >= sender.acknowledged, "what was missed comes")
+        assert len({block.data["id"] for block in follower.events}) == sender.acknowledged
+        assert not [block for block in follower.events if block.event == "reset"]
