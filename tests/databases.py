@@ -151,11 +151,15 @@ class Postgres:
             self._process.wait(timeout=60)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """The id of its first process, whose children serve."""
+        return int((self._data / "postmaster.pid").read_text().splitlines()[0])
+
     def crash(self) -> None:
         """Kill it without a final write, like a power loss."""
         assert self._process is not None
-        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, 3)  # SIGQUIT: immediate shutdown, for a killed postmaster leaves orphans behind.
+        os.kill(self.pid, 3)  # SIGQUIT: immediate shutdown, for a killed postmaster leaves orphans behind.
         self.stop()
 
     def remove(self) -> None:

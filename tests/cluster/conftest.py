@@ -56,6 +56,11 @@ class Nats:
             assert time.monotonic() < deadline, (self._folder / "nats.log").read_text()
             time.sleep(0.02)
 
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None if it does not run."""
+        return None if self._process is None else self._process.pid
+
     def kill(self) -> None:
         """Kill it, like a power loss."""
         if self._process is not None:
@@ -128,9 +133,10 @@ class Process:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill it, unless it has ended."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            if not self._process.ended():
+                self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 

@@ -1,7 +1,9 @@
 """
-A cluster against one process, on the same PostgreSQL: spans a CPU-second, acknowledgement, takeover.
+Clusters of one, two and four processes against one alone: throughput, acknowledgement, takeover, memory.
 
-The CPU is that of the service's processes, without PostgreSQL and nats-server.
+Each process of a cluster has its partition and the same number of spans to store. Throughput is by the
+second of the CPU that the service's processes use together: the machine may have fewer cores than processes,
+and other work. So what they use without telemetry is a row of its own.
 """
 
 from __future__ import annotations
@@ -12,22 +14,48 @@ import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from tests.cluster.conftest import Cluster, Nats, Process
+from tests.cluster.test_partitions import wait_for_shares
 from tests.databases import Postgres, connected
 from tests.ports import reserve_port
-from tests.waiting import until
 from tools.benchmarks.otlp import make_requests
 from tools.benchmarks.row import Row
 
 _BATCH = 512
+_SPANS = 40_000
+"""For each process."""
 _SENDERS = 4
+_RATE = 20
+_STEADY = 200
+_STEADY_BATCH = 100
+"""Requests a second, their number and their spans, while their acknowledgement is measured."""
+_IDLE_SECONDS = 10
+_STORING_SECONDS = 240
 _HEADERS = {"content-type": "application/x-protobuf"}
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """CPU is in seconds for each span, beyond what is used without telemetry."""
+
+    service: float
+    postgres: float
+    nats: float
+    idle: float
+    """The share of a core that a process uses without telemetry."""
+    memory: float
+    """Of a process, in megabytes; what processes share counts once."""
+    acknowledged: Sequence[float]
+    """Milliseconds, in order."""
+    takeovers: dict[str, float]
+    """Seconds, by signal."""
 
 
 def run() -> list[Row]:
@@ -36,107 +64,225 @@ def run() -> list[Row]:
 
 
 async def _run() -> list[Row]:
-    with tempfile.TemporaryDirectory() as name, reserve_port("nats-server") as port:
-        folder = Path(name)
-        postgres, nats = Postgres(), Nats(folder, port)
-        nats.start()
+    with tempfile.TemporaryDirectory() as name:
+        folder, postgres = Path(name), Postgres()
+        for place in ("sqlite", "alone", "1", "2", "4"):
+            (folder / place).mkdir()
         try:
-            alone = await _measure(folder / "alone", postgres, nats, processes=1, is_cluster=False)
-            one = await _measure(folder / "one", postgres, nats, processes=1)
-            two = await _measure(folder / "two", postgres, nats, processes=2)
+            sqlite = await _measure(folder / "sqlite", postgres, clustered=0, on_sqlite=True)
+            alone = await _measure(folder / "alone", postgres, clustered=0)
+            clusters = [await _measure(folder / f"{n}", postgres, clustered=n) for n in (1, 2, 4)]
         finally:
-            nats.kill()
             postgres.remove()
-    spans = [f"{found['spans']:,.0f}" for found in (alone, one, two)]
-    takeovers = two["takeovers"]
+    one, two, four = clusters
+    rates = [f"{1 / found.service:,.0f}" for found in (sqlite, alone, *clusters)]
+    others = [f"{1e6 * found.postgres:.0f} + {1e6 * found.nats:.0f}" for found in (sqlite, alone, *clusters)]
+    latencies = [
+        f"{statistics.median(found.acknowledged):.0f} / {_p99(found.acknowledged):.0f}"
+        for found in (sqlite, alone, *clusters)
+    ]
+    takeovers = two.takeovers
+    alone_or_cluster = "one process on SQLite, on PostgreSQL; a cluster of one, two, four"
     return [
         Row(
-            "spans a CPU-second on PostgreSQL: one process / a cluster of one / of two",
-            " / ".join(spans),
+            f"spans a CPU-second: {alone_or_cluster}",
+            ", ".join(rates),
+            "two and four ≥ 90 % of a cluster of one",
+            max(two.service, four.service) <= one.service / 0.9,
+        ),
+        Row(
+            "µs of PostgreSQL + NATS a span: the same",
+            ", ".join(others),
             "",
             True,
         ),
         Row(
-            "acknowledgement of a batch of 512 spans, p50 / p99: one process / a cluster of two",
-            f"{alone['p50']:.0f} / {alone['p99']:.0f}, {two['p50']:.0f} / {two['p99']:.0f} ms",
+            f"acknowledgement of {_STEADY_BATCH} spans, {_RATE} times a second, p50 / p99: the same",
+            f"{', '.join(latencies)} ms",
             "p99 ≤ 50 ms",
-            two["p99"] <= 50,
+            _p99(two.acknowledged) <= 50,
         ),
         Row(
-            "takeover after SIGKILL / SIGSTOP of the owner",
+            "all partitions owned again after SIGKILL / SIGSTOP of one of two processes",
             f"{takeovers['SIGKILL']:.1f} / {takeovers['SIGSTOP']:.1f} s",
             "≤ 10 s",
             max(takeovers.values()) <= 10,
         ),
+        Row(
+            "CPU of a process without telemetry: the same",
+            ", ".join(f"{100 * found.idle:.1f}" for found in (sqlite, alone, *clusters)) + " % of a core",
+            "",
+            True,
+        ),
+        Row(
+            "memory of a process: the same",
+            ", ".join(f"{found.memory:.0f}" for found in (sqlite, alone, *clusters)) + " MB",
+            "",
+            True,
+        ),
     ]
 
 
-async def _measure(
-    folder: Path, postgres: Postgres, nats: Nats, *, processes: int, is_cluster: bool = True
-) -> dict[str, Any]:
-    settings: dict[str, Any] = {} if is_cluster else {"cluster": {}}
-    cluster = Cluster(folder, postgres, postgres.migrated(), nats, settings)
-    try:
-        found = [await asyncio.to_thread(cluster.add) for _ in range(processes)]
-        if is_cluster:
-            await cluster.owner()
-        result = await _send(cluster, found)
-        if processes > 1:
-            result["takeovers"] = {
-                number.name: await _takeover(cluster, number) for number in (signal.SIGSTOP, signal.SIGKILL)
-            }
-        return result
-    finally:
-        for process in cluster.processes:
-            process.kill()
+def _p99(milliseconds: Sequence[float]) -> float:
+    return sorted(milliseconds)[int(len(milliseconds) * 0.99)]
 
 
-async def _send(cluster: Cluster, processes: list[Process]) -> dict[str, Any]:
-    requests = make_requests(_BATCH)
-    seconds: list[float] = []
-    before = sum(_cpu(process) for process in processes)
-
-    async def send(first: int, client: httpx.AsyncClient) -> None:
-        for place in range(first, len(requests), _SENDERS):
-            began = time.perf_counter()
-            url = processes[place % len(processes)].otlp_url
-            answer = await client.post(f"{url}/v1/traces", content=requests[place], headers=_HEADERS)
-            answer.raise_for_status()
-            seconds.append(time.perf_counter() - began)
-
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client, asyncio.TaskGroup() as group:
-        for first in range(_SENDERS):
-            group.create_task(send(first, client))
-    spans = _BATCH * len(requests)
-    # A third of the spans are tool calls.
-    await until(lambda: _stored(cluster) >= spans // 3 - _BATCH, "the spans are stored", seconds=600)
-    cpu = sum(_cpu(process) for process in processes) - before
-    return {
-        "spans": spans / cpu,
-        "p50": 1000 * statistics.median(seconds),
-        "p99": 1000 * sorted(seconds)[int(len(seconds) * 0.99)],
-    }
+async def _measure(folder: Path, postgres: Postgres, *, clustered: int, on_sqlite: bool = False) -> _Measured:
+    """Measure a cluster of some processes, or one process without NATS if there are none."""
+    count = clustered or 1
+    with reserve_port("nats-server") as port:
+        nats = Nats(folder, port)
+        settings = {"cluster": {"nats": nats.url, "host": "127.0.0.1", "partitions": count}}
+        database = f"sqlite:///{folder / 'queenright.db'}" if on_sqlite else postgres.migrated()
+        cluster = Cluster(folder, postgres, database, nats, settings if clustered else {"cluster": {}})
+        try:
+            if clustered:
+                nats.start()
+            processes = [await asyncio.to_thread(cluster.add) for _ in range(count)]
+            async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+                if clustered:
+                    await _wait_shared(client, processes)
+                return await _measure_running(client, cluster, processes)
+        finally:
+            for process in cluster.processes:
+                process.kill()
+            nats.kill()
 
 
-async def _takeover(cluster: Cluster, number: signal.Signals) -> float:
-    """Return the seconds until another process is the owner; the former one is back afterwards."""
-    owner = await cluster.owner()
+async def _wait_shared(client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
+    even = {process.url: 1 for process in processes}
+    for process in processes:
+        await wait_for_shares(client, process, lambda found: found == even)
+
+
+async def _measure_running(
+    client: httpx.AsyncClient, cluster: Cluster, processes: Sequence[Process]
+) -> _Measured:
+    idle = await _cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
+    idle_rate = [seconds / _IDLE_SECONDS for seconds in idle]
+    acknowledged = await _send_steadily(client, processes)
+    await _wait_stored(cluster, _STEADY * _STEADY_BATCH)
+    spans = _SPANS * len(processes)
+    requests = make_requests(_BATCH, spans, first=_STEADY * _STEADY_BATCH)
+
+    async def store() -> None:
+        await _send_fast(client, processes, requests)
+        await _wait_stored(cluster, _STEADY * _STEADY_BATCH + spans)
+
+    began = time.monotonic()
+    used = await _cpu_while(cluster, store())
+    elapsed = time.monotonic() - began
+    service, postgres, nats = (
+        (seconds - rate * elapsed) / spans for seconds, rate in zip(used, idle_rate, strict=True)
+    )
+    takeovers = {}
+    memory = sum(_memory_of(process) for process in processes) / len(processes)
+    if len(processes) == 2:
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            takeovers[number.name] = await _takeover(client, processes, number)
+    return _Measured(
+        service=service,
+        postgres=postgres,
+        nats=nats,
+        idle=idle_rate[0] / len(processes),
+        memory=memory,
+        acknowledged=acknowledged,
+        takeovers=takeovers,
+    )
+
+
+async def _send(client: httpx.AsyncClient, process: Process, body: bytes) -> None:
+    answer = await client.post(f"{process.otlp_url}/v1/traces", content=body, headers=_HEADERS)
+    answer.raise_for_status()
+
+
+async def _send_steadily(client: httpx.AsyncClient, processes: Sequence[Process]) -> list[float]:
+    """Send at a rate, and return how long each request took from the moment at which it was due."""
+    requests = make_requests(_STEADY_BATCH, _STEADY * _STEADY_BATCH)
     began = time.perf_counter()
-    owner.signal(number)
-    await cluster.owner(other_than=owner)
+
+    async def send(place: int, body: bytes) -> float:
+        due = began + place / _RATE
+        await asyncio.sleep(due - time.perf_counter())
+        await _send(client, processes[place % len(processes)], body)
+        return 1000 * (time.perf_counter() - due)
+
+    return await asyncio.gather(*(send(place, body) for place, body in enumerate(requests)))
+
+
+async def _send_fast(
+    client: httpx.AsyncClient, processes: Sequence[Process], requests: Sequence[bytes]
+) -> None:
+    async def send(first: int) -> None:
+        for place in range(first, len(requests), _SENDERS):
+            await _send(client, processes[place % len(processes)], requests[place])
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(_SENDERS):
+            group.create_task(send(first))
+
+
+async def _takeover(client: httpx.AsyncClient, processes: Sequence[Process], number: signal.Signals) -> float:
+    """Return the seconds until the second process owns all; a paused first one is back afterwards."""
+    victim, heir = processes
+    began = time.perf_counter()
+    if number is signal.SIGKILL:
+        victim.kill()
+    else:
+        victim.signal(number)
+    await wait_for_shares(client, heir, lambda found: found == {heir.url: len(processes)})
     seconds = time.perf_counter() - began
     if number is signal.SIGSTOP:
-        owner.signal(signal.SIGCONT)
-        await asyncio.sleep(5)
+        victim.signal(signal.SIGCONT)
+        await _wait_shared(client, processes)
     return seconds
+
+
+async def _wait_stored(cluster: Cluster, spans: int) -> None:
+    """Wait until tool calls are stored, which are a third of the spans."""
+    deadline = time.monotonic() + _STORING_SECONDS
+    while (stored := await asyncio.to_thread(_stored, cluster)) < spans // 3:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{stored} of {spans // 3} tool calls are stored after {_STORING_SECONDS} s")
+        await asyncio.sleep(0.2)
 
 
 def _stored(cluster: Cluster) -> int:
     with connected(cluster.database) as conn:
-        counted = conn.exec_driver_sql("SELECT count(*) FROM events WHERE type = 'tool_call_completed'")
-        return int(counted.scalar_one())
+        schemas = [""]
+        if cluster.database.startswith("postgresql"):
+            found = conn.exec_driver_sql("SELECT schemaname FROM pg_tables WHERE tablename = 'events'")
+            schemas = [f"{row[0]}." for row in found]
+        query = "SELECT count(*) FROM {}events WHERE type = 'tool_call_completed'"
+        return sum(int(conn.exec_driver_sql(query.format(schema)).scalar_one()) for schema in schemas)
 
 
-def _cpu(process: Process) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+async def _cpu_while(cluster: Cluster, work: Awaitable[None]) -> list[float]:
+    """Return the seconds of CPU that the service, PostgreSQL and NATS use during some work."""
+    before = _cpu_of(cluster)
+    await work
+    return [after - then for then, after in zip(before, _cpu_of(cluster), strict=True)]
+
+
+def _cpu_of(cluster: Cluster) -> tuple[float, float, float]:
+    """Return the seconds of CPU that the service, PostgreSQL and NATS have used."""
+    server = cluster.postgres.pid
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    postgres = _cpu(server, with_ended=True) + sum(_cpu(int(pid)) for pid in children)
+    nats = 0.0 if cluster.nats.pid is None else _cpu(cluster.nats.pid)
+    return sum(_cpu(process.pid) for process in cluster.processes), postgres, nats
+
+
+def _cpu(pid: int, *, with_ended: bool = False) -> float:
+    """Return the CPU of a process; with that of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0  # it has just ended
+    return sum(int(field) for field in fields[11 : 15 if with_ended else 13]) / _TICKS
+
+
+def _memory_of(process: Process) -> float:
+    """Return the megabytes of a process: its share of what it has in common with others."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

@@ -118,10 +118,10 @@ def _span(n: int, agents: int = _AGENTS) -> Span:
     return span
 
 
-def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS) -> list[bytes]:
-    """Return requests with the spans of a fleet, as protobuf."""
+def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS, *, first: int = 0) -> list[bytes]:
+    """Return requests with the spans of a fleet, as protobuf, from the ``first`` one."""
     requests: list[bytes] = []
-    for first in range(0, spans, batch):
+    for begin in range(first, first + spans, batch):
         request = ExportTraceServiceRequest()
         resource = request.resource_spans.add()
         resource.resource.attributes.append(_text(names.SERVICE_NAME, "fleet"))
@@ -129,7 +129,7 @@ def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS) -> lis
         resource.resource.attributes.append(_text(names.DISTRIBUTION_NAME, names.DISTRIBUTION))
         scope = resource.scope_spans.add()
         scope.scope.name = SCOPE.name
-        scope.spans.extend(_span(n, agents) for n in range(first, min(first + batch, spans)))
+        scope.spans.extend(_span(n, agents) for n in range(begin, min(begin + batch, first + spans)))
         requests.append(request.SerializeToString())
     return requests
 
