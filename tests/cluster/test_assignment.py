@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.server.cluster.assignment import assign_partitions
+from queenright.server.cluster.partition import partition_settings
+from queenright.server.settings import load_settings
 
 MEMBERS = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=6)
 
@@ -91,3 +94,16 @@ def test_without_members_nobody_owns_anything() -> None:
 def test_new_member_gets_its_share_and_the_lowest_partitions_stay() -> None:
     assert assign_partitions(["a", "a", "a", "a"], ["a", "b"]) == ["a", "a", "b", "b"]
     assert sorted(Counter(assign_partitions(["a", "a", "b", "b"], ["a", "b", "c"])).values()) == [1, 1, 2]
+
+
+def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
+    """The agents to load, and the interventions of a minute."""
+    shared = {"database": "postgresql://queenright@127.0.0.1/queenright"}
+    nats = {"nats": "nats://127.0.0.1:4222"}
+    settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared)
+    parts = [partition_settings(settings, number) for number in range(4)]
+    limits = [part.health_monitoring.intervention.storm.max_actions for part in parts]
+    assert limits == [settings.health_monitoring.intervention.storm.max_actions // 4] * 4
+    assert [len(part.agents.load) for part in parts] == [1, 0, 0, 0]
+    alone = load_settings(cluster=nats, **shared)
+    assert partition_settings(alone, 0) is alone

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -38,6 +39,15 @@ async def unowned(scope: Scope, receive: Receive, send: Send) -> None:
     await problem(503, "no process watches the workers")(scope, receive, send)
 
 
+async def no_sleep(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+def quick_gateway(apps: Callable[[], Sequence[ASGIApp | None]]) -> Gateway:
+    """A gateway whose seconds pass at once."""
+    return Gateway(apps, partition_of, unowned, clock=itertools.count().__next__, sleep=no_sleep)
+
+
 @contextlib.asynccontextmanager
 async def service_at(storage: Path) -> AsyncIterator[tuple[Service, ASGIApp]]:
     settings = demo_settings(storage)
@@ -67,7 +77,7 @@ async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
         one, one_app = await stack.enter_async_context(service_at(tmp_path / "one"))
         parts = [await stack.enter_async_context(service_at(tmp_path / str(n))) for n in range(PARTITIONS)]
         apps: list[ASGIApp | None] = [app for _, app in parts]
-        gateway = Gateway(lambda: apps, partition_of, unowned)
+        gateway = quick_gateway(lambda: apps)
         now = one.clock()
         events = list(fleet(now))
         await one.ingest(events)
@@ -109,3 +119,22 @@ async def test_pages_of_agents_are_those_of_one_service(fleets: Fleets, sort: st
     for limit in (1, 7, 1000):
         rows = await walk(fleets.many, "/api/agents", "agents", sort=sort, limit=limit)
         assert [row["session_id"] for row in rows] == expected
+
+
+async def test_list_waits_for_a_partition_that_is_being_handed_over(fleets: Fleets) -> None:
+    """B120: a rolling upgrade shows no error."""
+    asked = itertools.count()
+    handed_over = [*fleets.apps[:1], None, *fleets.apps[2:]]
+    gateway = quick_gateway(lambda: handed_over if next(asked) < 3 else fleets.apps)
+    async with client_of(gateway) as http:
+        assert (await http.get("/api/agents")).json()["total"] == AGENTS + 6
+
+
+async def test_emergency_stop_is_on_once_it_is_on_in_all_partitions(fleets: Fleets) -> None:
+    """A partition that was added later has never been told."""
+    for number, service in enumerate(fleets.services):
+        state = (await fleets.many.get("/api/emergency-stop")).json()
+        assert state["on"] is False, number
+        assert (await fleets.many.get("/api/status")).json()["acting"]["emergency_stop"]["on"] is False
+        await service.interventions.emergency_stop(True, by="ada", reason="a storm")
+    assert (await fleets.many.get("/api/emergency-stop")).json()["on"] is True

@@ -16,12 +16,13 @@ from starlette.types import ASGIApp
 from queenright.health.breakers.circuit_breaker import CircuitOpenError
 from queenright.server.app import create_routes
 from queenright.server.cluster.gateway.gateway import Gateway
-from queenright.server.cluster.gateway.kinds import Kind, kind_of
+from queenright.server.cluster.gateway.kinds import RouteKind, kind_of
 from tests.cluster.test_gateway import (
     PARTITIONS,
     Fleets,
     client_of,
     partition_of,
+    quick_gateway,
     service_at,
     unowned,
     walk,
@@ -40,18 +41,18 @@ _LOOPER: Final = LOOPERS[-1]
 _WORKER: Final = f"/api/agents/{_LOOPER}"
 
 ROUTES: Final = {
-    Kind.SUMMARY: "status telemetry attention incidents providers breakers/x",
-    Kind.PAGE: "agents agents/health agents/x/escalations agents/x/history approvals audit breakers"
+    RouteKind.SUMMARY: "status telemetry attention emergency-stop incidents providers breakers/x",
+    RouteKind.PAGE: "agents agents/health agents/x/escalations agents/x/history approvals audit breakers"
     " escalations interventions judge/checks notifications permissions recoveries tickets",
-    Kind.STREAM: "events agents/x/events",
-    Kind.FIRST: "discover POST:agents silences",
-    Kind.HEARTBEAT: "POST:heartbeats",
-    Kind.POLL: "agents/x/instructions",
-    Kind.CLICK: "POST:slack/actions",
-    Kind.ALL: "POST:/-/reload PUT:emergency-stop POST:alertmanager/webhook POST:alertmanager/notifications"
-    " POST:pagerduty/webhook POST:breakers/x/reset",
-    Kind.AGENT: "",
-    Kind.ANY: "/healthz /readyz /metrics /openapi.json /docs version caller settings cluster emergency-stop"
+    RouteKind.STREAM: "events agents/x/events",
+    RouteKind.FIRST: "discover POST:agents silences",
+    RouteKind.HEARTBEAT: "POST:heartbeats",
+    RouteKind.POLL: "agents/x/instructions",
+    RouteKind.CLICK: "POST:slack/actions",
+    RouteKind.ALL: "POST:/-/reload PUT:emergency-stop POST:alertmanager/webhook"
+    " POST:alertmanager/notifications POST:pagerduty/webhook POST:breakers/x/reset",
+    RouteKind.AGENT: "",
+    RouteKind.ANY: "/healthz /readyz /metrics /openapi.json /docs version caller settings cluster"
     " POST:deadman /login POST:/login POST:/logout",
 }
 """The API's routes by kind, except those of one ticket, agent or the like; GET unless a method is given."""
@@ -69,18 +70,18 @@ def routes() -> list[tuple[str, str]]:
     ]
 
 
-def expected_kind(method: str, path: str) -> Kind | None:
+def expected_kind(method: str, path: str) -> RouteKind | None:
     for kind, listed in ROUTES.items():
         for item in listed.split():
             listed_method, _, name = item.rpartition(":")
             if (listed_method or "GET", name if name.startswith("/") else f"/api/{name}") == (method, path):
                 return kind
     if path.startswith("/api/agents/x"):
-        return Kind.SESSION
+        return RouteKind.SESSION
     if _FIND.fullmatch(path):
-        return Kind.FIND
+        return RouteKind.FIND
     # Pages are the console's, or lead to it.
-    return None if path.startswith(("/api/", "/-/")) and path != "/api/" else Kind.ANY
+    return None if path.startswith(("/api/", "/-/")) and path != "/api/" else RouteKind.ANY
 
 
 async def test_every_route_has_a_kind() -> None:
@@ -292,7 +293,7 @@ def of(app: ASGIApp | None) -> httpx.AsyncClient:
 async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessions(fleets: Fleets) -> None:
     missing = (partition_of(_LOOPER) + 1) % PARTITIONS
     apps = [None if number == missing else app for number, app in enumerate(fleets.apps)]
-    async with client_of(Gateway(lambda: apps, partition_of, unowned)) as http:
+    async with client_of(quick_gateway(lambda: apps)) as http:
         assert (await http.get("/api/agents")).status_code == 503
         assert (await http.get("/api/status")).status_code == 503
         assert (await http.get("/api/events")).status_code == 503

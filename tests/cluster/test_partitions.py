@@ -147,14 +147,26 @@ async def test_paused_process_loses_its_partitions_and_writes_nothing_more(
     assert await agents_by_partition(client, paused) == agents
     # Logged once for both.
     assert "another process of the cluster has taken over (partition " in paused.log()
-    metrics = [(await client.get(f"{process.url}/metrics")).text for process in processes]
-    for number in range(PARTITIONS):
-        owner = f'queenright_cluster_owner{{partition="{number}"}} '
-        assert sum(f"{owner}1.0" in page for page in metrics) == 1
-        states = f'queenright_agents{{partition="{number}",state="healthy"}} '
-        assert sum(states in page for page in metrics) == 1
+    # A page of metrics may be from the moment before.
+    async with asyncio.timeout(30):
+        while not await are_counted_once(client, processes):
+            await asyncio.sleep(0.1)
     for process in processes:
         assert "Traceback" not in process.log(), process.log()
+
+
+async def are_counted_once(client: httpx.AsyncClient, processes: list[Process]) -> bool:
+    """Return whether each partition is in the metrics of one process."""
+    pages = [(await client.get(f"{process.url}/metrics")).text for process in processes]
+    series = [
+        series
+        for number in range(PARTITIONS)
+        for series in (
+            f'queenright_cluster_owner{{partition="{number}"}} 1.0',
+            f'queenright_agents{{partition="{number}",state="healthy"}} ',
+        )
+    ]
+    return all(sum(one in page for page in pages) == 1 for one in series)
 
 
 async def agents_by_partition(client: httpx.AsyncClient, process: Process) -> list[list[str]]:

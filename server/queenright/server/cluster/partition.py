@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -278,19 +277,14 @@ def partition_settings(settings: Settings, partition: int) -> Settings:
     """
     Return the settings of a partition's service.
 
-    What runs once for the fleet runs in partition 0, and each has its share of what limits the whole fleet.
+    What runs once for the fleet runs in partition 0, and each has its share of the interventions per minute.
     """
     count = settings.cluster.partitions
     if count == 1:
         return settings
     health = settings.health_monitoring
     storm = health.intervention.storm
-    shared = storm.model_copy(
-        update={
-            "workers": max(2, ceil(storm.workers / count)),
-            "max_actions": max(1, storm.max_actions // count),
-        }
-    )
+    shared = storm.model_copy(update={"max_actions": max(1, storm.max_actions // count)})
     intervention = health.intervention.model_copy(update={"storm": shared})
     changed: dict[str, Any] = {"health_monitoring": health.model_copy(update={"intervention": intervention})}
     if partition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.heartbeat import InvalidHeartbeatError, parse_heartbeat
 from queenright.instrumentation.identity import clean_name
+from queenright.runtime.deadline import Sleep
 from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.ask import (
     BodyTooLargeError,
@@ -24,7 +26,7 @@ from queenright.server.cluster.gateway.ask import (
     read_body,
     replay,
 )
-from queenright.server.cluster.gateway.kinds import Kind, agent_in, kind_of
+from queenright.server.cluster.gateway.kinds import RouteKind, agent_in, kind_of
 from queenright.server.cluster.gateway.pages import ask_all, merged_page
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import merge_of
@@ -33,9 +35,15 @@ from queenright.server.middleware.gate import MAX_BODY
 from queenright.server.routes.pagination import ASKED, InvalidCursorError
 
 _MOST_REMEMBERED: Final = 100_000
+_OWNER_SECONDS: Final = 4.0
+"""How long a request that needs all partitions waits for one that is being handed over."""
+_LOOK_SECONDS: Final = 0.1
+_OF_ALL: Final = frozenset(
+    {RouteKind.PAGE, RouteKind.SUMMARY, RouteKind.AGENT, RouteKind.STREAM, RouteKind.CLICK}
+)
 
 
-class Session(NamedTuple):
+class SessionKey(NamedTuple):
     """The session of an agent that a request is about."""
 
     agent_id: str
@@ -46,7 +54,7 @@ class Session(NamedTuple):
 class Search(NamedTuple):
     """What a request is about, and where to look for it first."""
 
-    session: Session | None = None
+    session: SessionKey | None = None
     first: int | None = None
     """The partition to ask first; None: where it was found last, or is likely to be."""
     takes_new: bool = False
@@ -61,6 +69,8 @@ class Gateway:
         backends: Returns the app of each partition, by number; None while the partition has no owner.
         partition_of_agent: Returns the partition that an agent's telemetry is likely to be in.
         answer_unowned: Answers a request that needs a partition without an owner.
+        clock: A monotonic clock, in seconds.
+        sleep: Sleeps on that clock.
     """
 
     def __init__(
@@ -68,32 +78,39 @@ class Gateway:
         backends: Callable[[], Sequence[ASGIApp | None]],
         partition_of_agent: Callable[[str], int],
         answer_unowned: ASGIApp,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._backends = backends
+        self._clock = clock
+        self._sleep = sleep
         self._partition_of_agent = partition_of_agent
         self._answer_unowned = answer_unowned
-        self._remembered: OrderedDict[Session, int] = OrderedDict()
+        self._remembered: OrderedDict[SessionKey, int] = OrderedDict()
         """The partition in which a session was found."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         kind = kind_of(scope["method"], scope["path"])
         backends = self._backends()
+        if kind in _OF_ALL:
+            backends = await self._wait_for_owners()
         try:
-            if kind is Kind.ANY:
+            if kind is RouteKind.ANY:
                 app = next((app for app in backends if app is not None), self._answer_unowned)
                 await app(scope, receive, send)
-            elif kind is Kind.FIRST:
+            elif kind is RouteKind.FIRST:
                 await (backends[0] or self._answer_unowned)(scope, receive, send)
-            elif kind in (Kind.SESSION, Kind.POLL):
+            elif kind in (RouteKind.SESSION, RouteKind.POLL):
                 await self._answer_for_session(kind, backends, scope, receive, send)
-            elif kind is Kind.FIND:
+            elif kind is RouteKind.FIND:
                 await self._find(backends, Search(), scope, receive, send)
-            elif kind is Kind.HEARTBEAT:
+            elif kind is RouteKind.HEARTBEAT:
                 await self._take_heartbeat(backends, scope, receive, send)
             elif (apps := [app for app in backends if app is not None]) and len(apps) == len(backends):
                 await self._ask_all(kind, apps, scope, receive, send)
-            elif kind is Kind.ALL and apps:
+            elif kind is RouteKind.ALL and apps:
                 await self._send_to_some(backends, scope, receive, send)
             else:
                 await self._answer_unowned(scope, receive, send)
@@ -102,19 +119,26 @@ class Gateway:
         except ClientGoneError:
             return
 
+    async def _wait_for_owners(self) -> Sequence[ASGIApp | None]:
+        """Return the app of each partition, as soon as all have one."""
+        until = self._clock() + _OWNER_SECONDS
+        while None in (backends := self._backends()) and self._clock() < until:
+            await self._sleep(_LOOK_SECONDS)
+        return backends
+
     async def _ask_all(
-        self, kind: Kind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive, send: Send
+        self, kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if kind is Kind.STREAM:
+        if kind is RouteKind.STREAM:
             await stream_events(apps, scope, receive, send)
             return
-        if kind is Kind.PAGE:
+        if kind is RouteKind.PAGE:
             try:
                 reply = await merged_page(apps, scope, receive)
             except InvalidCursorError as error:
                 await _refuse(400, str(error), send)
                 return
-        elif kind in (Kind.SUMMARY, Kind.AGENT):
+        elif kind in (RouteKind.SUMMARY, RouteKind.AGENT):
             replies = await ask_all(apps, [asking(scope)] * len(apps), receive)
             reply = _merged(replies, merge_of(scope["path"]))
         else:
@@ -125,7 +149,9 @@ class Gateway:
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Change at once what can be changed, such as the emergency stop, and say what is left."""
-        reply = await _send_to_all(Kind.ALL, [app for app in backends if app is not None], scope, receive)
+        reply = await _send_to_all(
+            RouteKind.ALL, [app for app in backends if app is not None], scope, receive
+        )
         if reply.status < 400:
             left = ", ".join(str(number) for number, app in enumerate(backends) if app is None)
             reason = (
@@ -136,13 +162,13 @@ class Gateway:
             await reply.send(send)
 
     async def _answer_for_session(
-        self, kind: Kind, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
+        self, kind: RouteKind, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
         agent_id = agent_in(scope["path"], scope.get("raw_path"))
         query = parse_qs(scope["query_string"].decode("latin-1"))
         body = b"" if scope["method"] == "GET" else await read_body(receive)
         session_id = clean_name(query.get("session_id", [""])[0] or _session_in(body))
-        search = Search(Session(agent_id, session_id), takes_new=kind is Kind.POLL)
+        search = Search(SessionKey(agent_id, session_id), takes_new=kind is RouteKind.POLL)
         if not session_id:
             if None in backends and scope["method"] != "GET":
                 # The latest session may be in the one that has no owner.
@@ -166,7 +192,7 @@ class Gateway:
         ]
         return max(latest)[1] if latest else None
 
-    def _remember(self, session: Session, partition: int) -> None:
+    def _remember(self, session: SessionKey, partition: int) -> None:
         self._remembered[session] = partition
         self._remembered.move_to_end(session)
         if len(self._remembered) > _MOST_REMEMBERED:
@@ -182,7 +208,7 @@ class Gateway:
             app = next((app for app in backends if app is not None), self._answer_unowned)
             await app(scope, replay(body, receive), send)
             return
-        search = Search(Session(heartbeat.agent_id, heartbeat.session_id), takes_new=True)
+        search = Search(SessionKey(heartbeat.agent_id, heartbeat.session_id), takes_new=True)
         await self._find(backends, search, scope, replay(body, receive), send)
 
     async def _find(
@@ -269,11 +295,11 @@ def _merged(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> 
     return refused[0] if refused else json_reply(merge([reply.json() for reply in known]), known[0])
 
 
-async def _send_to_all(kind: Kind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
+async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
     """Send a request that changes something to all partitions, and return one response."""
     body = await read_body(receive)
     asked = scope
-    if kind is Kind.CLICK:
+    if kind is RouteKind.CLICK:
         asked = _marked(scope)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(app, asked, replay(body, receive))) for app in apps]
@@ -282,7 +308,7 @@ async def _send_to_all(kind: Kind, apps: Sequence[ASGIApp], scope: Scope, receiv
     refused = [reply for reply in known if reply.status >= 400]
     if refused:
         return refused[0]
-    if kind is Kind.CLICK:
+    if kind is RouteKind.CLICK:
         done = next((reply for reply in replies if reply.json().get("response_type") == "in_channel"), None)
         # Nobody knows the ticket: without the mark, the answer is also posted below the message.
         return done or await ask(apps[0], scope, replay(body, receive))

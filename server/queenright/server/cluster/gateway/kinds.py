@@ -11,7 +11,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.server.cluster.gateway.summaries import SUMMARIES
 
 
-class Kind(Enum):
+class RouteKind(Enum):
     """Which partitions answer a request."""
 
     ANY = auto()
@@ -78,7 +78,7 @@ _OF_AGENT: Final = re.compile(
 )
 
 
-def kind_of(method: str, path: str) -> Kind:
+def kind_of(method: str, path: str) -> RouteKind:
     """
     Return which partitions a request is for.
 
@@ -88,33 +88,33 @@ def kind_of(method: str, path: str) -> Kind:
     """
     reads = method in ("GET", "HEAD")
     if (method, path) in _ALL:
-        return Kind.ALL
+        return RouteKind.ALL
     if (method, path) in _FIRST:
-        return Kind.FIRST
+        return RouteKind.FIRST
     if reads and path in _PAGES:
-        return Kind.PAGE
+        return RouteKind.PAGE
     if reads and path in SUMMARIES:
-        return Kind.SUMMARY
+        return RouteKind.SUMMARY
     if reads and path == "/api/events":
-        return Kind.STREAM
+        return RouteKind.STREAM
     if path.startswith("/api/breakers/"):
         # Several partitions may have one of this name.
-        return Kind.SUMMARY if reads else Kind.ALL
+        return RouteKind.SUMMARY if reads else RouteKind.ALL
     if path == "/api/heartbeats":
-        return Kind.HEARTBEAT
+        return RouteKind.HEARTBEAT
     if path == "/api/slack/actions":
-        return Kind.CLICK
+        return RouteKind.CLICK
     if _AGENT.fullmatch(path):
         if not reads:
-            return Kind.SESSION
+            return RouteKind.SESSION
         if path.endswith("/events"):
-            return Kind.STREAM
+            return RouteKind.STREAM
         if path.endswith("/instructions"):
-            return Kind.POLL
+            return RouteKind.POLL
         if path.endswith(("/escalations", "/history")):
-            return Kind.PAGE
-        return Kind.SESSION if _OF_AGENT.search(path) else Kind.AGENT
-    return Kind.FIND if _FIND.fullmatch(path) else Kind.ANY
+            return RouteKind.PAGE
+        return RouteKind.SESSION if _OF_AGENT.search(path) else RouteKind.AGENT
+    return RouteKind.FIND if _FIND.fullmatch(path) else RouteKind.ANY
 
 
 def agent_in(path: str, raw_path: bytes | None) -> str:

@@ -88,8 +88,7 @@ def _status(values: Sequence[Json]) -> Json:
     status = merge_fields(values)
     agents = sorted(status["agents"], key=lambda row: _STATE_RANK.get(row["state"], len(_STATE_RANK)))
     acting = status["acting"]
-    stopped = next((value["acting"] for value in values if value["acting"]["emergency_stop"]["on"]), None)
-    acting["emergency_stop"] = (stopped or values[0]["acting"])["emergency_stop"]
+    acting["emergency_stop"] = _emergency_stop([value["acting"]["emergency_stop"] for value in values])
     return status | {
         "agents": agents[:_AGENTS],
         "agents_left_out": status["agents_left_out"] + len(agents[_AGENTS:]),
@@ -98,6 +97,11 @@ def _status(values: Sequence[Json]) -> Json:
         "feed": _newest(status["feed"], "at")[:_FEED],
         "paged": _newest(status["paged"], "at"),
     }
+
+
+def _emergency_stop(values: Sequence[Json]) -> Json:
+    """Return the state that holds for all: off if one is, such as that of a new partition."""
+    return next((value for value in values if not value["on"]), values[0])
 
 
 def _attention(values: Sequence[Json]) -> Json:
@@ -198,6 +202,7 @@ def _newest(rows: list[Json], name: str) -> list[Json]:
 SUMMARIES: Final[dict[str, Callable[[Sequence[Json]], Json]]] = {
     "/api/status": _status,
     "/api/attention": _attention,
+    "/api/emergency-stop": _emergency_stop,
     "/api/incidents": _incidents,
     "/api/telemetry": _telemetry,
     "/api/providers": _providers,
