@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +99,7 @@ def test_new_member_gets_its_share_and_the_lowest_partitions_stay() -> None:
 
 def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
     """The agents to load, and the interventions of a minute."""
-    shared = {"database": "postgresql://queenright@127.0.0.1/queenright"}
+    shared: dict[str, Any] = {"database": "postgresql://queenright@127.0.0.1/queenright"}
     nats = {"nats": "nats://127.0.0.1:4222"}
     settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared)
     parts = [partition_settings(settings, number) for number in range(4)]
