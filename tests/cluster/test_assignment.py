@@ -8,11 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.server.cluster.assignment import assign_partitions
 from queenright.server.cluster.partition import partition_settings
+from queenright.server.reload import read_reloadable
 from queenright.server.settings import load_settings
 
 MEMBERS = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=6)
@@ -108,3 +110,19 @@ def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
     assert [len(part.agents.load) for part in parts] == [1, 0, 0, 0]
     alone = load_settings(cluster=nats, **shared)
     assert partition_settings(alone, 0) is alone
+
+
+def test_partition_that_is_taken_over_has_the_settings_of_a_reload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its new owner started before the file was changed, and before `POST /-/reload`."""
+    file = tmp_path / "queenright.yaml"
+    file.write_text("health_monitoring: {tickets: {hold_seconds: 60}}\n")
+    settings = partition_settings(load_settings(file), 0)
+    file.write_text("health_monitoring: {tickets: {hold_seconds: 7}}\nstorage: elsewhere\n")
+    taken = read_reloadable(settings)
+    assert taken.health_monitoring.tickets.hold_seconds == 7
+    assert taken.storage == settings.storage
+    file.write_text("health_monitoring: {tickets: {hold_seconds: never}}\n")
+    assert read_reloadable(settings) is settings
+    assert "never" in caplog.text

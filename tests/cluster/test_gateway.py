@@ -138,3 +138,14 @@ async def test_emergency_stop_is_on_once_it_is_on_in_all_partitions(fleets: Flee
         assert (await fleets.many.get("/api/status")).json()["acting"]["emergency_stop"]["on"] is False
         await service.interventions.emergency_stop(True, by="ada", reason="a storm")
     assert (await fleets.many.get("/api/emergency-stop")).json()["on"] is True
+
+
+async def test_agent_with_sessions_in_several_partitions_is_shown_whole(fleets: Fleets) -> None:
+    now = fleets.services[0].clock()
+    for number, service in enumerate(fleets.services):
+        events = (
+            dataclasses.replace(event, session_id=f"s{number}") for event in looping(now, agent="team/a")
+        )
+        await service.ingest(list(events))
+    detail = (await fleets.many.get("/api/agents/team%2Fa")).json()
+    assert sorted(row["session_id"] for row in detail["sessions"]) == ["s0", "s1", "s2"]

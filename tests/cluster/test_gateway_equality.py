@@ -51,7 +51,7 @@ ROUTES: Final = {
     RouteKind.CLICK: "POST:slack/actions",
     RouteKind.ALL: "POST:/-/reload PUT:emergency-stop POST:alertmanager/webhook"
     " POST:alertmanager/notifications POST:pagerduty/webhook POST:breakers/x/reset",
-    RouteKind.AGENT: "",
+    RouteKind.AGENT: "agents/x",
     RouteKind.ANY: "/healthz /readyz /metrics /openapi.json /docs version caller settings cluster"
     " POST:deadman /login POST:/login POST:/logout",
 }

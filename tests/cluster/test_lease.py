@@ -132,6 +132,10 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
         Ownership(owner_id=None, is_vacant=True),
     )
     assert [view.find_owner(number) for number in range(4)] == [lease.member, lease.member, None, None]
+    assert view.stored_partitions == 3
+    fewer = lease_on(url, "fewer", 1)
+    assert (await fewer.look(can_publish=True)).stored_partitions == 3
+    await fewer.close()
     await lease.renew(1, stores[1].writer_token)
     assert [lease.is_valid(number) for number in range(4)] == [False, True, False, False]
     for store in stores[:2]:

@@ -148,16 +148,13 @@ async def test_paused_process_loses_its_partitions_and_writes_nothing_more(
     # Logged once for both.
     assert "another process of the cluster has taken over (partition " in paused.log()
     # A page of metrics may be from the moment before.
-    async with asyncio.timeout(30):
-        while not await are_counted_once(client, processes):
-            await asyncio.sleep(0.1)
+    await wait_until_counted_once(client, processes)
     for process in processes:
         assert "Traceback" not in process.log(), process.log()
 
 
-async def are_counted_once(client: httpx.AsyncClient, processes: list[Process]) -> bool:
-    """Return whether each partition is in the metrics of one process."""
-    pages = [(await client.get(f"{process.url}/metrics")).text for process in processes]
+async def wait_until_counted_once(client: httpx.AsyncClient, processes: list[Process]) -> None:
+    """Wait until each partition is in the metrics of one process."""
     series = [
         series
         for number in range(PARTITIONS)
@@ -166,7 +163,12 @@ async def are_counted_once(client: httpx.AsyncClient, processes: list[Process]) 
             f'queenright_agents{{partition="{number}",state="healthy"}} ',
         )
     ]
-    return all(sum(one in page for page in pages) == 1 for one in series)
+    async with asyncio.timeout(30):
+        while True:
+            pages = [(await client.get(f"{process.url}/metrics")).text for process in processes]
+            if all(sum(one in page for page in pages) == 1 for one in series):
+                return
+            await asyncio.sleep(0.1)
 
 
 async def agents_by_partition(client: httpx.AsyncClient, process: Process) -> list[list[str]]:

@@ -1,12 +1,14 @@
 """Build, then run: nothing runs before the start, and a build that fails leaves nothing open."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from queenright.server import build as building
 from queenright.server.build import build
+from queenright.server.ops import background_tasks
 from queenright.server.ops.background_tasks import BackgroundTasks
 from queenright.server.settings import Settings
 
@@ -80,3 +82,23 @@ async def test_stop_before_a_task_has_run_leaves_nothing_unawaited() -> None:
     await tasks.stop()
 
     assert tasks["never"].cancelled()
+
+
+async def test_stop_ends_a_task_that_swallows_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `asyncio.wait_for` of Python 3.11 can, inside a client library."""
+    monkeypatch.setattr(background_tasks, "_CANCEL_SECONDS", 0.01)
+    cancelled: list[str] = []
+
+    async def go_on() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await forever()
+        cancelled.append("once")
+        await forever()
+
+    tasks = BackgroundTasks()
+    await tasks.start({"stubborn": go_on})
+    await asyncio.sleep(0)
+    await tasks.stop()
+
+    assert cancelled == ["once"]
+    assert tasks.list_stopped() == ["stubborn"]

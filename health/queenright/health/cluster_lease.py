@@ -112,6 +112,8 @@ class View:
     members: tuple[SeenMember, ...]
     """The oldest first."""
     partitions: tuple[Ownership, ...]
+    stored_partitions: int = 0
+    """How many partitions the database has; 0 before it has its tables."""
 
     def find_owner(self, partition: int) -> Member | None:
         """Return the owner of a partition; None if there is none, or it is no member of a cluster."""
@@ -139,6 +141,7 @@ class ClusterLease:
         self._valid_until: dict[int, float] = {}
         self._created: set[int] = set()
         """The partitions that have tables."""
+        self._stored = 0
 
     def is_valid(self, partition: int) -> bool:
         """Return whether this process is certain to own a partition: its last renewal is recent enough."""
@@ -177,6 +180,7 @@ class ClusterLease:
                 )
                 for partition in range(self.member.partitions)
             ),
+            stored_partitions=self._stored,
         )
 
     async def read_secret(self, name: str) -> bytes | None:
@@ -221,6 +225,7 @@ class ClusterLease:
         count = self.member.partitions
         if len(self._created) < count:
             found = await self._execute(list_schemas_query("store_writer"))
+            self._stored = max((row["partition"] + 1 for row in found), default=0)
             self._created = {row["partition"] for row in found if row["partition"] < count}
         if not self._created:
             return {}

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from queenright.instrumentation.errors import ConflictError
+from queenright.instrumentation.errors import ConflictError, QueenrightError
 from queenright.server.ops.settings_files import check_files
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -91,6 +91,23 @@ async def reload(service: Service) -> ReloadResult:
     outcome = ReloadResult(applied, tuple(path for path in changed if path not in applied))
     _log.info("settings reloaded: %s", outcome)
     return outcome
+
+
+def read_reloadable(settings: Settings) -> Settings:
+    """
+    Return settings with what a reload would apply to them now.
+
+    A partition that is taken over gets what its former owner had. Invalid files change nothing.
+    """
+    before = settings.as_read
+    if before is None:
+        return settings
+    try:
+        after = _read_again(before)
+    except QueenrightError as error:
+        _log.warning("the settings are those of the start of this process: %s", error)
+        return settings
+    return _merge(settings, after, tuple(filter(_is_reloadable, _differences(before, after))))
 
 
 def _read_again(before: Settings) -> Settings:

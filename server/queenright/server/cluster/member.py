@@ -215,7 +215,7 @@ class ClusterMember:
         """Claim and hand over partitions, so that each member owns its share."""
         own_id = self.member.member_id
         count = _agreed_partitions(view) or self.member.partitions
-        self._note_number(count)
+        self._note_number(count, view.stored_partitions)
         candidates = find_candidates(view, count) or {own_id}
         assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates)
         if own_id in candidates:
@@ -252,8 +252,13 @@ class ClusterMember:
             _log.error("%s", fault)
         self._fault = fault
 
-    def _note_number(self, count: int) -> None:
+    def _note_number(self, count: int, stored: int) -> None:
         fault = None
+        if stored > count:
+            fault = (
+                f"the database has {stored} partitions and cluster.partitions is {count}: the workers and "
+                f"tickets of the others are not watched; set it to {stored}"
+            )
         if count != self.member.partitions:
             fault = (
                 f"cluster.partitions is {self.member.partitions} here and {count} in the other processes; "

@@ -29,6 +29,7 @@ from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
+from queenright.server.reload import read_reloadable
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Ports, add_intake_tasks, end_streams, make_intake_apps, run_service
@@ -188,7 +189,7 @@ class Partition:
     async def _run_service(self) -> AsyncIterator[Service]:
         storage = self._settings.storage
         async with run_service(
-            self._settings,
+            await asyncio.to_thread(read_reloadable, self._settings),
             self._ports.otlp_url,
             may_deliver=lambda: self._lease.is_valid(self.number),
             can_receive=lambda: self.stream.is_available,

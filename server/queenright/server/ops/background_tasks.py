@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 _log = logging.getLogger(__name__)
+
+_CANCEL_SECONDS: Final = 5.0
+"""After so long a task that has not ended is cancelled again."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -57,9 +61,15 @@ class BackgroundTasks:
 
     async def stop(self) -> None:
         """Cancel all tasks and wait for them."""
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._supervisor is None:
+            return
+        self._supervisor.cancel()
+        while not self._supervisor.done():
+            await asyncio.wait([self._supervisor], timeout=_CANCEL_SECONDS)
+            # `asyncio.wait_for` of Python 3.11 can swallow a cancellation.
+            for task in self._tasks.values():
+                task.cancel()
+        await asyncio.gather(self._supervisor, return_exceptions=True)
 
 
 async def _run(name: str, work: Work) -> None:

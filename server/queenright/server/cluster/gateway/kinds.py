@@ -104,7 +104,7 @@ def kind_of(method: str, path: str) -> RouteKind:
         return RouteKind.HEARTBEAT
     if path == "/api/slack/actions":
         return RouteKind.CLICK
-    if _AGENT.fullmatch(path):
+    if (named := _AGENT.fullmatch(path)) is not None:
         if not reads:
             return RouteKind.SESSION
         if path.endswith("/events"):
@@ -113,7 +113,7 @@ def kind_of(method: str, path: str) -> RouteKind:
             return RouteKind.POLL
         if path.endswith(("/escalations", "/history")):
             return RouteKind.PAGE
-        return RouteKind.SESSION if _OF_AGENT.search(path) else RouteKind.AGENT
+        return RouteKind.SESSION if _OF_AGENT.search(named["agent"]) else RouteKind.AGENT
     return RouteKind.FIND if _FIND.fullmatch(path) else RouteKind.ANY
 
 
