@@ -37,6 +37,10 @@ _RETRY_SECONDS: Final = 2
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
 """Longer than the owner takes at most, and less than the clients' timeout of one second."""
 _NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
+_UNOWNED: Final = (
+    "no process of the cluster watches a part of the workers at the moment; try again in a few seconds; "
+    "`queenright cluster status` shows which"
+)
 
 
 class ClusterFront:
@@ -66,7 +70,9 @@ class ClusterFront:
         self._thread = ThreadPoolExecutor(1, "split")
         count = len(partitions)
         self._gateway = (
-            Gateway(self.backends, partial(partition_of_agent, count=count), _answer_no_owner)
+            Gateway(
+                self.backends, partial(partition_of_agent, count=count), partial(_answer_no_owner, _UNOWNED)
+            )
             if count > 1
             else None
         )
@@ -111,7 +117,7 @@ class ClusterFront:
             await self._gateway(scope, receive, send)
         else:
             partition = self._partitions[0 if self._gateway is None else number or 0]
-            await (self._backend(partition) or _answer_no_owner)(scope, receive, send)
+            await (self._backend(partition) or partial(_answer_no_owner, _NO_OWNER))(scope, receive, send)
 
     async def hooks(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
@@ -181,7 +187,7 @@ class ClusterFront:
         try:
             await self._forward(partition, lambda owner: owner.api_url, scope, receive, send)
         except OwnerUnreachableError:
-            await _answer_no_owner(scope, receive, send)
+            await _answer_no_owner(_NO_OWNER, scope, receive, send)
 
     async def _forward(
         self,
@@ -232,9 +238,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _answer_no_owner(scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer_no_owner(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     wants_page = "text/html" in Headers(scope=scope).get("accept", "")
-    response = render_error(503, f"Starting: {_NO_OWNER}.") if wants_page else problem(503, _NO_OWNER)
+    response = render_error(503, f"Starting: {reason}.") if wants_page else problem(503, reason)
     response.headers["Retry-After"] = str(_RETRY_SECONDS)
     set_security_headers(response.headers)
     await response(scope, receive, send)
