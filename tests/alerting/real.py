@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from queenright.alerting.alertmanager import PostedAlert
+from queenright.alerting.alertmanager import AlertmanagerClient, PostedAlert
 from queenright.alerting.config import DELIVERED_PATH, WEBHOOK_PATH, render_alertmanager
 from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.recorder import Receive, Recorder, Send
+from queenright.alerting.recorder import Receive, RecordedMessage, Recorder, Send
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
+from tests.ports import reserve_port
 from tests.programs import program
 from tests.waiting import until
 
@@ -29,6 +32,10 @@ class People:
     recorder: Recorder = field(default_factory=Recorder)
     posted: list[tuple[str, bytes]] = field(default_factory=list)
     """Every request: its path and its body."""
+
+    def received(self, agent: str) -> Counter[tuple[str, str]]:
+        """Count what they were told of an agent, by channel and status."""
+        return Counter((m.channel, m.status) for m in self.recorder.received if agent in m.title)
 
     @property
     def woken(self) -> list[bytes]:
@@ -59,9 +66,9 @@ class People:
 
 
 @contextlib.asynccontextmanager
-async def people() -> AsyncIterator[People]:
-    """Listen in place of everybody that Alertmanager tells anything."""
-    listener = People()
+async def people(on_message: Callable[[RecordedMessage], None] | None = None) -> AsyncIterator[People]:
+    """Listen in place of everybody that Alertmanager tells anything; ``on_message`` gets each message."""
+    listener = People(recorder=Recorder(on_message))
     sock = listen("127.0.0.1", 0, what="the recorder", option="")
     with contextlib.closing(sock):
         async with serve_app(listener, sock):
@@ -148,6 +155,95 @@ async def real_alertmanager(
         yield RealAlertmanager(address, address.name, people, child)
     finally:
         await child.stop()
+
+
+class Peers:
+    """A cluster of two Alertmanagers, ``a`` and ``b``, on ports that stay theirs."""
+
+    def __init__(
+        self,
+        stack: contextlib.AsyncExitStack,
+        folder: Path,
+        everybody: People,
+        version: str,
+        peer_timeout: str,
+        group_interval: str,
+    ) -> None:
+        self._stack, self._folder, self._version = stack, folder, version
+        self._peer_timeout, self._group_interval = peer_timeout, group_interval
+        self.people = everybody
+        self.web = {name: stack.enter_context(reserve_port()) for name in "ab"}
+        self.gossip = {name: stack.enter_context(reserve_port()) for name in "ab"}
+        self.running: dict[str, RealAlertmanager] = {}
+        self.urls = tuple(f"http://127.0.0.1:{port}" for port in self.web.values())
+        self.client = AlertmanagerClient()
+        stack.push_async_callback(self.client.aclose)
+
+    async def start(self, name: str) -> None:
+        """Start a peer, the first time or again."""
+        [other] = set("ab") - {name}
+        self.running[name] = await self._stack.enter_async_context(
+            real_alertmanager(
+                self._folder / name,
+                self.people,
+                self._version,
+                port=self.web[name],
+                config=configure(self._folder / name, self.people, group_interval=self._group_interval),
+                cluster=[
+                    f"--cluster.listen-address=127.0.0.1:{self.gossip[name]}",
+                    f"--cluster.peer=127.0.0.1:{self.gossip[other]}",
+                    f"--cluster.peer-timeout={self._peer_timeout}",
+                    "--cluster.gossip-interval=50ms",
+                    "--cluster.pushpull-interval=1s",
+                    "--cluster.reconnect-interval=1s",
+                    "--cluster.settle-timeout=5s",
+                ],
+            )
+        )
+
+    async def kill(self, name: str) -> None:
+        """Kill a peer outright."""
+        process = self.running.pop(name).child.process
+        process.kill()
+        await process.wait()
+
+    async def members(self, count: int) -> None:
+        """Wait until every peer that runs knows of ``count``."""
+        for one in self.running.values():
+            for _ in range(1200):
+                status = await self.client.status(one.address)
+                if len(status["cluster"].get("peers", [])) == count:
+                    break
+                await asyncio.sleep(0.05)
+            assert len(status["cluster"]["peers"]) == count
+
+
+@contextlib.asynccontextmanager
+async def alertmanager_peers(
+    folder: Path,
+    everybody: People,
+    version: str = "bundled",
+    *,
+    peer_timeout: str = "1s",
+    group_interval: str = "4s",
+) -> AsyncIterator[Peers]:
+    """
+    Run two Alertmanagers that know each other.
+
+    Args:
+        folder: Of their own, for their state and their logs.
+        everybody: Who is told.
+        version: One of ``tests.programs.VERSIONS``.
+        peer_timeout: How long the second waits for the first to tell people.
+        group_interval: As in earnest, longer than that: a look that begins before an end and is over after
+            it would tell the beginning once more.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        peers = Peers(stack, folder, everybody, version, peer_timeout, group_interval)
+        await peers.start("a")
+        await peers.start("b")
+        await peers.members(2)
+        yield peers
 
 
 def alert(**labels: str) -> PostedAlert:

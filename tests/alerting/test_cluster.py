@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
-from tests.alerting.real import People, RealAlertmanager, configure, people, queen, real_alertmanager
-from tests.ports import reserve_port
+from tests.alerting.real import Peers, alertmanager_peers, people, queen
 from tests.programs import VERSIONS
 from tests.waiting import until
 
@@ -29,68 +27,24 @@ AND_OVER = ONCE | {("slack", "resolved"): 1, ("pagerduty", "resolved"): 1}
 
 
 class Cluster:
-    """Two peers, ``a`` and ``b``, on ports that stay theirs, and an outbox that tells both."""
+    """Two peers, and an outbox that tells both."""
 
-    def __init__(
-        self, stack: contextlib.AsyncExitStack, folder: Path, everybody: People, version: str, store: Store
-    ) -> None:
-        self._stack, self._folder, self._version, self._store = stack, folder, version, store
-        self.people = everybody
-        self.web = {name: stack.enter_context(reserve_port()) for name in "ab"}
-        self.gossip = {name: stack.enter_context(reserve_port()) for name in "ab"}
-        self.running: dict[str, RealAlertmanager] = {}
-        self.settings = AlertingSettings(
-            alertmanager_urls=tuple(f"http://127.0.0.1:{port}" for port in self.web.values())
-        )
-        self.client = AlertmanagerClient()
-        stack.push_async_callback(self.client.aclose)
+    def __init__(self, peers: Peers, store: Store) -> None:
+        self._store = store
+        self.peers = peers
+        self.people = peers.people
+        self.settings = AlertingSettings(alertmanager_urls=peers.urls)
 
         async def publish(*events: AgentEvent) -> None: ...
 
         self.outbox = Outbox(
-            store, self.settings, self.client, clock=time.time, publish=publish, registry=CollectorRegistry()
+            store,
+            self.settings,
+            peers.client,
+            clock=time.time,
+            publish=publish,
+            registry=CollectorRegistry(),
         )
-
-    async def start(self, name: str) -> None:
-        """Start a peer, the first time or again."""
-        [other] = set("ab") - {name}
-        self.running[name] = await self._stack.enter_async_context(
-            real_alertmanager(
-                self._folder / name,
-                self.people,
-                self._version,
-                port=self.web[name],
-                # As in earnest, longer than the second waits for the first: a look that begins before an end
-                # and is over after it would tell the beginning once more.
-                config=configure(self._folder / name, self.people, group_interval="4s"),
-                cluster=[
-                    f"--cluster.listen-address=127.0.0.1:{self.gossip[name]}",
-                    f"--cluster.peer=127.0.0.1:{self.gossip[other]}",
-                    # How long the second waits for the first to tell people.
-                    "--cluster.peer-timeout=1s",
-                    "--cluster.gossip-interval=50ms",
-                    "--cluster.pushpull-interval=1s",
-                    "--cluster.reconnect-interval=1s",
-                    "--cluster.settle-timeout=5s",
-                ],
-            )
-        )
-
-    async def kill(self, name: str) -> None:
-        """Kill a peer outright."""
-        process = self.running.pop(name).child.process
-        process.kill()
-        await process.wait()
-
-    async def members(self, count: int) -> None:
-        """Wait until every peer that runs knows of ``count``."""
-        for one in self.running.values():
-            for _ in range(1200):
-                status = await self.client.status(one.address)
-                if len(status["cluster"].get("peers", [])) == count:
-                    break
-                await _moment()
-            assert len(status["cluster"]["peers"]) == count
 
     async def say(self, one: EscalationTicket) -> None:
         """Decide something about a ticket, and tell every peer that can be reached."""
@@ -99,7 +53,7 @@ class Cluster:
 
     async def knows(self, name: str, agent: str) -> bool:
         """Tell whether a peer has an agent's alert."""
-        return bool(await self.client.alerts(self.running[name].address, agent=agent))
+        return bool(await self.peers.client.alerts(self.peers.running[name].address, agent=agent))
 
     async def eventually_knows(self, name: str, agent: str) -> None:
         """Tell the peers again, as the outbox does, until one has an agent's alert."""
@@ -116,15 +70,14 @@ class Cluster:
 
         Of a marker only one peer knows, so it tells that itself, and in its turn: after what came before.
         """
-        for name, one in self.running.items():
+        for name, one in self.peers.running.items():
             agent = f"{marker}-{name}"
-            await self.client.post_alerts(one.address, [queen("warning", agent)])
+            await self.peers.client.post_alerts(one.address, [queen("warning", agent)])
             await until(lambda agent=agent: self.received(agent), f"the marker {agent}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
     def received(self, agent: str) -> Counter[tuple[str, str]]:
         """Count what people were told of an agent, by channel and status."""
-        received = self.people.recorder.received
-        return Counter((m.channel, m.status) for m in received if agent in m.title)
+        return self.people.received(agent)
 
 
 async def _moment() -> None:
@@ -135,11 +88,8 @@ async def _moment() -> None:
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> AsyncIterator[Cluster]:
     async with contextlib.AsyncExitStack() as stack:
         everybody = await stack.enter_async_context(people())
-        made = Cluster(stack, tmp_path, everybody, request.param, store)
-        await made.start("a")
-        await made.start("b")
-        await made.members(2)
-        yield made
+        peers = await stack.enter_async_context(alertmanager_peers(tmp_path, everybody, request.param))
+        yield Cluster(peers, store)
 
 
 def of(agent: str, **changes: object) -> EscalationTicket:
@@ -157,11 +107,11 @@ async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> N
     await until(lambda: cluster.received("first") == AND_OVER, "its end")
 
     # One is down when it is decided, and hears of it when it is back.
-    await cluster.kill("b")
+    await cluster.peers.kill("b")
     await cluster.say(of("second"))
     await until(lambda: cluster.received("second") == ONCE, "a page by the other alone")
-    await cluster.start("b")
-    await cluster.members(2)
+    await cluster.peers.start("b")
+    await cluster.peers.members(2)
     await cluster.eventually_knows("b", "second")
     await cluster.all_had_their_turn("back")
     assert cluster.received("first") == AND_OVER
@@ -169,7 +119,7 @@ async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> N
 
     # One is killed when both have taken it, before it could tell anybody.
     await cluster.say(of("third"))
-    await cluster.kill("a")
+    await cluster.peers.kill("a")
     await until(lambda: cluster.received("third") == ONCE, "a page by the one that is left")
     for agent in ("second", "third"):
         await cluster.say(of(agent, status=TicketStatus.RESOLVED))
