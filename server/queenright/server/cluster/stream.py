@@ -155,7 +155,9 @@ class NatsConnection:
             connect_timeout=_CONNECT_SECONDS,
             reconnect_time_wait=1,
             max_reconnect_attempts=-1,
-            ping_interval=5,
+            # A server that the network hides is noticed after three or four seconds.
+            ping_interval=1,
+            max_outstanding_pings=2,
             # Nothing is kept for later: a message that is not acknowledged is sent again by its sender.
             pending_size=0,
         )
