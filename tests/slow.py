@@ -24,7 +24,7 @@ SLOW: Final = {
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
     "chaos/test_monitor_killed.py": 20,
-    "cluster/test_chaos.py": 170,
+    "cluster/test_chaos.py": 300,
     "cluster/test_partitions.py::test_third_process_gets_its_share_one_partition_at_a_time": 36,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,

@@ -29,10 +29,11 @@ from tests.warm import Command
 class Nats:
     """A nats-server with JetStream, on a port of loopback."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, *, host: str = "127.0.0.1") -> None:
         self.url = f"nats://127.0.0.1:{port}"
+        self.port = port
         self._folder = folder
-        self._port = port
+        self._host = host
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -45,13 +46,13 @@ class Nats:
         assert program, "this test needs nats-server: `make test` installs it, or set NATS_BIN"
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program, "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", self._folder / "jetstream"],
+                [program, "-a", self._host, "-p", str(self.port), "-js", "-sd", self._folder / "jetstream"],
                 stdout=log,
                 stderr=log,
             )
         deadline = time.monotonic() + 30
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
             assert time.monotonic() < deadline, (self._folder / "nats.log").read_text()
             time.sleep(0.02)
@@ -158,20 +159,23 @@ class Cluster:
     database: str
     nats: Nats
     settings: dict[str, Any]
+    """Of every process; ``cluster`` is None for a process without NATS."""
     processes: list[Process] = field(default_factory=list)
 
-    def add(self, *, nats_url: str | None = None) -> Process:
-        """Start another process; ``nats_url`` is its own way to NATS."""
+    def add(self, *, nats_url: str | None = None, database: str | None = None) -> Process:
+        """Start another process; with its own way to NATS, and to the database."""
         folder = self.folder / f"member-{len(self.processes)}"
         folder.mkdir(parents=True)
         config = folder / "queenright.yaml"
+        nats = {"nats": nats_url or self.nats.url, "host": "127.0.0.1"}
+        own = self.settings.get("cluster", {})
         content = {
             "storage": str(folder / "storage"),
-            "database": self.database,
+            "database": database or self.database,
             "http": {"port": 0},
             "otlp": {"port": 0},
-            "cluster": {"nats": nats_url or self.nats.url, "host": "127.0.0.1"},
             **self.settings,
+            "cluster": {} if own is None else nats | own,
         }
         config.write_text(yaml.safe_dump(content))
         process = Process(folder, config, dict(os.environ))

@@ -36,7 +36,7 @@ def cluster_settings() -> dict[str, Any]:
 
 @pytest.fixture
 def partitioned(cluster: Cluster) -> Cluster:
-    cluster.settings["cluster"] = {"nats": cluster.nats.url, "host": "127.0.0.1", "partitions": PARTITIONS}
+    cluster.settings["cluster"] = {"partitions": PARTITIONS}
     return cluster
 
 

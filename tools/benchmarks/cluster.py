@@ -31,6 +31,7 @@ _BATCH = 512
 _SPANS = 40_000
 """For each process."""
 _SENDERS = 4
+"""For each process, as each has its own agents."""
 _RATE = 20
 _STEADY = 200
 _STEADY_BATCH = 100
@@ -132,9 +133,9 @@ async def _measure(folder: Path, postgres: Postgres, *, clustered: int, on_sqlit
     count = clustered or 1
     with reserve_port("nats-server") as port:
         nats = Nats(folder, port)
-        settings = {"cluster": {"nats": nats.url, "host": "127.0.0.1", "partitions": count}}
+        settings = {"cluster": {"partitions": count} if clustered else None}
         database = f"sqlite:///{folder / 'queenright.db'}" if on_sqlite else postgres.migrated()
-        cluster = Cluster(folder, postgres, database, nats, settings if clustered else {"cluster": {}})
+        cluster = Cluster(folder, postgres, database, nats, settings)
         try:
             if clustered:
                 nats.start()
@@ -213,12 +214,14 @@ async def _send_steadily(client: httpx.AsyncClient, processes: Sequence[Process]
 async def _send_fast(
     client: httpx.AsyncClient, processes: Sequence[Process], requests: Sequence[bytes]
 ) -> None:
+    senders = _SENDERS * len(processes)
+
     async def send(first: int) -> None:
-        for place in range(first, len(requests), _SENDERS):
+        for place in range(first, len(requests), senders):
             await _send(client, processes[place % len(processes)], requests[place])
 
     async with asyncio.TaskGroup() as group:
-        for first in range(_SENDERS):
+        for first in range(senders):
             group.create_task(send(first))
 
 

@@ -1,0 +1,450 @@
+"""
+Disturb a cluster at random, under load: ``python -m tests.cluster.chaos --kills 1000``.
+
+Processes are killed, stopped and paused, PostgreSQL and NATS are killed, and where a private network can be
+made, a process is cut from PostgreSQL, from NATS, or from both. Meanwhile agents that repeat one call come
+and go, and a real Alertmanager cluster of two tells people about each. In the end, each acknowledged call is
+stored once, each agent has one ticket, and people got one message that it began and one that it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+
+from queenright.alerting.recorder import RecordedMessage
+from tests.alerting.real import People, alertmanager_peers, people
+from tests.cluster.conftest import Cluster, Nats, Process
+from tests.cluster.test_partitions import wait_for_shares
+from tests.databases import Postgres, connected
+from tests.isolation import isolate
+from tests.ports import reserve_port
+
+CLERKS: Final = 4
+"""At a time."""
+_TOLD_SECONDS: Final = 300
+"""On a busy machine, after a disturbance of the database."""
+_SETTLED_SECONDS: Final = 120
+KINDS: Final = ("kill", "kill", "stop", "pause", "kill nats", "kill postgresql")
+"""What can happen; the more often what is there twice."""
+CUTS: Final = {
+    "cut from postgresql": ("postgres",),
+    "cut from nats": ("nats",),
+    "cut from both": ("postgres", "nats"),
+}
+"""What can happen in a private network."""
+_SETTINGS: Final = {
+    "health_monitoring": {
+        "judge": {"interval_seconds": 5, "start_grace_seconds": 4, "triage_timeout_seconds": 10},
+        "tickets": {"hold_seconds": 1},
+        # Else agents of one storm share a message.
+        "intervention": {"storm": {"workers": 1000}},
+    }
+}
+
+
+class Lane(NamedTuple):
+    """A process, and its own addresses of PostgreSQL and NATS in a private network."""
+
+    process: Process
+    postgres: str
+    nats: str
+
+
+class Chaos:
+    """
+    A cluster, its load, and what happened.
+
+    Args:
+        cluster: Its processes are added by `start`.
+        everybody: Who Alertmanager tells.
+        told: Counts the messages about each clerk, by channel and status.
+        chance: Decides what happens when.
+    """
+
+    def __init__(
+        self, cluster: Cluster, everybody: People, told: Counter[tuple[str, str, str]], chance: random.Random
+    ) -> None:
+        self.cluster = cluster
+        self.people = everybody
+        self.told = told
+        self.chance = chance
+        self.lanes: list[Lane] = []
+        self.acknowledged: set[str] = set()
+        self.clerks: list[str] = []
+        self.refused = 0
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        """Until all partitions were watched again, by disturbance."""
+        self.wrong: list[str] = []
+        self._client = httpx.AsyncClient(trust_env=False, timeout=5)
+
+    def start(self, processes: int) -> None:
+        """Start the processes."""
+        for number in range(1, processes + 1):
+            # All of 127.0.0.0/8 is this machine.
+            postgres, nats = f"127.0.{number}.2", f"127.0.{number}.3"
+            process = self.cluster.add(
+                database=self.cluster.database.replace("127.0.0.1", postgres),
+                nats_url=self.cluster.nats.url.replace("127.0.0.1", nats),
+            )
+            self.lanes.append(Lane(process, postgres, nats))
+
+    async def run(self, kills: int, kinds: Sequence[str]) -> None:
+        """Disturb so often, while clerks come and go."""
+        disturbances: Mapping[str, Callable[[], Awaitable[float]]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "pause": self._pause,
+            "kill nats": self._kill_nats,
+            "kill postgresql": self._kill_postgres,
+            **{what: partial(self._cut, names) for what, names in CUTS.items()},
+        }
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            await self._wait_shared()
+            for _ in range(CLERKS):
+                group.create_task(self._replace_clerks(is_over))
+            for _ in range(kills):
+                what = self.chance.choice(kinds)
+                self.seconds[what].append(await disturbances[what]())
+                await self._settle()
+                await asyncio.sleep(self.chance.uniform(0, 3))
+            is_over.set()
+        await self._check()
+        await self._client.aclose()
+
+    async def _kill(self) -> float:
+        process = (await self._victim()).process
+        process.kill()
+        return await self._restart(process)
+
+    async def _stop(self) -> float:
+        process = (await self._victim()).process
+        if (code := await asyncio.to_thread(process.stop)) != 0:
+            self.wrong.append(f"a process that was stopped ended with {code}")
+        return await self._restart(process)
+
+    async def _restart(self, process: Process) -> float:
+        seconds = await self._settle(without=process)
+        await asyncio.to_thread(process.start)
+        return seconds
+
+    async def _pause(self) -> float:
+        process = (await self._victim()).process
+        process.signal(signal.SIGSTOP)
+        try:
+            return await self._settle(without=process)
+        finally:
+            process.signal(signal.SIGCONT)
+
+    async def _kill_nats(self) -> float:
+        self.cluster.nats.kill()
+        await asyncio.sleep(self.chance.uniform(0, 3))
+        await asyncio.to_thread(self.cluster.nats.start)
+        return await self._settle()
+
+    async def _kill_postgres(self) -> float:
+        await asyncio.to_thread(self.cluster.postgres.crash)
+        await asyncio.sleep(self.chance.uniform(0, 3))
+        await asyncio.to_thread(self.cluster.postgres.start)
+        return await self._settle()
+
+    async def _cut(self, names: Sequence[str]) -> float:
+        lane = await self._victim()
+        addresses = [getattr(lane, name) for name in names]
+        for address in addresses:
+            _route(address, "add")
+        try:
+            seconds = await self._settle(without=lane.process)
+            await asyncio.sleep(self.chance.uniform(0, 3))
+        finally:
+            for address in addresses:
+                _route(address, "del")
+        return seconds
+
+    async def _victim(self) -> Lane:
+        """Return a process, rather one that owns partitions."""
+        states = [(await self._client.get(f"{lane.process.url}/api/cluster")).json() for lane in self.lanes]
+        owners = [partition["owner"] for partition in states[0]["partitions"]]
+        [lane] = self.chance.choices(
+            self.lanes, [1 + 4 * owners.count(state["answered_by"]) for state in states]
+        )
+        return lane
+
+    async def _settle(self, *, without: Process | None = None) -> float:
+        """Return the seconds until the other processes own all partitions, and have no fault."""
+        others = [lane.process for lane in self.lanes if lane.process is not without]
+        began = time.monotonic()
+        states: list[dict[str, Any]] = []
+        while time.monotonic() - began < _SETTLED_SECONDS:
+            with contextlib.suppress(httpx.HTTPError, KeyError):
+                states = [(await self._client.get(f"{each.url}/api/cluster")).json() for each in others]
+                owners = {partition["owner"] for state in states for partition in state["partitions"]}
+                are_well = not any(state["faults"] for state in states)
+                if are_well and owners <= {state["answered_by"] for state in states}:
+                    return time.monotonic() - began
+            await asyncio.sleep(0.1)
+        raise TimeoutError(f"after {_SETTLED_SECONDS} s: {states}")
+
+    async def _wait_shared(self) -> None:
+        for lane in self.lanes:
+            await wait_for_shares(
+                self._client,
+                lane.process,
+                lambda found: "none" not in found and max(found.values()) - min(found.values()) < 2,
+            )
+
+    async def _replace_clerks(self, is_over: asyncio.Event) -> None:
+        """Let one clerk after the other repeat its call until people are told, and end."""
+        while not is_over.is_set():
+            clerk = f"clerk-{len(self.clerks):05}"
+            self.clerks.append(clerk)
+            trace, root = secrets.token_hex(16), secrets.token_hex(8)
+            began = time.monotonic()
+            while not self.told[clerk, "slack", "firing"]:
+                await self._send([_call(clerk, trace, root) for _ in range(3)])
+                await asyncio.sleep(0.1)
+                if time.monotonic() - began > _TOLD_SECONDS:
+                    self.wrong.append(f"nobody was told of {clerk}")
+                    break
+            await asyncio.sleep(self.chance.uniform(0, 5))
+            await self._send([_span(clerk, trace, root, "invoke_agent", f"invoke_agent {clerk}")])
+
+    async def _send(self, spans: Sequence[dict[str, Any]]) -> None:
+        """Send spans until a process acknowledges them."""
+        [agent] = {_attribute(span, "gen_ai.agent.name") for span in spans}
+        resource = {"attributes": [_text("service.name", agent)]}
+        body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [*spans]}]}]}
+        while True:
+            process = self.chance.choice(self.lanes).process
+            with contextlib.suppress(httpx.HTTPError):
+                answer = await self._client.post(f"{process.otlp_url}/v1/traces", json=body)
+                if answer.status_code == 200:
+                    break
+                if answer.status_code != 503:
+                    self.wrong.append(f"{answer.status_code}: {answer.text}")
+                    break
+            self.refused += 1
+            await asyncio.sleep(0.1)
+        self.acknowledged |= {call for span in spans if (call := _attribute(span, "gen_ai.tool.call.id"))}
+
+    async def _check(self) -> None:
+        messages = Counter(
+            (clerk, channel, status)
+            for clerk in self.clerks
+            for channel in ("slack", "pagerduty")
+            for status in ("firing", "resolved")
+        )
+        for _ in range(2 * _SETTLED_SECONDS):
+            stored = self._stored()
+            if len(stored) >= len(self.acknowledged) and not messages - self.told:
+                break
+            await asyncio.sleep(0.5)
+        # Whoever would tell it twice has had the time to.
+        await asyncio.sleep(15)
+        counted = Counter(self._stored())
+        self.wrong += [f"call {call} is lost" for call in self.acknowledged - counted.keys()]
+        self.wrong += [f"call {call} is stored {n} times" for call, n in counted.items() if n > 1]
+        tickets = Counter(session for (session,) in self._rows("SELECT session_id FROM {}tickets"))
+        expected = Counter(f"{clerk}-session" for clerk in self.clerks)
+        self.wrong += [f"{session} has {n} tickets" for session, n in (tickets - expected).items()]
+        self.wrong += [f"{session} has no ticket" for session in expected - tickets]
+        self.wrong += [f"{n} more messages: {what}" for what, n in (self.told - messages).items()]
+        self.wrong += [f"no message: {what}" for what in messages - self.told]
+        self.wrong += [f"refused by the recorder: {reason}" for reason in self.people.recorder.refused]
+        for lane in self.lanes:
+            if "Traceback" in lane.process.log():
+                self.wrong.append(f"a traceback in {lane.process.folder / 'log'}")
+
+    def _stored(self) -> list[str]:
+        query = "SELECT agent_id, (data::json)->>'call_id' FROM {}events WHERE type = 'tool_call_completed'"
+        # The judge calls tools, too.
+        return [call for agent, call in self._rows(query) if agent in self.clerks]
+
+    def _rows(self, query: str) -> list[Any]:
+        """Return the rows of all partitions."""
+        with connected(self.cluster.database) as conn:
+            schemas = conn.exec_driver_sql("SELECT schemaname FROM pg_tables WHERE tablename = 'events'")
+            return [
+                row
+                for (schema,) in schemas.fetchall()
+                for row in conn.exec_driver_sql(query.format(f"{schema}.")).fetchall()
+            ]
+
+
+def _route(address: str, change: str) -> None:
+    """Cut what is sent to an address of this machine and from it, or connect it again."""
+    for preference, way in ((10, "to"), (11, "from")):
+        rule = ["ip", "rule", change, "pref", str(preference), way, address, "blackhole"]
+        subprocess.run(rule, check=True)
+
+
+def _text(key: str, value: str) -> dict[str, Any]:
+    return {"key": key, "value": {"stringValue": value}}
+
+
+def _attribute(span: Mapping[str, Any], key: str) -> str:
+    return next((each["value"]["stringValue"] for each in span["attributes"] if each["key"] == key), "")
+
+
+def _call(clerk: str, trace: str, root: str) -> dict[str, Any]:
+    more = {
+        "gen_ai.tool.name": "search",
+        "gen_ai.tool.call.arguments": '{"query": "again"}',
+        "gen_ai.tool.call.id": secrets.token_hex(8),
+    }
+    span = _span(clerk, trace, secrets.token_hex(8), "execute_tool", "execute_tool search", **more)
+    return {**span, "parentSpanId": root}
+
+
+def _span(clerk: str, trace: str, span: str, operation: str, name: str, /, **more: str) -> dict[str, Any]:
+    now = time.time_ns()
+    attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.agent.name": clerk,
+        "gen_ai.conversation.id": f"{clerk}-session",
+        **more,
+    }
+    return {
+        "traceId": trace,
+        "spanId": span,
+        "name": name,
+        "startTimeUnixNano": str(now),
+        "endTimeUnixNano": str(now + 1000),
+        "attributes": [_text(key, value) for key, value in attributes.items()],
+    }
+
+
+async def disturb(
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    processes: int = 4,
+    partitions: int = 4,
+    kinds: Sequence[str] = KINDS,
+    is_private: bool = False,
+) -> dict[str, Any]:
+    """
+    Disturb a cluster, and return what happened; ``wrong`` has what must not be.
+
+    Args:
+        folder: For all files.
+        kills: How often.
+        seed: Of what happens when.
+        processes: The processes of the cluster.
+        partitions: Its partitions.
+        kinds: What can happen.
+        is_private: Whether this is a private network, as some kinds need it.
+    """
+    told: Counter[tuple[str, str, str]] = Counter()
+
+    def note(message: RecordedMessage) -> None:
+        about = [clerk for clerk in chaos.clerks if clerk in message.title]
+        told.update((clerk, message.channel, message.status) for clerk in about)
+
+    everywhere = "0.0.0.0" if is_private else "127.0.0.1"
+    async with contextlib.AsyncExitStack() as stack:
+        everybody = await stack.enter_async_context(people(note))
+        # The second waits for longer than a busy machine takes to gossip.
+        peers = await stack.enter_async_context(
+            alertmanager_peers(folder, everybody, peer_timeout="5s", group_interval="12s")
+        )
+        postgres = Postgres(listen_addresses=everywhere)
+        stack.callback(postgres.remove)
+        nats = Nats(folder, stack.enter_context(reserve_port("nats-server")), host=everywhere)
+        nats.start()
+        stack.callback(nats.kill)
+        settings = _SETTINGS | {
+            "alerting": {"alertmanager_urls": [*peers.urls]},
+            "cluster": {"partitions": partitions},
+        }
+        cluster = Cluster(folder, postgres, postgres.migrated(), nats, settings)
+        chaos = Chaos(cluster, everybody, told, random.Random(seed))
+        stack.callback(_kill_all, cluster)
+        await asyncio.to_thread(chaos.start, processes)
+        await chaos.run(kills, kinds)
+    return {
+        "disturbances": {
+            what: {
+                "times": len(found),
+                "watched again after": f"median {statistics.median(found):.1f} s, worst {max(found):.1f} s",
+            }
+            for what, found in sorted(chaos.seconds.items())
+        },
+        "acknowledged": len(chaos.acknowledged),
+        "refused": chaos.refused,
+        "clerks": len(chaos.clerks),
+        "messages": told.total(),
+        "wrong": chaos.wrong,
+    }
+
+
+def _kill_all(cluster: Cluster) -> None:
+    for process in cluster.processes:
+        process.kill()
+
+
+def private_command(*command: str | Path) -> list[str | Path] | None:
+    """Return a command that runs another one in a private network; None if there can be none here."""
+    # Rules that are looked at before the one for addresses of this machine.
+    prepare = "ip link set lo up && ip rule add pref 100 lookup local && ip rule del pref 0"
+    private = ["unshare", "--net", "sh", "-ec", f'{prepare}; exec "$@"', "sh"]
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return None
+    if subprocess.run([*private, "true"], capture_output=True, check=False).returncode:
+        return None
+    return [*private, *command]
+
+
+def main() -> int:
+    """Parse the command line, disturb, print; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--kinds", default="", help="separated by commas; all that are possible by default")
+    parser.add_argument("--folder", type=Path, help="keep all files there")
+    parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if not args.private and (command := private_command(sys.executable, "-m", "tests.cluster.chaos")):
+        os.execvp(command[0], [*map(str, command), *sys.argv[1:], "--private"])
+    isolate()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(
+            disturb(
+                args.folder or Path(folder),
+                kills=args.kills,
+                seed=args.seed,
+                processes=args.processes,
+                partitions=args.partitions,
+                kinds=args.kinds.split(",") if args.kinds else [*KINDS, *(CUTS if args.private else ())],
+                is_private=args.private,
+            )
+        )
+    print(json.dumps(found, indent=2))
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
