@@ -54,4 +54,4 @@ async def test_agents_of_all_partitions_appear_without_a_reload(
     await expect(acknowledge).to_have_count(PARTITIONS - 1)
 
     await page.get_by_role("row").filter(has_text=names[-1]).get_by_role("link").first.click()
-    await expect(page.get_by_role("heading", name=names[-1])).to_be_visible()
+    await expect(page.get_by_role("heading", name=names[-1], exact=True)).to_be_visible()

@@ -84,7 +84,7 @@ function OpenStep({ step, now }: { step: Step; now: number }) {
   const elapsed = Math.max(0, now - step.started_at)
   const firesAt = step.fires_at ?? null
   const limit = step.limit_seconds ?? 0
-  // Its time may have begun later than it: with the last sign of life.
+  // Its time may have begun later than it: with the last activity.
   const counted = firesAt === null ? elapsed : Math.max(0, now - (firesAt - limit))
   const share = limit ? Math.min(1, counted / limit) : null
   const level = share === null ? '' : share >= 1 ? 'over' : share >= 0.75 ? 'near' : ''
