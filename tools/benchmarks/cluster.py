@@ -159,25 +159,25 @@ async def _wait_shared(client: httpx.AsyncClient, processes: Sequence[Process]) 
 async def _measure_running(
     client: httpx.AsyncClient, cluster: Cluster, processes: Sequence[Process]
 ) -> _Measured:
-    idle = await _cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
+    idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
     idle_rate = [seconds / _IDLE_SECONDS for seconds in idle]
     acknowledged = await _send_steadily(client, processes)
-    await _wait_stored(cluster, _STEADY * _STEADY_BATCH)
+    await wait_stored(cluster, _STEADY * _STEADY_BATCH)
     spans = _SPANS * len(processes)
     requests = make_requests(_BATCH, spans, first=_STEADY * _STEADY_BATCH)
 
     async def store() -> None:
-        await _send_fast(client, processes, requests)
-        await _wait_stored(cluster, _STEADY * _STEADY_BATCH + spans)
+        await send_fast(client, processes, requests)
+        await wait_stored(cluster, _STEADY * _STEADY_BATCH + spans)
 
     began = time.monotonic()
-    used = await _cpu_while(cluster, store())
+    used = await cpu_while(cluster, store())
     elapsed = time.monotonic() - began
     service, postgres, nats = (
         (seconds - rate * elapsed) / spans for seconds, rate in zip(used, idle_rate, strict=True)
     )
     takeovers = {}
-    memory = sum(_memory_of(process) for process in processes) / len(processes)
+    memory = sum(memory_of(process) for process in processes) / len(processes)
     if len(processes) == 2:
         for number in (signal.SIGSTOP, signal.SIGKILL):
             takeovers[number.name] = await _takeover(client, processes, number)
@@ -211,7 +211,7 @@ async def _send_steadily(client: httpx.AsyncClient, processes: Sequence[Process]
     return await asyncio.gather(*(send(place, body) for place, body in enumerate(requests)))
 
 
-async def _send_fast(
+async def send_fast(
     client: httpx.AsyncClient, processes: Sequence[Process], requests: Sequence[bytes]
 ) -> None:
     senders = _SENDERS * len(processes)
@@ -241,7 +241,7 @@ async def _takeover(client: httpx.AsyncClient, processes: Sequence[Process], num
     return seconds
 
 
-async def _wait_stored(cluster: Cluster, spans: int) -> None:
+async def wait_stored(cluster: Cluster, spans: int) -> None:
     """Wait until tool calls are stored, which are a third of the spans."""
     deadline = time.monotonic() + _STORING_SECONDS
     while (stored := await asyncio.to_thread(_stored, cluster)) < spans // 3:
@@ -260,7 +260,7 @@ def _stored(cluster: Cluster) -> int:
         return sum(int(conn.exec_driver_sql(query.format(schema)).scalar_one()) for schema in schemas)
 
 
-async def _cpu_while(cluster: Cluster, work: Awaitable[None]) -> list[float]:
+async def cpu_while(cluster: Cluster, work: Awaitable[None]) -> list[float]:
     """Return the seconds of CPU that the service, PostgreSQL and NATS use during some work."""
     before = _cpu_of(cluster)
     await work
@@ -285,7 +285,7 @@ def _cpu(pid: int, *, with_ended: bool = False) -> float:
     return sum(int(field) for field in fields[11 : 15 if with_ended else 13]) / _TICKS
 
 
-def _memory_of(process: Process) -> float:
+def memory_of(process: Process) -> float:
     """Return the megabytes of a process: its share of what it has in common with others."""
     lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

@@ -60,7 +60,16 @@ def _number(key: str, value: int) -> KeyValue:
     return KeyValue(key=key, value=AnyValue(int_value=value))
 
 
-def _span(n: int, agents: int = _AGENTS) -> Span:
+def worker_names(worker: int, prefix: str = "agent") -> dict[str, str]:
+    """Return the attributes that name a worker."""
+    return {
+        names.GEN_AI_AGENT_NAME: f"{prefix}-{worker}",
+        names.GEN_AI_CONVERSATION_ID: f"session-{worker}",
+        names.INCARNATION_ID: f"incarnation-{worker}",
+    }
+
+
+def _span(n: int, agents: int = _AGENTS, prefix: str = "agent") -> Span:
     """Return the nth span of a fleet of workers: a chat, a tool call and a step by turns, 9 attributes."""
     agent, turn = n // 3 % agents, n // 3 // agents
     start = int(time.time() * _NANO) - 60 * _NANO
@@ -73,14 +82,8 @@ def _span(n: int, agents: int = _AGENTS) -> Span:
         end_time_unix_nano=start + n + 1_000_000,
         status=Status(),
     )
-    span.attributes.extend(
-        [
-            _text(names.GEN_AI_AGENT_NAME, f"agent-{agent}"),
-            _text(names.GEN_AI_CONVERSATION_ID, f"session-{agent}"),
-            _text(names.INCARNATION_ID, f"incarnation-{agent}"),
-            _text(names.NODE_ID, "research"),
-        ]
-    )
+    span.attributes.extend(_text(key, value) for key, value in worker_names(agent, prefix).items())
+    span.attributes.append(_text(names.NODE_ID, "research"))
     match n % 3:
         case 0:
             span.name = "chat model"
@@ -118,7 +121,9 @@ def _span(n: int, agents: int = _AGENTS) -> Span:
     return span
 
 
-def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS, *, first: int = 0) -> list[bytes]:
+def make_requests(
+    batch: int, spans: int = _SPANS, agents: int = _AGENTS, *, first: int = 0, prefix: str = "agent"
+) -> list[bytes]:
     """Return requests with the spans of a fleet, as protobuf, from the ``first`` one."""
     requests: list[bytes] = []
     for begin in range(first, first + spans, batch):
@@ -129,7 +134,7 @@ def make_requests(batch: int, spans: int = _SPANS, agents: int = _AGENTS, *, fir
         resource.resource.attributes.append(_text(names.DISTRIBUTION_NAME, names.DISTRIBUTION))
         scope = resource.scope_spans.add()
         scope.scope.name = SCOPE.name
-        scope.spans.extend(_span(n, agents) for n in range(begin, min(begin + batch, first + spans)))
+        scope.spans.extend(_span(n, agents, prefix) for n in range(begin, min(begin + batch, first + spans)))
         requests.append(request.SerializeToString())
     return requests
 

@@ -1,0 +1,189 @@
+"""
+What a span and a worker cost one process on PostgreSQL: CPU, memory, rows, bytes, and the time of a restart.
+
+Each worker reports its start, and by turns a model call, a tool call and a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from queenright.instrumentation import names
+from tests.cluster.conftest import Cluster, Nats, Process
+from tests.databases import Postgres, connected
+from tools.benchmarks.cluster import cpu_while, memory_of, send_fast, wait_stored
+from tools.benchmarks.otlp import make_requests, worker_names
+from tools.benchmarks.row import Row
+
+WORKERS = 10_000
+_TURNS = 3
+"""More turns of each worker, of three spans."""
+_IDLE_SECONDS = 30
+_BATCH = 512
+_FIRST = 1_200
+"""Spans before anything is measured."""
+_OLD = 2_000
+"""Workers whose start is not in the log."""
+
+
+def run() -> list[Row]:
+    """Measure."""
+    return asyncio.run(_run())
+
+
+async def _run() -> list[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        folder, postgres = Path(name), Postgres()
+        cluster = Cluster(folder, postgres, postgres.migrated(), Nats(folder, 0), {"cluster": None})
+        try:
+            process = await asyncio.to_thread(cluster.add)
+            async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+                return await _measure(client, cluster, process)
+        finally:
+            for each in cluster.processes:
+                each.kill()
+            postgres.remove()
+
+
+async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process) -> list[Row]:
+    # What the first requests import and compile belongs to nobody.
+    await _send(client, cluster, process, first=0, spans=_FIRST, workers=200, stored=0)
+    idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
+    begun, tables = memory_of(process), _sizes(cluster)
+
+    await _report_starts(client, process)
+    new, more = 3 * WORKERS, 3 * WORKERS * _TURNS
+    await _send(client, cluster, process, first=_FIRST, spans=new, workers=WORKERS, stored=_FIRST)
+    grown, at = memory_of(process), _FIRST + new
+    used = await cpu_while(
+        cluster, _send(client, cluster, process, first=at, spans=more, workers=WORKERS, stored=at)
+    )
+    full, all_tables = memory_of(process), _sizes(cluster)
+    waiting = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
+    spans = new + more
+    rows = {table: all_tables[table][0] - tables[table][0] for table in tables}
+    sizes = {table: all_tables[table][1] - tables[table][1] for table in tables}
+    started = await _restart(client, process)
+    await _send(
+        client,
+        cluster,
+        process,
+        first=at + more,
+        spans=3 * _OLD,
+        workers=_OLD,
+        prefix="old",
+        stored=at + more,
+    )
+    started_with_old = await _restart(client, process)
+    bodies = make_requests(_BATCH, _BATCH * 20)
+    megabytes = 1024
+    return [
+        Row(
+            "a span: CPU of the service + PostgreSQL",
+            f"{1e6 * used[0] / more:.0f} + {1e6 * used[1] / more:.0f} µs",
+            "",
+            True,
+        ),
+        Row(
+            "a span: rows of events, bytes of the table with its indexes, bytes as OTLP",
+            f"{rows['events'] / spans:.2f}, {sizes['events'] / spans:.0f}, "
+            f"{sum(map(len, bodies)) / (_BATCH * 20):.0f}",
+            "",
+            True,
+        ),
+        Row(
+            "a worker: memory when new, after four turns",
+            f"{(grown - begun) * megabytes / WORKERS:.1f}, {(full - begun) * megabytes / WORKERS:.1f} KB",
+            "",
+            True,
+        ),
+        Row(
+            "a worker: rows and bytes of all other tables",
+            f"{(sum(rows.values()) - rows['events']) / WORKERS:.2f}, "
+            f"{(sum(sizes.values()) - sizes['events']) / WORKERS:.0f}",
+            "",
+            True,
+        ),
+        Row(
+            f"{WORKERS:,} workers that report nothing: CPU of the service",
+            f"{100 * (waiting[0] - idle[0]) / _IDLE_SECONDS:.1f} % of a core",
+            "",
+            True,
+        ),
+        Row(
+            f"start with {WORKERS:,} workers and {all_tables['events'][0]:,} events of the last day",
+            f"{started:.1f} s",
+            "",
+            True,
+        ),
+        Row(
+            "the same: more for each session that began earlier",
+            f"{1000 * (started_with_old - started) / _OLD:.1f} ms",
+            "",
+            True,
+        ),
+    ]
+
+
+async def _restart(client: httpx.AsyncClient, process: Process) -> float:
+    """Kill the process, and return the seconds until another one is ready."""
+    process.kill()
+    began = time.monotonic()
+    await asyncio.to_thread(process.start)
+    while (await client.get(f"{process.url}/readyz")).status_code != 200:  # noqa: ASYNC110  # another process
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+async def _report_starts(client: httpx.AsyncClient, process: Process) -> None:
+    request = ExportLogsServiceRequest()
+    scope = request.resource_logs.add().scope_logs.add()
+    for worker in range(WORKERS):
+        now = time.time_ns() - 120 * 10**9
+        record = scope.log_records.add(event_name=names.EVENT_AGENT_STARTED, time_unix_nano=now)
+        for key, value in worker_names(worker).items():
+            record.attributes.add(key=key).value.string_value = value
+    answer = await client.post(
+        f"{process.otlp_url}/v1/logs",
+        content=request.SerializeToString(),
+        headers={"content-type": "application/x-protobuf"},
+    )
+    answer.raise_for_status()
+
+
+async def _send(
+    client: httpx.AsyncClient,
+    cluster: Cluster,
+    process: Process,
+    *,
+    first: int,
+    spans: int,
+    workers: int,
+    stored: int,
+    prefix: str = "agent",
+) -> None:
+    await send_fast(client, [process], make_requests(_BATCH, spans, workers, first=first, prefix=prefix))
+    await wait_stored(cluster, stored + spans)
+
+
+def _sizes(cluster: Cluster) -> dict[str, tuple[int, int]]:
+    """Return the rows and bytes of each table, with its indexes."""
+    with connected(cluster.database) as conn:
+        conn.exec_driver_sql("VACUUM ANALYZE")
+        tables = [
+            row[0]
+            for row in conn.exec_driver_sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        ]
+        return {
+            table: (
+                int(conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one()),
+                int(conn.exec_driver_sql(f"SELECT pg_total_relation_size('{table}')").scalar_one()),
+            )
+            for table in tables
+        }
