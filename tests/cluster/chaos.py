@@ -77,16 +77,20 @@ class Chaos:
     Args:
         cluster: Its processes are added by `start`.
         everybody: Who Alertmanager tells.
-        told: Counts the messages about each clerk, by channel and status.
+        messages: Counts the messages about each clerk, by channel and status.
         chance: Decides what happens when.
     """
 
     def __init__(
-        self, cluster: Cluster, everybody: People, told: Counter[tuple[str, str, str]], chance: random.Random
+        self,
+        cluster: Cluster,
+        everybody: People,
+        messages: Counter[tuple[str, str, str]],
+        chance: random.Random,
     ) -> None:
         self.cluster = cluster
         self.people = everybody
-        self.told = told
+        self.messages = messages
         self.chance = chance
         self.lanes: list[Lane] = []
         self.acknowledged: set[str] = set()
@@ -214,13 +218,13 @@ class Chaos:
             )
 
     async def _replace_clerks(self, is_over: asyncio.Event) -> None:
-        """Let one clerk after the other repeat its call until people are told, and end."""
+        """Let one clerk after the other repeat its call until people get the message, and end."""
         while not is_over.is_set():
             clerk = f"clerk-{len(self.clerks):05}"
             self.clerks.append(clerk)
             trace, root = secrets.token_hex(16), secrets.token_hex(8)
             began = time.monotonic()
-            while not self.told[clerk, "slack", "firing"]:
+            while not self.messages[clerk, "slack", "firing"]:
                 await self._send([_call(clerk, trace, root) for _ in range(3)])
                 await asyncio.sleep(0.1)
                 if time.monotonic() - began > _TOLD_SECONDS:
@@ -248,7 +252,7 @@ class Chaos:
         self.acknowledged |= {call for span in spans if (call := _attribute(span, "gen_ai.tool.call.id"))}
 
     async def _check(self) -> None:
-        messages = Counter(
+        expected_messages = Counter(
             (clerk, channel, status)
             for clerk in self.clerks
             for channel in ("slack", "pagerduty")
@@ -256,7 +260,7 @@ class Chaos:
         )
         for _ in range(2 * _SETTLED_SECONDS):
             stored = self._stored()
-            if len(stored) >= len(self.acknowledged) and not messages - self.told:
+            if len(stored) >= len(self.acknowledged) and not expected_messages - self.messages:
                 break
             await asyncio.sleep(0.5)
         # Whoever would tell it twice has had the time to.
@@ -268,8 +272,10 @@ class Chaos:
         expected = Counter(f"{clerk}-session" for clerk in self.clerks)
         self.wrong += [f"{session} has {n} tickets" for session, n in (tickets - expected).items()]
         self.wrong += [f"{session} has no ticket" for session in expected - tickets]
-        self.wrong += [f"{n} more messages: {what}" for what, n in (self.told - messages).items()]
-        self.wrong += [f"no message: {what}" for what in messages - self.told]
+        self.wrong += [
+            f"{n} more messages: {what}" for what, n in (self.messages - expected_messages).items()
+        ]
+        self.wrong += [f"no message: {what}" for what in expected_messages - self.messages]
         self.wrong += [f"refused by the recorder: {reason}" for reason in self.people.recorder.refused]
         for lane in self.lanes:
             if "Traceback" in lane.process.log():
@@ -356,11 +362,11 @@ async def disturb(
         kinds: What can happen.
         is_private: Whether this is a private network, as some kinds need it.
     """
-    told: Counter[tuple[str, str, str]] = Counter()
+    messages: Counter[tuple[str, str, str]] = Counter()
 
     def note(message: RecordedMessage) -> None:
         about = [clerk for clerk in chaos.clerks if clerk in message.title]
-        told.update((clerk, message.channel, message.status) for clerk in about)
+        messages.update((clerk, message.channel, message.status) for clerk in about)
 
     everywhere = "0.0.0.0" if is_private else "127.0.0.1"
     async with contextlib.AsyncExitStack() as stack:
@@ -379,7 +385,7 @@ async def disturb(
             "cluster": {"partitions": partitions},
         }
         cluster = Cluster(folder, postgres, postgres.migrated(), nats, settings)
-        chaos = Chaos(cluster, everybody, told, random.Random(seed))
+        chaos = Chaos(cluster, everybody, messages, random.Random(seed))
         stack.callback(_kill_all, cluster)
         await asyncio.to_thread(chaos.start, processes)
         await chaos.run(kills, kinds)
@@ -394,7 +400,7 @@ async def disturb(
         "acknowledged": len(chaos.acknowledged),
         "refused": chaos.refused,
         "clerks": len(chaos.clerks),
-        "messages": told.total(),
+        "messages": messages.total(),
         "wrong": chaos.wrong,
     }
 

@@ -43,7 +43,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _Measurement:
     """CPU is in seconds for each span, beyond what is used without telemetry."""
 
     service: float
@@ -128,7 +128,9 @@ def _p99(milliseconds: Sequence[float]) -> float:
     return sorted(milliseconds)[int(len(milliseconds) * 0.99)]
 
 
-async def _measure(folder: Path, postgres: Postgres, *, clustered: int, on_sqlite: bool = False) -> _Measured:
+async def _measure(
+    folder: Path, postgres: Postgres, *, clustered: int, on_sqlite: bool = False
+) -> _Measurement:
     """Measure a cluster of some processes, or one process without NATS if there are none."""
     count = clustered or 1
     with reserve_port("nats-server") as port:
@@ -158,7 +160,7 @@ async def _wait_shared(client: httpx.AsyncClient, processes: Sequence[Process]) 
 
 async def _measure_running(
     client: httpx.AsyncClient, cluster: Cluster, processes: Sequence[Process]
-) -> _Measured:
+) -> _Measurement:
     idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
     idle_rate = [seconds / _IDLE_SECONDS for seconds in idle]
     acknowledged = await _send_steadily(client, processes)
@@ -181,7 +183,7 @@ async def _measure_running(
     if len(processes) == 2:
         for number in (signal.SIGSTOP, signal.SIGKILL):
             takeovers[number.name] = await _takeover(client, processes, number)
-    return _Measured(
+    return _Measurement(
         service=service,
         postgres=postgres,
         nats=nats,
