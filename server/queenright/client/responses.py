@@ -10,7 +10,6 @@ from pydantic import BaseModel, ValidationError
 
 from queenright.client.address import without_credentials
 from queenright.client.errors import RequestRejectedError, UnreachableError
-from queenright.instrumentation.validation_messages import describe_faults
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -69,6 +68,9 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(content)
     except ValidationError as error:
+        # Imported here: its patterns take longer to compile than a command takes to run.
+        from queenright.instrumentation.validation_messages import describe_faults
+
         faults = describe_faults(error.errors(include_input=False), "the response", limit=1)
         raise UnreachableError(
             f"The response is not a valid {model.__name__}: {faults}. "
