@@ -64,7 +64,7 @@ class LearnedClocks:
             if len(self._counts) >= _MAX_KEYS:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
-        index = min(bisect_left(_BOUNDS, max(seconds, _MIN_SECONDS)), len(_BOUNDS) - 1)
+        index = 0 if seconds <= _MIN_SECONDS else min(bisect_left(_BOUNDS, seconds), len(_BOUNDS) - 1)
         if counts[index] == _MAX_COUNT:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # keep rare values

@@ -51,7 +51,8 @@ class SourceClock:
             step -= ahead  # the clock was set forward, or the event has another clock
         if 0.0 < step <= _MAX_STEP_SECONDS:
             self.elapsed += step
-        self._furthest = max(self._furthest, time)
+        if time > self._furthest:
+            self._furthest = time
 
     def restart(self) -> None:
         """Count from the next event: the host slept, or its clock was set."""

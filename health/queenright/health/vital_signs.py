@@ -36,18 +36,20 @@ class VitalSigns(VitalState):
         Args:
             at: When it happened, on the service's clock. The monitor decides whether to trust the sender's.
         """
-        handler = HANDLERS.get(event.type)
+        kind = event.type
+        handler = HANDLERS.get(kind)
         if handler is None:
             return
-        if self.away is not None and event.type in WORKER_EVENTS:
+        is_worker_event = kind in WORKER_EVENTS
+        if is_worker_event:
             self.away = None
         incarnation = event.incarnation_id
         # Events of the health layer name the incarnation that they are about; they do not begin one.
-        is_other = incarnation and incarnation != self.incarnation_id and event.type not in ABOUT_WORKERS
+        is_other = incarnation and incarnation != self.incarnation_id and kind not in ABOUT_WORKERS
         if is_other and not enter_incarnation(self, incarnation, at):
             return
         if event.graph_id and event.graph_id != self.graph_id:
             self.graph_id = sys.intern(event.graph_id)
-        if event.type in WORKER_EVENTS:
+        if is_worker_event:
             self.source.advance(event.time, at)
         handler(self, event, event.data, at)
