@@ -31,9 +31,9 @@ from queenright.server.build import build
 from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import load_settings
 from tests.programs import NEWEST, program
-from tools.benchmarks.load.fleet import JOB, Fleet
-from tools.benchmarks.load.remote_write import encoded_samples, series, write
 from tools.benchmarks.row import Row
+from tools.benchmarks.samples.fleet import JOB, Fleet
+from tools.benchmarks.samples.remote_write import encoded_samples, series, write
 
 AGENTS: Final = int(os.environ.get("BENCH_AGENTS", "10000"))
 INTERVAL: Final = 15.0
