@@ -14,3 +14,6 @@ export function groupByAction(ladders: readonly StatusLadder[]): Doing[] {
   for (const ladder of ladders) found.set(ladder.what, [...(found.get(ladder.what) ?? []), ladder])
   return [...found].map(([what, workers]) => ({ what, workers, at: Math.max(...workers.map((one) => one.acted_at ?? 0)) || null }))
 }
+
+/** What limits actions, without the emergency stop, which has a line of its own. */
+export const otherBrakes = ({ brakes }: { brakes: readonly string[] }): readonly string[] => brakes.filter((brake) => !brake.startsWith('The emergency stop'))

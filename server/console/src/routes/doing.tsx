@@ -5,7 +5,7 @@ import { NO_ALERTMANAGER, providersQuery, statusQuery } from '../api/queries'
 import { ago, count, counted, duration, timeOfDay, took, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
-import { groupByAction } from './doing-groups'
+import { groupByAction, otherBrakes } from './doing-groups'
 
 /** Lines of workers that are acted on, and names in each. */
 const LINES = 6
@@ -30,7 +30,7 @@ export function Doing() {
           {acting.emergency_stop.on && (
             <li>
               <Pill tone="failing">stopped</Pill>
-              <span>Automatic actions are stopped: {acting.emergency_stop.reason || 'emergency stop'}</span>
+              <span>All actions are stopped{acting.emergency_stop.by ? ` by ${acting.emergency_stop.by}` : ''}: {acting.emergency_stop.reason || 'emergency stop'}</span>
             </li>
           )}
           {acting.dry_run && (
@@ -39,7 +39,7 @@ export function Doing() {
               <span>Actions are recorded and not carried out.</span>
             </li>
           )}
-          {acting.brakes.map((brake) => (
+          {otherBrakes(acting).map((brake) => (
             <li key={brake}>
               <Pill tone="degraded">held back</Pill>
               <span>{brake}</span>

@@ -1,10 +1,14 @@
 import { useQuery } from '@tanstack/react-query'
+import { useEffect, useRef } from 'react'
 import { data, GET } from '../api/client'
+import { sessionQuery } from '../api/loaded'
 import { Loading, ReadError } from '../ui/basics'
 import { layout, NODE } from './graph-layout'
 
-/** The graph of an agent, with the nodes that are running and those that wait for a user. */
-export function Graph({ agentId, graphId }: { agentId: string; graphId: string }) {
+/** The graph of an agent, with the nodes that are running, those that wait for a user, and the path of a session. */
+export function Graph({ agentId, graphId, session }: { agentId: string; graphId: string; session: string }) {
+  const runs = useQuery(sessionQuery(agentId, session)).data?.runs ?? []
+  const scroller = useRef<HTMLDivElement>(null)
   const found = useQuery({
     queryKey: ['agent', agentId, 'graph', graphId],
     queryFn: async () => {
@@ -13,6 +17,10 @@ export function Graph({ agentId, graphId }: { agentId: string; graphId: string }
       return Promise.all(nodes.map((node) => data(GET('/api/agents/{agent_id}/graphs/{graph_id}/nodes/{node_id}', { params: { path: { ...path, node_id: node.node_id } } }))))
     },
   })
+  const activeId = found.data?.find((node) => node.running || node.waiting_for_user)?.node_id
+  useEffect(() => {
+    if (activeId) scroller.current?.querySelector('.running, .waits')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
+  }, [activeId])
   if (found.error) return <ReadError error={found.error} retry={() => void found.refetch()} />
   if (!found.data) return <Loading />
   const nodes = found.data
@@ -21,9 +29,10 @@ export function Graph({ agentId, graphId }: { agentId: string; graphId: string }
   const place = new Map(drawn.nodes.map((node) => [node.id, node]))
   const active = nodes.filter((node) => node.running || node.waiting_for_user)
   const summary = active.length ? active.map((node) => `${node.node_id} ${node.waiting_for_user ? 'waits for a user' : 'is running'}`).join(', ') : 'no node is running'
+  const visited = new Set(runs.filter((run) => run.graph_id === graphId).flatMap((run) => run.path))
   return (
-    <div className="graph">
-      <svg width={drawn.width + 4} height={drawn.height + 44} viewBox={`-2 -22 ${drawn.width + 4} ${drawn.height + 44}`} role="img" aria-label={`Graph ${graphId}: ${summary}`}>
+    <div ref={scroller} className="graph" role="group" aria-label={`Graph ${graphId}`} tabIndex={0}>
+      <svg width={drawn.width + 4} height={drawn.height + 44} viewBox={`-2 -22 ${drawn.width + 4} ${drawn.height + 44}`} role="img" aria-label={`${summary}${visited.size ? `; completed: ${[...visited].join(', ')}` : ''}`}>
         {edges.map((edge) => {
           const from = place.get(edge.source)
           const to = place.get(edge.target)
@@ -37,7 +46,7 @@ export function Graph({ agentId, graphId }: { agentId: string; graphId: string }
             : `M${from.x + NODE.width / 2} ${from.y}C${from.x + NODE.width / 2} ${from.y - 26} ${to.x + NODE.width / 2} ${to.y - 26} ${to.x + NODE.width / 2} ${to.y - 6}`
           const head = forward ? `M${x[1]} ${y[1] - 4}l6 4-6 4z` : `M${to.x + NODE.width / 2 - 4} ${to.y - 6}l4 6 4-6z`
           return (
-            <g key={edge.edge_id}>
+            <g key={edge.edge_id} className={visited.has(edge.source) && visited.has(edge.target) ? 'visited' : ''}>
               <title>{`${edge.source} to ${edge.target}: ${edge.when}${edge.expression ? `, ${edge.expression}` : ''}`}</title>
               <path className="edge" d={line} />
               <path className="head" d={head} />
@@ -48,7 +57,7 @@ export function Graph({ agentId, graphId }: { agentId: string; graphId: string }
           const at = place.get(node.node_id)
           if (!at) return null
           return (
-            <g key={node.node_id} transform={`translate(${at.x} ${at.y})`} className={node.waiting_for_user ? 'waits' : node.running ? 'running' : ''}>
+            <g key={node.node_id} transform={`translate(${at.x} ${at.y})`} className={node.waiting_for_user ? 'waits' : node.running ? 'running' : visited.has(node.node_id) ? 'visited' : ''}>
               <title>{node.description || node.node_id}</title>
               <rect width={NODE.width} height={NODE.height} rx="8" />
               <text x="10" y="19">

@@ -6,7 +6,7 @@ import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
 import { onEvent } from '../api/watch'
 import { by } from '../shell/name'
-import { Ago, Button, Loading, Panel, ReadError } from '../ui/basics'
+import { Ago, Button, Loading, Panel, ReadError, withCode } from '../ui/basics'
 import './talk.css'
 
 /** What a chat is about: a ticket, or a session of a worker without one. */
@@ -59,7 +59,7 @@ export function QueenChat({ about }: { about: Subject }) {
           <div ref={messages} className="messages" role="log" aria-label="Conversation with the queen" aria-busy={isWriting} tabIndex={0}>
             {chat.data.messages.length === 0 && (
               <p className="muted">
-                Ask what happened, whether it is still so, what has been done, or what you can do.
+                Ask what happened, whether it still happens, what was done, or what you can do.
                 {'ticketId' in about && (
                   <>
                     {' '}
@@ -71,7 +71,7 @@ export function QueenChat({ about }: { about: Subject }) {
             )}
             {chat.data.messages.map((message) => (
               <div key={message.id} className={`message ${message.role === 'operator' ? 'mine' : ''}`}>
-                {message.text || message.outcome}
+                {withCode(message.text || message.outcome)}
                 <small>
                   {message.role === 'queen' ? 'queen' : message.by}, <Ago at={message.at} />
                 </small>
@@ -79,7 +79,7 @@ export function QueenChat({ about }: { about: Subject }) {
             ))}
             {isWriting && answer.text ? (
               <div className="message">
-                {answer.text}
+                {withCode(answer.text)}
                 <small>queen, writing…</small>
               </div>
             ) : (
@@ -99,7 +99,7 @@ export function QueenChat({ about }: { about: Subject }) {
               if (text.trim() && !ask.isPending) ask.mutate(text.trim())
             }}
           >
-            <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened? Is it still so?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
+            <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
             <Button type="submit" look="primary" isDisabled={!text.trim() || ask.isPending}>
               Ask
             </Button>

@@ -2,11 +2,12 @@ import { useTitle } from '../shell/title'
 import './talk.css'
 import { queryOptions, useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
-import { useEffect, useRef, useState } from 'react'
+import { Fragment, useEffect, useRef, useState } from 'react'
 import { data, DELETE, GET, POST } from '../api/client'
+import { sessionQuery } from '../api/loaded'
 import { attentionOfQuery, callerQuery } from '../api/queries'
 import type { AgentSlot, DiscoveredAgent, EntryPoint, MessageRow } from '../api/schema'
-import { counted, dateTime, words } from '../format'
+import { counted, dateTime, money, words } from '../format'
 import { say, useAct } from '../ui/act'
 import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
 import { Ask } from '../ui/dialog'
@@ -57,8 +58,8 @@ export function TalkPage() {
           <>
             <div className="stack">
               <Conversation key={`${slot.agent_id}/${session}`} slot={slot} session={session} graph={graph || slot.active_graph_id} />
-              <Panel title={`Graph ${graph || slot.active_graph_id}`} aside={<GraphChoice slot={slot} graph={graph || slot.active_graph_id} />}>
-                <Graph agentId={slot.agent_id} graphId={graph || slot.active_graph_id} />
+              <Panel title={graphTitle(slot, graph)} aside={<GraphChoice slot={slot} graph={graph || slot.active_graph_id} />}>
+                <Graph agentId={slot.agent_id} graphId={graph || slot.active_graph_id} session={session} />
               </Panel>
             </div>
             <div className="stack third">
@@ -81,6 +82,12 @@ export function TalkPage() {
       </div>
     </>
   )
+}
+
+/** The title of an agent's graph; an agent in a folder has one of its own name. */
+const graphTitle = (slot: AgentSlot, graph: string): string => {
+  const id = graph || slot.active_graph_id
+  return id === slot.agent_id ? 'Graph' : `Graph ${id}`
 }
 
 function LoadAgent() {
@@ -197,6 +204,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
               <MessageItem key={`${message.conversation}/${message.seq}`} message={message} />
             ))}
           {typing && <div className="message">{typing}</div>}
+          {session && <Runs agentId={agentId} session={session} />}
           <div ref={end} />
         </div>
         {mayAct && (
@@ -237,12 +245,38 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   )
 }
 
+/** What the runs of a session have returned. */
+function Runs({ agentId, session }: { agentId: string; session: string }) {
+  const runs = useQuery(sessionQuery(agentId, session)).data?.runs ?? []
+  return runs.map((run) => (
+    <div key={run.execution_id} className="message run">
+      <span className="row spread">
+        <strong className="wrap">{run.entry_point_id}</strong>
+        <Pill tone={toneOf(run.status)}>{run.status}</Pill>
+      </span>
+      {run.error && <p className="tone-failing wrap">{run.error}</p>}
+      <dl className="facts">
+        {Object.entries(run.outputs).map(([key, value]) => (
+          <Fragment key={key}>
+            <dt className="mono">{key}</dt>
+            <dd>{typeof value === 'string' ? value : JSON.stringify(value, null, 1)}</dd>
+          </Fragment>
+        ))}
+      </dl>
+      <small>
+        {counted(run.steps, 'step')}
+        {run.cost > 0 && `, ${money(run.cost)}`}, <Ago at={run.ended_at ?? run.updated_at} />
+      </small>
+    </div>
+  ))
+}
+
 function MessageItem({ message }: { message: MessageRow }) {
   const { at, conversation, kind, role, text } = message
   const questions = message.tool_calls.flatMap((call) => questionIn(call) ?? [])
   return (
-    <div className={`message ${role === 'user' ? 'mine' : role}`}>
-      {!questions.some((question) => question.includes(text)) && text}
+    <div className={`message ${role === 'user' ? 'mine' : role}`} tabIndex={role === 'tool' ? 0 : undefined}>
+      {!questions.some((question) => question.includes(text)) && (role === 'user' && text === '{}' ? 'Started without inputs' : text)}
       {questions.map((question) => (
         <p key={question} className="question">
           {question}
@@ -256,11 +290,14 @@ function MessageItem({ message }: { message: MessageRow }) {
           </small>
         ))}
       <small title={dateTime(at)}>
-        {kind === 'feedback' ? 'feedback of the judge' : role === 'tool' ? 'tool' : conversation}, <Ago at={at} />
+        {kind === 'feedback' ? 'feedback of the judge' : role === 'tool' ? 'tool' : role === 'user' ? `to ${conversation}` : conversation}, <Ago at={at} />
       </small>
     </div>
   )
 }
+
+/** Events after which another node of the graph is active. */
+const MOVES = 'execution_started,node_loop_started,node_loop_completed,edge_traversed'
 
 /** What an agent is writing; empty once it is a message. */
 function useTyping(agentId: string, session: string): string {
@@ -268,7 +305,7 @@ function useTyping(agentId: string, session: string): string {
   const [typing, setTyping] = useState('')
   useEffect(() => {
     const types = 'client_output_delta,llm_call_completed,client_input_requested,execution_completed,execution_failed'
-    const source = new EventSource(`/api/agents/${encodeURIComponent(agentId)}/events?types=${types}`)
+    const source = new EventSource(`/api/agents/${encodeURIComponent(agentId)}/events?types=${types},${MOVES}`)
     let buffer = ''
     let frame = 0
     const show = (): void => {
@@ -286,9 +323,21 @@ function useTyping(agentId: string, session: string): string {
       buffer = ''
       frame ||= requestAnimationFrame(show)
       void queries.invalidateQueries({ queryKey: ['agent', agentId] })
+      void queries.invalidateQueries({ queryKey: ['loaded', agentId] })
     }
     for (const type of types.split(',').slice(1)) source.addEventListener(type, finish)
+    let timer: ReturnType<typeof setTimeout> | undefined
+    // Nodes may follow each other faster than a graph is read.
+    const move = (): void => {
+      timer ??= setTimeout(() => {
+        timer = undefined
+        void queries.invalidateQueries({ queryKey: ['agent', agentId, 'graph'] })
+        if (session) void queries.invalidateQueries({ queryKey: ['agent', agentId, 'session', session] })
+      }, 250)
+    }
+    for (const type of MOVES.split(',')) source.addEventListener(type, move)
     return () => {
+      clearTimeout(timer)
       source.close()
       cancelAnimationFrame(frame)
     }
@@ -308,13 +357,9 @@ function useIncarnation(agentId: string, session: string): string {
 }
 
 function RunControls({ slot, session }: { slot: AgentSlot; session: string }) {
-  const path = { agent_id: slot.agent_id, session_id: session }
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
   const seen = { session_id: session, incarnation_id: useIncarnation(slot.agent_id, session) }
-  const detail = useQuery({
-    queryKey: ['agent', slot.agent_id, 'session', session],
-    queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}', { params: { path } })),
-  })
+  const detail = useQuery(sessionQuery(slot.agent_id, session))
   const pause = useAct(async () => {
     const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
     return `Paused ${counted(stopped.executions.length, 'run')} of ${slot.agent_id}.`
@@ -397,7 +442,7 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
       {starting && node.data && (
         <Ask
           title={`Start ${starting.entry_point_id}`}
-          lead={`Of ${slot.agent_id}, graph ${starting.graph_id}.`}
+          lead={`An entry point of ${slot.agent_id}${starting.graph_id === slot.agent_id ? '' : `, graph ${starting.graph_id}`}.`}
           fields={fieldsOf(node.data.input_schema)}
           confirm="Start"
           run={async (values) => {
@@ -446,7 +491,7 @@ function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
                 <Pill tone={toneOf(row.status)}>{row.status}</Pill>
               </span>
               <small>
-                <Ago at={row.updated_at} />, {counted(row.executions, 'run')}
+                <Ago at={row.updated_at} />
                 {row.error && <span className="wrap">: {row.error}</span>}
               </small>
             </Link>

@@ -1,5 +1,7 @@
 import { Link, useLocation } from '@tanstack/react-router'
 import type { ErrorComponentProps } from '@tanstack/react-router'
+import { useEffect, useRef } from 'react'
+import { useConnection } from '../api/watch'
 import { Button, Empty } from '../ui/basics'
 
 export function NotFound() {
@@ -27,11 +29,19 @@ export function NotFound() {
   )
 }
 
-export function RouteError({ error, reset }: ErrorComponentProps) {
+const reload = (): void => location.reload()
+
+/** A page that could not be loaded, or that failed. What was not connected when it was opened is loaded later. */
+export function RouteError({ error }: ErrorComponentProps) {
+  const isLost = useConnection().state !== 'live'
+  const wasLost = useRef(isLost)
+  useEffect(() => {
+    if (wasLost.current && !isLost) reload()
+  }, [isLost])
   return (
     <Empty isPage title="This page could not be shown">
-      <p className="muted">{error instanceof Error ? error.message : String(error)}</p>
-      <Button onPress={reset}>Try again</Button>
+      <p className="muted">{isLost ? 'The service cannot be reached. The page is loaded when the connection is back.' : error instanceof Error ? error.message : String(error)}</p>
+      <Button onPress={reload}>Try again</Button>
     </Empty>
   )
 }

@@ -1,5 +1,5 @@
 import type { ReactNode } from 'react'
-import { useState } from 'react'
+import { useEffect, useState } from 'react'
 import { Dialog, Heading } from 'react-aria-components/Dialog'
 import { Modal, ModalOverlay } from 'react-aria-components/Modal'
 import { RequestError } from '../api/client'
@@ -9,6 +9,15 @@ import { Button } from './basics'
 
 /** A modal dialog; Escape and a click outside close it. */
 export function Sheet({ title, onClose, isBusy = false, children }: { title: string; onClose: () => void; isBusy?: boolean; children: ReactNode }) {
+  // React Aria does not give the focus back if the page behind changed as well.
+  const [opener] = useState(() => document.activeElement)
+  useEffect(
+    () => () =>
+      void setTimeout(() => {
+        if (document.activeElement === document.body && opener instanceof HTMLElement) opener.focus()
+      }, 50),
+    [opener],
+  )
   return (
     <ModalOverlay className="overlay" isOpen isDismissable={!isBusy} isKeyboardDismissDisabled={isBusy} shouldCloseOnInteractOutside={() => !isRepeatedClick()} onOpenChange={(open) => !open && onClose()}>
       <Modal className="modal">

@@ -15,6 +15,7 @@ import type { Tone } from '../../ui/basics'
 import { Ask } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
 import { DECISIONS } from '../decisions'
+import { otherBrakes } from '../doing-groups'
 import { Decide } from '../worker-dialogs'
 import type { WaitingDecision } from '../worker-dialogs'
 import { useFilters } from './filters'
@@ -89,8 +90,7 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
 function Limits({ acting }: { acting: ActingState }) {
   const now = useNow()
   const { budget, storm } = acting
-  // The panel above says that already.
-  const brakes = acting.brakes.filter((brake) => !brake.startsWith('The emergency stop'))
+  const brakes = otherBrakes(acting)
   const isSpent = budget.most > 0 && budget.used >= budget.most
   return (
     <div className="tiles-3">

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { FiredFinding } from '../../api/schema'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, toSlider, writeSettings, thresholdFault } from './compare'
+import { compareFired, fromSlider, momentAddress, momentAt, momentOf, readAddress, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
 
 const fired = (kind: string, at: number): FiredFinding => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null, shadow: false }) as FiredFinding
 
@@ -52,6 +52,26 @@ describe('the moment of a step', () => {
     expect(momentOf(moments, 'b', undefined)).toBe(1)
     expect(momentOf(moments, 'x', 4)).toBe(0)
     expect(momentOf(moments, 'x', undefined)).toBe(-1)
+  })
+})
+
+describe('the address of a moment', () => {
+  const moments = [{ step_id: 'a', at: 1 }, { step_id: 'b~1', at: 2.25 }, { step_id: 'a', at: 4 }, { step_id: 'b~1', at: 5 }]
+
+  it('leads to each moment, also to those of the same step', () => {
+    for (const [index, moment] of moments.entries()) {
+      const { step_id, at } = readAddress(momentAddress(moment))
+      expect(momentAt(moments, { step_id: step_id!, at: at! })).toBe(index)
+    }
+  })
+
+  it('has no time if it is that of a step', () => {
+    expect(readAddress('a')).toEqual({ step_id: 'a', at: undefined })
+    expect(readAddress(undefined).step_id).toBe('')
+  })
+
+  it('leads to the time of a moment that a changed threshold took away', () => {
+    expect(momentAt(moments, { step_id: 'gone', at: 3 })).toBe(1)
   })
 })
 

@@ -1,4 +1,4 @@
-import type { FiredFinding } from '../../api/schema'
+import type { FiredFinding, Moment } from '../../api/schema'
 
 /** A detector that fired, with the thresholds in force and with others. */
 export interface Difference {
@@ -72,9 +72,26 @@ export function fromSlider(place: number, minimum: number, maximum: number, isWh
   return Math.max(minimum, Math.min(maximum, isWhole ? Math.round(rounded) : rounded))
 }
 
+type Place = Pick<Moment, 'step_id' | 'at'>
+
 /** The moment of a step: the last one that is not later. Steps without a moment of their own have a time. */
-export function momentOf(moments: readonly { step_id: string; at: number }[], stepId: string | undefined, at: number | undefined): number {
+export function momentOf(moments: readonly Place[], stepId: string | undefined, at: number | undefined): number {
   const exact = moments.findLastIndex((moment) => moment.step_id === stepId)
   if (exact >= 0 || at === undefined) return exact
   return Math.max(0, moments.findLastIndex((moment) => moment.at <= at))
+}
+
+/** The moment of a step at a time: a step has one when it begins, and others until it ends. */
+export function momentAt(moments: readonly Place[], { step_id, at }: Place): number {
+  const exact = moments.findIndex((moment) => moment.step_id === step_id && moment.at === at)
+  return exact >= 0 ? exact : momentOf(moments, step_id, at)
+}
+
+/** A moment as the address has it: `STEP~TIME`. The address of a step has no time. */
+export const momentAddress = ({ step_id, at }: Place): string => `${step_id}~${at}`
+
+/** The step of an address, and the time if it has one. */
+export function readAddress(address: string | undefined): Partial<Place> {
+  const [, step_id, at] = /^(.*?)(?:~(\d+(?:\.\d+)?))?$/s.exec(address ?? '')!
+  return { step_id, at: at === undefined ? undefined : Number(at) }
 }

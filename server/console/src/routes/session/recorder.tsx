@@ -7,7 +7,7 @@ import { evaluationQuery, stepsQuery } from '../../api/steps'
 import { count, dateTime, duration, timeOfDay, took, words } from '../../format'
 import { say } from '../../ui/act'
 import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf, withCode } from '../../ui/basics'
-import { compareFired, fromSlider, momentOf, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentAddress, momentAt, momentOf, readAddress, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
 import { amount, HoldBar, share } from './holds'
 import { KindIcon, kindName, stepName } from './kinds'
@@ -68,13 +68,13 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
   steps: readonly Step[] | undefined
   isReading: boolean
   at: string | undefined
-  onMove: (stepId: string) => void
+  onMove: (address: string) => void
   onRefresh: () => void
 }) {
   const { moments, fired } = evaluation
-  const step = steps?.find((one) => one.step_id === at)
-  const asked = momentOf(moments, at, step?.at)
-  const initial = asked >= 0 ? asked : Math.max(0, momentOf(moments, fired[0]?.step_id, fired[0]?.at))
+  const { step_id: askedStep = '', at: askedTime } = readAddress(at)
+  const asked = askedTime === undefined ? momentOf(moments, askedStep, steps?.find((one) => one.step_id === askedStep)?.at) : momentAt(moments, { step_id: askedStep, at: askedTime })
+  const initial = asked >= 0 ? asked : fired[0] ? Math.max(0, momentAt(moments, fired[0])) : 0
   const [index, setIndex] = useState(initial)
   const own = useRef(at)
   // The address was changed elsewhere: by a link, by Back, by the list below.
@@ -85,14 +85,15 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
   }, [at, asked])
   const current = Math.min(index, moments.length - 1)
   const moment = moments[current]!
+  const address = momentAddress(moment)
   // The address follows the slider when it rests.
   useEffect(() => {
-    if (own.current === moment.step_id || (own.current === undefined && current === initial)) return
-    const timer = setTimeout(() => onMove((own.current = moment.step_id)), 250)
+    if (current === (asked >= 0 ? asked : initial)) return
+    const timer = setTimeout(() => onMove((own.current = address)), 250)
     return () => clearTimeout(timer)
   })
   const go = (to: number): void => setIndex(Math.max(0, Math.min(moments.length - 1, to)))
-  const marks = useMemo(() => fired.map((one) => Math.max(0, momentOf(moments, one.step_id, one.at))).sort((a, b) => a - b), [fired, moments])
+  const marks = useMemo(() => fired.map((one) => Math.max(0, momentAt(moments, one))).sort((a, b) => a - b), [fired, moments])
   const previous = marks.findLast((mark) => mark < current)
   const next = marks.find((mark) => mark > current)
   const isBehind = !worker.ended && (steps?.at(-1)?.at ?? 0) > (real.moments.at(-1)?.at ?? 0)
@@ -102,7 +103,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
     const url = new URL(location.href)
     url.searchParams.set('session', worker.session_id)
     url.searchParams.set('view', 'recorder')
-    url.searchParams.set('at', moment.step_id)
+    url.searchParams.set('at', address)
     try {
       await navigator.clipboard.writeText(url.href)
       say('Copied the link to this moment.')
@@ -182,7 +183,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
     })
     return found
   }, [moments])
-  const place = (one: FiredFinding): number => (Math.max(0, momentOf(moments, one.step_id, one.at)) / last) * 1000
+  const place = (one: FiredFinding): number => (Math.max(0, momentAt(moments, one)) / last) * 1000
   return (
     <div className="track" role="img" aria-label={`${counted(fired.length, 'time')} a detector fired`}>
       <svg viewBox="0 0 1000 34" preserveAspectRatio="none" aria-hidden="true">
@@ -269,14 +270,14 @@ function Outcome({ real, tried, steps, absent, isReading, onGo }: {
   /** What is said of a detector that the session's log does not have. */
   absent: string
   isReading: boolean
-  onGo: (stepId: string) => void
+  onGo: (address: string) => void
 }) {
   const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
   const logged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
   const start = real.moments[0]?.at ?? 0
   const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined, otherwise = 'did not fire') =>
     one ? (
-      <button className="link number" onClick={() => onGo(one.step_id)} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
+      <button className="link number" onClick={() => onGo(momentAddress(one))} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
         {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
       </button>
     ) : (

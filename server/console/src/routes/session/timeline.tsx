@@ -9,6 +9,7 @@ import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, money, timeOfDay, took } from '../../format'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
+import { readAddress } from './compare'
 import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
 import type { Repeat, Window } from './evidence'
 import { GROUPS, groupOf, isCleared, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName } from './kinds'
@@ -30,7 +31,8 @@ export function Timeline({ worker }: { worker: AgentHealth }) {
 }
 
 function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: ReturnType<typeof useOlder> }) {
-  const { at, kinds, repeat: signature } = useSearch({ from: '/agents/$agentId' })
+  const { at: address, kinds, repeat: signature } = useSearch({ from: '/agents/$agentId' })
+  const at = readAddress(address).step_id
   const navigate = useNavigate()
   const ended = worker.ended ? worker.last_activity : null
   const repeats = useMemo(() => repeatsOf(log.steps), [log.steps])
@@ -82,7 +84,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
           <div className="chips" role="group" aria-label="Repeated calls">
             {repeated.map((one) => (
               <button key={one.signature} className="chip repeat" aria-pressed={signature === one.signature} title={`${one.name}: ${one.count} calls with the same arguments and result`} onClick={() => change({ repeat: signature === one.signature ? '' : one.signature })}>
-                <Mark glyph={one.glyph} /> {one.name} <span className="number">×{count(one.count)}</span>
+                <Mark glyph={one.glyph} /> <span className="clip">{one.name}</span> <span className="number">×{count(one.count)}</span>
               </button>
             ))}
           </div>
