@@ -480,15 +480,15 @@ def test_an_unsigned_termination_is_named_in_the_file_too(
     ("spoil", "reason"),
     [
         (lambda lines: lines[1:], "line 1 is out of place"),
-        (lambda lines: lines[:-1], "its end is missing"),
-        (lambda lines: [], "its end is missing"),
-        (lambda lines: [lines[0], *lines[2:]], "not those that were exported"),
-        (lambda lines: [*lines[:-2], lines[-1]], "not those that were exported"),
+        (lambda lines: lines[:-1], "the last line is missing"),
+        (lambda lines: [], "the last line is missing"),
+        (lambda lines: [lines[0], *lines[2:]], "do not match the count and the digest"),
+        (lambda lines: [*lines[:-2], lines[-1]], "do not match the count and the digest"),
         (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "line 3, row 1, does not follow row 3"),
         (lambda lines: [*lines, lines[1]], "line 9 was added after the end"),
-        (lambda lines: [lines[0].replace(b"audit/1", b"audit/2"), *lines[1:]], "its format is"),
-        (lambda lines: [b"hello\n"], "line 1 is not what was exported"),
-        (lambda lines: [b"[]\n"], "line 1 is not what was exported"),
+        (lambda lines: [lines[0].replace(b"audit/1", b"audit/2"), *lines[1:]], "the format"),
+        (lambda lines: [b"hello\n"], "line 1 cannot be read"),
+        (lambda lines: [b"[]\n"], "line 1 cannot be read"),
     ],
 )
 def test_removed_added_or_moved_export_lines_are_detected(

@@ -116,7 +116,7 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
         (
             f"INSERT INTO events SELECT {COPIED} FROM events WHERE seq = 12",
             13,
-            "row 13 is not what was written",
+            "row 13 does not match its hash",
         ),
         ("UPDATE event_log_head SET length = 13", 13, "rows are missing at the end: 1"),
         ("UPDATE event_log_head SET length = 11", 12, "rows were added after the last that was written: 1"),
@@ -139,7 +139,7 @@ def test_removed_added_or_moved_rows_are_detected(
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [("x'ff'", "row 6 is not what was written"), ("CAST(x'ff' AS TEXT)", "row 6 cannot be read")],
+    [("x'ff'", "row 6 does not match its hash"), ("CAST(x'ff' AS TEXT)", "row 6 cannot be read")],
 )
 def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reason: str) -> None:
     """B80: a value of another type, and one that is no text."""

@@ -266,7 +266,7 @@ def test_changed_source_is_refused_and_nothing_is_copied(source: str, target: st
     unguard(source)
     change(source, "UPDATE events SET data = '{}' WHERE seq = 2900")
 
-    with pytest.raises(StoreError, match=r"source.db was changed: row 2900 is not what was written; look"):
+    with pytest.raises(StoreError, match=r"source.db was changed: row 2900 does not match its hash; look"):
         copy(source, target)
 
     assert count_rows(target) == 1

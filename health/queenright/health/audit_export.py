@@ -26,7 +26,7 @@ from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 FORMAT: Final = "queenright-audit/1"
 
-# Plain strings: JSON keys must be, and column names are a subclass.
+# orjson accepts only `str` as keys, and SQLAlchemy's column names are a subclass of it.
 _NAMES: Final = tuple(str(column.name) for column in EVENTS.columns if column.name != "hash")
 _TYPES: Final = sorted(kind.value for kind in ALERT_CLASS)
 _PAGE: Final = 1000
@@ -143,11 +143,11 @@ class _Reader:
             try:
                 termination = self._take(number, line)
             except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-                raise _InvalidLineError(f"line {number} is not what was exported") from None
+                raise _InvalidLineError(f"line {number} cannot be read as a line of an export") from None
             if termination is not None:
                 yield termination
         if not self._ended:
-            raise _InvalidLineError("its end is missing")
+            raise _InvalidLineError("the last line is missing: the file is truncated")
 
     def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
         record = orjson.loads(line)
@@ -164,7 +164,7 @@ class _Reader:
             return self._event(number, record)
         if record["format"] != FORMAT:
             raise _InvalidLineError(
-                f"its format is {str(record['format'])[:40]!r}, and this version reads {FORMAT!r}"
+                f"the format {str(record['format'])[:40]!r} is not supported; this version reads {FORMAT!r}"
             )
         if self._own_keys:
             self.keys.add(base64.b64decode(key["public_key"]) for key in record["keys"])
@@ -176,7 +176,7 @@ class _Reader:
         row = (*(record[name] for name in _NAMES[:-1]), text)
         computed = link(bytes.fromhex(record["previous_hash"]), row)
         if computed is None or computed.hex() != record["hash"]:
-            raise _InvalidLineError(f"line {number}, row {row[0]}, is not what was written")
+            raise _InvalidLineError(f"line {number}, row {row[0]}, does not match its hash")
         seq, before = self._last
         if row[0] <= seq or (row[0] == seq + 1 and before and before != record["previous_hash"]):
             raise _InvalidLineError(f"line {number}, row {row[0]}, does not follow row {seq}")
@@ -190,12 +190,12 @@ class _Reader:
     def _end(self, record: dict[str, Any]) -> None:
         self._ended = True
         if record["rows"] != self.rows or record["digest"] != self._digest.hexdigest():
-            raise _InvalidLineError("its lines are not those that were exported")
+            raise _InvalidLineError("the lines do not match the count and the digest in the last line")
         if "signature" not in record:
             return
         signature = record.pop("signature")
         if fault := self.keys.fault(record.get("key_id"), signature, canonical(record)):
-            raise _InvalidLineError(f"its last line does not hold: {fault}")
+            raise _InvalidLineError(f"the signature of the last line is invalid: {fault}")
         self._key_id = record["key_id"]
 
 

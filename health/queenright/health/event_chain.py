@@ -121,7 +121,7 @@ def verify(conn: Connection) -> Verification:
             return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
         computed = link(digest, row[:_WIDTH])
         if computed is None or computed != row.hash:
-            return bad(f"row {expected} is not what was written", expected)
+            return bad(f"row {expected} does not match its hash", expected)
         digest, at = computed, expected
     if head is None:
         return bad("the record of the log's length is missing", at + 1)
@@ -167,7 +167,7 @@ def verify_archive(conn: Connection) -> Verification:
         if not after < row.seq <= head.base_length:
             return bad(f"row {row.seq} is added", row.seq)
         if not is_whole(row):
-            return bad(f"row {row.seq} is not what was written", row.seq)
+            return bad(f"row {row.seq} does not match its hash", row.seq)
         computed = archive_link(digest, row.previous_hash, row.hash)
         if computed != row.archive_hash:
             return bad(

@@ -175,7 +175,7 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     base_length, kept_rows, refused = head.base_length, [], ""
     for row in rows:
         if row.seq != base_length + 1 or link(digest, row[:_WIDTH]) != row.hash:
-            refused = f"row {base_length + 1} of the event log is not what was written"
+            refused = f"row {base_length + 1} of the event log is missing or does not match its hash"
             break
         if row.type in _AUDITED:
             archive = archive_link(archive, digest, row.hash)
@@ -206,7 +206,7 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
     digest, base_seq, count, refused = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
     for row in rows:
         if not is_whole(row) or row.archive_hash != archive_link(digest, row.previous_hash, row.hash):
-            refused = f"row {row.seq} of the audit archive is not what was written"
+            refused = f"row {row.seq} of the audit archive does not match its hash"
             break
         digest, base_seq, count = row.archive_hash, row.seq, count + 1
     if count:
