@@ -33,7 +33,7 @@ from queenright.alerting.export import (
 )
 from queenright.alerting.export.alertmanager import queenright_section, render_config
 from queenright.alerting.export.compare import normalize_expression
-from queenright.alerting.export.extra_files import texts_in
+from queenright.alerting.export.extra_files import read_texts
 from queenright.alerting.export.kubernetes import Placement, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.files import templates_folder
@@ -52,8 +52,8 @@ SLOWER = HealthSettings(stall=StallSettings(unknown_seconds=1200))
 GROUPS = rule_groups(HEALTH)
 OURS = parse_rule_groups(GROUPS)
 EXTRAS = Extras(
-    dashboards=texts_in(dashboards_folder(), "*.json"),
-    provisioning=texts_in(provisioning_folder(), "*.yml"),
+    dashboards=read_texts(dashboards_folder(), "*.json"),
+    provisioning=read_texts(provisioning_folder(), "*.yml"),
 )
 FOLDER = kubernetes_files(
     GROUPS,

@@ -34,7 +34,7 @@ def silent_since(v: VitalSigns) -> float:
     return max(v.last_activity, v.clock_base)
 
 
-def known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
+def activity_known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
     """
     Return the time until which the worker's activity is known.
 
@@ -97,9 +97,10 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
 
 def ladder_seconds(settings: HealthSettings) -> float:
     """Return how long judge, nudges and escalation may take with one worker, in seconds."""
-    judge, acting = settings.judge, settings.intervention
-    judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
-    if not acting.enabled or acting.is_dry("nudge"):
-        return judged
-    nudges = acting.nudge.max_attempts * acting.nudge.interval_seconds if acting.nudge.enabled else 0.0
-    return judged + acting.quiet_seconds + nudges + acting.escalation.timeout_seconds
+    judge, intervention = settings.judge, settings.intervention
+    judging = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
+    if not intervention.enabled or intervention.is_dry("nudge"):
+        return judging
+    nudge = intervention.nudge
+    nudging = nudge.max_attempts * nudge.interval_seconds if nudge.enabled else 0.0
+    return judging + intervention.quiet_seconds + nudging + intervention.escalation.timeout_seconds

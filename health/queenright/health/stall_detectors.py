@@ -23,7 +23,7 @@ from queenright.health.deadlines import (
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import severity_by_duration
-from queenright.health.stall_clock import StallClock, is_held, known_until, stall_clock
+from queenright.health.stall_clock import StallClock, is_held, activity_known_until, stall_clock
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase
 
@@ -169,7 +169,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
         return None  # without any activity it is stalled
-    now = known_until(v, settings, now)
+    now = activity_known_until(v, settings, now)
     if now < since + limit:
         return None
     is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
@@ -191,7 +191,7 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
         return None
-    now = known_until(v, settings, now)
+    now = activity_known_until(v, settings, now)
     if now < since + limit:
         return None
     progress = max(since, v.progress_from or since)

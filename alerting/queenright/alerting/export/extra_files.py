@@ -15,11 +15,11 @@ class Extras:
 
     dashboards: Mapping[str, str]
     provisioning: Mapping[str, str] = field(default_factory=dict)
-    runbooks: Mapping[str, str] = field(default_factory=lambda: texts_in(runbooks_folder(), "*.md"))
-    templates: Mapping[str, str] = field(default_factory=lambda: texts_in(templates_folder(), "*.tmpl"))
+    runbooks: Mapping[str, str] = field(default_factory=lambda: read_texts(runbooks_folder(), "*.md"))
+    templates: Mapping[str, str] = field(default_factory=lambda: read_texts(templates_folder(), "*.tmpl"))
 
 
-def texts_in(folder: Path, pattern: str) -> dict[str, str]:
+def read_texts(folder: Path, pattern: str) -> dict[str, str]:
     """Return the text of every matching file in a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from queenright.alerting.export.extra_files import texts_in
+from queenright.alerting.export.extra_files import read_texts
 from queenright.grafana.export import render_dashboards
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
@@ -47,7 +47,7 @@ def export(config: Path | None, output: Path) -> int:
 def _differences(files: Mapping[str, str], folder: Path) -> list[str]:
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
-    existing = {name: text for name, text in texts_in(folder, "*.json").items() if name in files}
+    existing = {name: text for name, text in read_texts(folder, "*.json").items() if name in files}
     return [
         f"{folder / name} is {'outdated' if name in existing else 'missing'}; "
         "`queenright dashboards export` writes it"

@@ -15,7 +15,7 @@ import typer
 from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
-from queenright.alerting.export.extra_files import texts_in
+from queenright.alerting.export.extra_files import read_texts
 from queenright.alerting.export.kubernetes import Placement, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.yaml_text import yaml_text
@@ -90,7 +90,7 @@ def _export_full(
     """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
     extras = Extras(
         dashboards=render_dashboards(settings.health_monitoring, console=settings.alerting.console_url),
-        provisioning=texts_in(provisioning_folder(), "*.yml"),
+        provisioning=read_texts(provisioning_folder(), "*.yml"),
     )
     service = selection.service_url or _DEFAULT_SERVICE_URL
     if format_ == "kubernetes":

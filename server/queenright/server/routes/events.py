@@ -336,6 +336,6 @@ async def _open_stream(
         )
     place = _BEGINNING if last == _BEGINNING.event_id else None
     if last and place is None:
-        place = await service.feed.find_place_of(last)
+        place = await service.feed.find_place(last)
     unknown = last if last and place is None else None
     return EventStream(service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller))

@@ -2,8 +2,8 @@
 The feed: streams the event log to its readers in log order.
 
 The newest events are in memory, each formatted once for all readers. A reader has a position in the log and
-reads the events after it, from memory or, if it is too far behind, from the database. So no logged event is
-skipped: a slow reader is only late.
+reads the events after it, from memory or, if it is too far behind, from the database. No logged event is
+skipped: a slow reader falls behind.
 
 Text deltas of models are not logged. They wait in a short queue per reader; when it is full, the oldest are
 dropped and the reader gets their number.
@@ -131,7 +131,7 @@ class Feed:
             StoreError: The database failed.
         """
         self._store.on_commit(self.add_committed)
-        place = await self.find_place_of()
+        place = await self.find_place()
         if place is not None and place.seq > self._head.seq:
             self._head = place
 
@@ -177,7 +177,7 @@ class Feed:
             else:
                 reader.disconnect()
 
-    async def find_place_of(self, event_id: str | None = None) -> Place | None:
+    async def find_place(self, event_id: str | None = None) -> Place | None:
         """
         Return the position of an event in the log, or None; without an id, the end of the log.
 
@@ -428,7 +428,7 @@ class Reader:
         head = self._feed.head
         # All earlier events were scanned, so a client that resumes need not scan them again.
         resume_id = head.event_id if head.seq == self.place else ""
-        # A named event with data: a browser hides comments from its program.
+        # A named event with data, because browsers do not expose comments to scripts.
         return b"event: alive\ndata: {}\n" + id_line(resume_id) + b"\n"
 
 
