@@ -11,7 +11,7 @@ class ClusterMember(ApiModel):
     """A process of the cluster."""
 
     member_id: str
-    url: str = Field(description="Where the other members reach its API.")
+    url: str = Field(description="URL at which the other members reach its API.")
     version: str
     is_owner: bool = Field(
         description="Whether it watches workers and decides about them: it owns at least one partition."
@@ -21,7 +21,7 @@ class ClusterMember(ApiModel):
 
 
 class Backlog(ApiModel):
-    """Telemetry that was acknowledged and is not stored yet."""
+    """Telemetry that is acknowledged but not stored yet."""
 
     messages: int
     bytes: int
@@ -44,4 +44,4 @@ class ClusterStatus(ApiModel):
     backlog: Backlog | None = Field(
         description="Of all partitions. Null if NATS does not answer, or the service is one process."
     )
-    faults: list[str] = Field(description="What is broken, as sentences; empty if all is well.")
+    faults: list[str] = Field(description="Problems, one sentence each; empty if there are none.")

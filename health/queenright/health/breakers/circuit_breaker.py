@@ -27,7 +27,7 @@ from queenright.runtime.events import Clock
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Counts = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+FailureFilter = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 """Which exceptions are failures: classes, or a predicate."""
 
 _TEXT_LIMIT: Final = 200
@@ -121,7 +121,7 @@ class CircuitBreaker:
         agent_id: str = "",
         target: str = "",
         parents: Sequence[CircuitBreaker] = (),
-        counts: Counts = Exception,
+        counts: FailureFilter = Exception,
         clock: Clock = time.time,
         monotonic: Clock = time.monotonic,
         lock: AbstractContextManager[Any] | None = None,
@@ -331,18 +331,18 @@ class CircuitBreaker:
 
     def __enter__(self) -> CircuitBreaker:
         """Enter if the breaker allows it, else raise ``CircuitOpenError``."""
-        _ENTERED.set((*_ENTERED.get(), (self, self.admit())))
+        _ACTIVE_BLOCKS.set((*_ACTIVE_BLOCKS.get(), (self, self.admit())))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Record the outcome of the block."""
-        entered = _ENTERED.get()
-        for place in range(len(entered) - 1, -1, -1):
-            breaker, permit = entered[place]
+        blocks = _ACTIVE_BLOCKS.get()
+        for index in range(len(blocks) - 1, -1, -1):
+            breaker, permit = blocks[index]
             if breaker is self:
-                _ENTERED.set((*entered[:place], *entered[place + 1 :]))
+                _ACTIVE_BLOCKS.set((*blocks[:index], *blocks[index + 1 :]))
                 self._settle(permit, error)
                 return
 
@@ -405,16 +405,16 @@ class CallPermit:
                 breaker._record(admission, error)
 
 
-# The blocks that this task or thread has entered; it may enter one breaker several times.
-_ENTERED: ContextVar[tuple[tuple[CircuitBreaker, CallPermit], ...]] = ContextVar(
-    "entered breakers", default=()
+# The `with` blocks that this task or thread is in; it may enter one breaker several times.
+_ACTIVE_BLOCKS: ContextVar[tuple[tuple[CircuitBreaker, CallPermit], ...]] = ContextVar(
+    "active breaker blocks", default=()
 )
 
 
 def _describe(error: BaseException | str) -> str:
     """Return an error in one line, without secrets."""
     if isinstance(error, str):
-        return redact(error, _TEXT_LIMIT) or "it failed"
+        return redact(error, _TEXT_LIMIT) or "the call failed"
     try:
         message = redact(str(error), _TEXT_LIMIT)
     except Exception:  # an exception's own code may fail too

@@ -36,7 +36,7 @@ class ShellOptions:
 
 def run_shell(options: ShellOptions) -> int:
     """
-    Talk with an agent until the user quits; return the exit code: 1 if the last run did not complete.
+    Talk to an agent until the user quits; return the exit code: 1 if the last run did not complete.
 
     Raises:
         QueenrightError: The settings are invalid, or the agent cannot be loaded or started.

@@ -14,11 +14,11 @@ from queenright.server.views.attention import attention, incidents_of_tickets
 
 router = APIRouter(prefix="/api")
 
-_SECONDS: Final = 7 * 86_400.0
-_LARGEST: Final = 10_000
+_HISTORY_SECONDS: Final = 7 * 86_400.0
+_MAX_TICKETS: Final = 10_000
 
 
-# Not of the tag "tickets": most items have no ticket that another operation could take.
+# Not tagged "tickets": most items have no ticket id, so links to operations on tickets would be wrong.
 @router.get("/attention", tags=["service"])
 async def list_attention(
     service: ServiceDep, agent_id: AgentQuery = None, session_id: SessionQuery = None
@@ -32,9 +32,9 @@ async def list_incidents(service: ServiceDep) -> api.Incidents:
     """
     List incidents, newest first: tickets of several workers that share a cause.
 
-    Open ones, and those of the last seven days.
+    Includes open incidents of any age, and all of the last seven days.
     """
-    history = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
+    history = await service.tickets.history(_MAX_TICKETS, since=service.clock() - _HISTORY_SECONDS)
     # An incident that is still open may be older.
     tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
     return api.Incidents(
