@@ -49,7 +49,7 @@ def markdown(found: Score) -> str:
             "| --- | ---: | ---: | --- |",
             *_rows(found),
             "",
-            f"{len(found.misses)} come out otherwise than labelled; the command lists them.",
+            f"{len(found.misses)} differ from their label; the command lists them.",
         ]
     )
 
