@@ -23,7 +23,7 @@ from queenright.health.deadlines import (
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import severity_by_duration
-from queenright.health.stall_clock import StallClock, is_held, activity_known_until, stall_clock
+from queenright.health.stall_clock import StallClock, activity_known_until, is_held, stall_clock
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase
 
