@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.health.interventions.intervention_service import InterventionService

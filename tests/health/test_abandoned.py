@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.deadlines import ProcessSign, over_from
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import MAX_PROCESSES, HealthMonitor
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings

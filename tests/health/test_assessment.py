@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from queenright.health.assessment import SIGNAL_OF, SIGNALS, Assessment, SignalStatus, assess
 from queenright.health.detectors import detect
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
 from tests.health.test_state import _event, moves

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.store import Store
 from queenright.runtime.events import EventType
 from tests.health.acting import Acting

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select
 from queenright.health.breakers import BreakerState, CircuitOpenError
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.event_log import read_events, verify
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import CircuitBreakerSettings, HealthSettings
 from queenright.health.store import Store

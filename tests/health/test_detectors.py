@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.calls import RecentCalls
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.runtime.events import EventType

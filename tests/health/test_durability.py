@@ -23,7 +23,8 @@ ROUNDS = 15
 
 COLONY = """
 import asyncio, itertools, os, signal, sys, time
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.store import Store

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from queenright.health.event_log import read_history
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.retention import prune
 from queenright.health.settings import RetentionSettings as Settings

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.escalation import EscalationAnswer, EscalationStatus
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.intervention import InterventionOutcome

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, Level, next_step
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.session_outcome import WorkerStatus

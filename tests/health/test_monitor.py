@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.ladder import LadderInputs, next_step
 from queenright.health.monitor import ENDED_SESSION_SECONDS, MAX_ENDED_SESSIONS, HealthMonitor
 from queenright.health.session_outcome import WorkerStatus

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.rate_limits import rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType

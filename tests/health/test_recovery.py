@@ -13,7 +13,7 @@ import pytest
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.database import StoreError
 from queenright.health.event_log import append_events, read_events
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.intervention import Intervention, intervention_table
 from queenright.health.interventions.intervention import InterventionOutcome as Done
 from queenright.health.interventions.permit import ActionRefusedError

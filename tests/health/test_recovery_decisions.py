@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.decisions import (
     HOUR,

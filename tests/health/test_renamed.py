@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import HealthMonitor
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from queenright.health.assessment import assess
 from queenright.health.detectors import DETECTORS
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity, WorkerKey
+from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_rules import objections, reasons

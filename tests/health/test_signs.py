@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType

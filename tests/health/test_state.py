@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.detectors import detect
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.health_state import (
     TRANSITIONS,
+    HealthState,
     health_state,
     is_stuck,
     may_follow,

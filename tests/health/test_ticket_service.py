@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import Connection
 
 from queenright.health.event_log import read_events
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.incarnation import end_session
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.resource_limits import CutAnswers, Resource
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from queenright.health.findings import Finding, FindingKind, HealthState
+from queenright.health.findings import Finding, FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType

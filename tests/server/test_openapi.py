@@ -19,7 +19,8 @@ from queenright.api import base_model, terms
 from queenright.api.examples import example_of
 from queenright.health.assessment import SignalStatus
 from queenright.health.breakers.state_machine import BreakerState
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.approval import ApprovalStatus
 from queenright.health.interventions.escalation import Decision, EscalationStatus
 from queenright.health.interventions.instructions import AnswerOutcome, Kind

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from queenright.health.event_log import read_events
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring.log_replay import REBUILD_SECONDS

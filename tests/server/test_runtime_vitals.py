@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.permit import permit
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from queenright.cli.jobs.service import reload_on_sighup
-from queenright.health.findings import HealthState, Severity
+from queenright.health.findings import Severity
+from queenright.health.health_state import HealthState
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.health.tickets import TicketDraft
 from queenright.server.settings import HttpSettings, OtlpSettings, Settings, load_settings

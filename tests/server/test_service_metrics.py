@@ -6,7 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import LoopSettings
 from queenright.health.vital_signs import VitalSigns

@@ -13,8 +13,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from queenright.health.detectors import detect
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
-from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, is_stuck
+from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.health_state import (
+    HealthState,
+    describe_failures,
+    fails_in_a_row,
+    health_state,
+    is_stuck,
+)
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.stall_clock import may_be_silent, silent_since

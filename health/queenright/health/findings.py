@@ -1,4 +1,4 @@
-"""Findings, their severity, and the five health states."""
+"""Findings and their severity."""
 
 from __future__ import annotations
 
@@ -116,26 +116,3 @@ def pages_despite_provider_failure(finding: Finding) -> bool:
     """Return whether a worker pages for this even while its provider fails for every worker."""
     is_bad = finding.severity.rank >= Severity.HIGH.rank
     return finding.ticket and is_bad and finding.kind in _NOT_BY_A_PROVIDER
-
-
-class HealthState(StrEnum):
-    """The health of a worker, best first (IMPL-REQ-003 FR-001)."""
-
-    HEALTHY = "healthy"
-    DEGRADED = "degraded"
-    STUCK = "stuck"
-    FAILING = "failing"
-    TERMINATED = "terminated"
-
-    @property
-    def rank(self) -> int:
-        """0 for healthy to 4 for terminated."""
-        return _STATE_RANK[self]
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether the worker is stuck or failing, so that an intervention may be needed."""
-        return self in (HealthState.STUCK, HealthState.FAILING)
-
-
-_STATE_RANK: Final = {state: rank for rank, state in enumerate(HealthState)}

@@ -1,17 +1,41 @@
-"""The health state as one pure function, and its transitions."""
+"""The five health states, the function that decides which one a worker has, and the transitions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Final
 
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.redaction import redact
+
+
+class HealthState(StrEnum):
+    """The health of a worker, best first."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    STUCK = "stuck"
+    FAILING = "failing"
+    TERMINATED = "terminated"
+
+    @property
+    def rank(self) -> int:
+        """0 for healthy to 4 for terminated."""
+        return _STATE_RANK[self]
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the worker is stuck or failing, so that an intervention may be needed."""
+        return self in (HealthState.STUCK, HealthState.FAILING)
+
+
+_STATE_RANK: Final = {state: rank for rank, state in enumerate(HealthState)}
 
 _ERROR_LIMIT: Final = 200
 

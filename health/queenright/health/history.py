@@ -21,8 +21,8 @@ from sqlalchemy import (
 )
 
 from queenright.health.event_log import event_of
-from queenright.health.findings import HealthState
 from queenright.health.former_names import former_names
+from queenright.health.health_state import HealthState
 from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 

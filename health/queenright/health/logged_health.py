@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queenright.health.findings import HealthState, Severity
+from queenright.health.findings import Severity
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth, health_event
 from queenright.runtime.events import AgentEvent, EventType
 

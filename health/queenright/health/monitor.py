@@ -26,8 +26,14 @@ from queenright.health.deadlines import (
     silent_from,
 )
 from queenright.health.detectors import detect, detect_shadow, is_suspicious
-from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
-from queenright.health.health_state import describe_failures, fails_in_a_row, health_state, may_follow
+from queenright.health.findings import Finding, FindingKind, WorkerKey, worst
+from queenright.health.health_state import (
+    HealthState,
+    describe_failures,
+    fails_in_a_row,
+    health_state,
+    may_follow,
+)
 from queenright.health.incarnation import end_session, undo_termination
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.session_outcome import WorkerStatus

@@ -16,7 +16,8 @@ from typing import Final
 from queenright.health.assessment import Signal, assess
 from queenright.health.breakers.circuit_breaker import BreakerStatus
 from queenright.health.breakers.store import BreakerStore
-from queenright.health.findings import Finding, HealthState, WorkerKey
+from queenright.health.findings import Finding, WorkerKey
+from queenright.health.health_state import HealthState
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.interventions.emergency_stop import EmergencyStop, SwitchState

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from queenright.health.deadlines import ProcessSign, moments, shortest_limit
 from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow, is_suspicious
-from queenright.health.findings import Finding, FindingKind, HealthState
-from queenright.health.health_state import health_state
+from queenright.health.findings import Finding, FindingKind
+from queenright.health.health_state import HealthState, health_state
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType

@@ -1,5 +1,5 @@
 """
-Vital signs: the state of one run of one worker, brought up to date event by event.
+Vital signs: the state of one session, that is, one run of one worker, brought up to date event by event.
 
 The rules are in ``activity``, ``progress``, ``waiting`` and ``incarnation``.
 """

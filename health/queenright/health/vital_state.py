@@ -1,4 +1,4 @@
-"""The state of one run of one worker that detectors read."""
+"""The state of one session of one worker, which detectors read."""
 
 from __future__ import annotations
 

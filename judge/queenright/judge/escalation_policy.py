@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queenright.health.findings import FindingKind, HealthState, worst
+from queenright.health.findings import FindingKind, worst
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.escalation import OPTIONS, Decision
 from queenright.health.session_outcome import WorkerStatus
 from queenright.instrumentation.names import WaitingReason

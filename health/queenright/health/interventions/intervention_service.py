@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from queenright.health.deadlines import shows_its_end
-from queenright.health.findings import HealthState, WorkerKey, worst
+from queenright.health.findings import WorkerKey, worst
+from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders

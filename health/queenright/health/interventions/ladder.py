@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from queenright.health.deadlines import grace_until, may_have_ended
-from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.health_state import is_stuck, progresses_despite_breaker
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.health_state import HealthState, is_stuck, progresses_despite_breaker
 from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus

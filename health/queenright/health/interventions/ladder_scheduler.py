@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
-from queenright.health.findings import HealthState, WorkerKey, worst
+from queenright.health.findings import WorkerKey, worst
+from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget, refusal_reason
 from queenright.health.interventions.actions import Actions, TerminationLadders

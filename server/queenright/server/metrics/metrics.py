@@ -22,7 +22,8 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter, gauge, gauge_family, histogram

@@ -11,7 +11,8 @@ from typing import Final
 from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.breakers.store import BreakerStore
-from queenright.health.findings import Finding, HealthState
+from queenright.health.findings import Finding
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.approvals import ApprovalChange, Approvals
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.instructions import InstructionMailbox

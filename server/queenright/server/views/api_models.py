@@ -14,7 +14,7 @@ from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.notification_text import current_analysis
 from queenright.alerting.peer_silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
-from queenright.health.findings import HealthState
+from queenright.health.health_state import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, next_step
 from queenright.health.monitor import WorkerHealth
 from queenright.health.provider_traffic import ProviderHealth

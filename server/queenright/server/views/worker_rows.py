@@ -8,7 +8,8 @@ from typing import Final
 
 from queenright import api
 from queenright.health.assessment import failure_reason
-from queenright.health.findings import HealthState, worst
+from queenright.health.findings import worst
+from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth, end_reason
 from queenright.health.monitoring_service import AgentHealth
 from queenright.health.session_outcome import WorkerStatus
