@@ -461,7 +461,7 @@ class TicketService:
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
             return changed, [tx.event(changed, EventType.TICKET_TRIAGED, data)]
 
-        return await self._decide(ticket_id, change, tell=False)
+        return await self._decide(ticket_id, change, notify_people=False)
 
     async def intervene(
         self,
@@ -552,7 +552,7 @@ class TicketService:
                     *joined,
                 ]
 
-            return tx.decide(decision.ticket_id, change, tell=True)
+            return tx.decide(decision.ticket_id, change, notify_people=True)
 
         return work
 
@@ -585,7 +585,7 @@ class TicketService:
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
             return self._acknowledgement(tx, ticket, by, via, note, now)
 
-        return await self._decide(ticket_id, change, tell=False)
+        return await self._decide(ticket_id, change, notify_people=False)
 
     async def resolve_incident(
         self, ticket_id: str, *, by: str, via: AckChannel, note: str = ""
@@ -606,7 +606,7 @@ class TicketService:
             is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
             return changed, [] if is_acknowledged else [self._acknowledged(tx, changed, by, via, note)]
 
-        return await self._decide(ticket_id, change, tell=False)
+        return await self._decide(ticket_id, change, notify_people=False)
 
     async def acknowledge_ended(
         self, ticket_id: str, *, by: str, via: AckChannel, note: str = "", is_resolved: bool = False
@@ -630,7 +630,7 @@ class TicketService:
             )
             return changed, [] if ticket.acknowledged_by else [self._acknowledged(tx, changed, by, via, note)]
 
-        return await self._decide(ticket_id, change, tell=is_resolved)
+        return await self._decide(ticket_id, change, notify_people=is_resolved)
 
     def _acknowledgement(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
@@ -679,7 +679,7 @@ class TicketService:
                 events.append(tx.event(changed, EventType.WORKER_ESCALATION_TICKET, back))
             return changed, events
 
-        return await self._decide(ticket_id, change, tell=True)
+        return await self._decide(ticket_id, change, notify_people=True)
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str) -> EscalationTicket:
         """
@@ -738,8 +738,8 @@ class TicketService:
         # A cancelled caller (a judge that timed out) must not keep committed events from being published.
         return await asyncio.shield(self._tasks.start(commit()))
 
-    async def _decide(self, ticket_id: str, decide: Decide, *, tell: bool) -> EscalationTicket:
-        return await self._commit(lambda tx: tx.decide(ticket_id, decide, tell=tell))
+    async def _decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
+        return await self._commit(lambda tx: tx.decide(ticket_id, decide, notify_people=notify_people))
 
     def _remember(self, ticket: EscalationTicket) -> None:
         self._deadlines.schedule(ticket)

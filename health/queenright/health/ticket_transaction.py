@@ -92,12 +92,12 @@ class TicketTransaction:
             self.notify_new_trouble(ticket, changed, now)
         return changed.is_open
 
-    def decide(self, ticket_id: str, decide: Decide, *, tell: bool) -> EscalationTicket:
-        """Apply a decision to a ticket; ``tell``: people who were notified of it are told."""
+    def decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
+        """Apply a decision to a ticket; ``notify_people`` also notifies those who know of it."""
         changed, events = decide(self, self.get(ticket_id))
         self.update(changed)
         self.events.extend(events)
-        if tell:
+        if notify_people:
             self.notify(changed)
         return changed
 

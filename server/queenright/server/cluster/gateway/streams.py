@@ -180,8 +180,8 @@ class _Part:
         self.scope = scope
         self._number = number
         self._merged = merged
-        self.begun = asyncio.Event()
-        """Set once its first block was received, or its refusal."""
+        self.ready = asyncio.Event()
+        """Set once its first block or its refusal was received."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.first = b""
@@ -200,7 +200,7 @@ class _Part:
             # Cancelled when the client disconnects. Its connection is not for one part to abort.
             await self.app({**self.scope, "extensions": {}}, _receive_nothing, self._take)
         finally:
-            self.begun.set()
+            self.ready.set()
 
     async def _take(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -210,10 +210,10 @@ class _Part:
         if self.status != 200:
             return
         *blocks, self._rest = self._rest.split(b"\n\n")
-        if blocks and not self.begun.is_set():
+        if blocks and not self.ready.is_set():
             self.first = blocks.pop(0)
             self._merged.begin_part(self._number, self.first)
-            self.begun.set()
+            self.ready.set()
         if blocks:
             await self._merged.send_blocks(self._number, blocks)
 
@@ -224,7 +224,7 @@ async def _begin(parts: list[_Part], merged: _MergedStream, scope: Scope, gone: 
 
     Those that do not know the agent of the path, if one does, are replaced by streams that wait for it.
     """
-    if not await _wait_begun(parts, gone):
+    if not await _wait_ready(parts, gone):
         return False
     if all(part.status != 200 for part in parts):
         return True
@@ -232,16 +232,16 @@ async def _begin(parts: list[_Part], merged: _MergedStream, scope: Scope, gone: 
     for number, part in enumerate(parts):
         if part.status == 404:
             parts[number] = _Part(part.app, _of_any_agent(part.scope, agent_id), number, merged)
-    return await _wait_begun(parts, gone)
+    return await _wait_ready(parts, gone)
 
 
-async def _wait_begun(parts: Sequence[_Part], gone: asyncio.Task[None]) -> bool:
-    begun = asyncio.gather(*(part.begun.wait() for part in parts))
+async def _wait_ready(parts: Sequence[_Part], gone: asyncio.Task[None]) -> bool:
+    ready = asyncio.gather(*(part.ready.wait() for part in parts))
     try:
-        await asyncio.wait((begun, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((ready, gone), return_when=asyncio.FIRST_COMPLETED)
         return not gone.done()
     finally:
-        begun.cancel()
+        ready.cancel()
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
