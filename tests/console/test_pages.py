@@ -97,6 +97,8 @@ async def everything_needed(running: Running) -> AsyncIterator[list[str]]:
         addresses = await pages_of(running)
         async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
             await open_request(http)
+            asked = {"agent_id": "looper", "session_id": "looper-session"}
+            await http.post("/api/agents/looper/queen", json={"message": "What is wrong?", **asked})
             kinds = {item["kind"] for item in (await http.get("/api/attention")).json()["items"]}
         assert kinds == {"approval", "permission", "question", "ticket", "incident"}
         yield [*addresses, f"{running.url}/console/agents/writer"]
@@ -226,6 +228,72 @@ async def test_recorder_says_what_fired_and_exports_the_run(
     evaluated = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluated.stdout)["findings"]]
+
+
+async def test_link_to_a_moment_of_the_recorder_opens_that_moment(running: Running, page: Page) -> None:
+    """A step has a moment when it begins, and others until it ends."""
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await ticket_on(running)
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
+    slider = page.get_by_label("Moment of the session")
+    last = int(await slider.get_attribute("max") or 0)
+    other = await page.context.new_page()
+    for moment in range(0, last + 1, 5):
+        await slider.fill(str(moment))
+        await page.evaluate("navigator.clipboard.writeText('')")
+        await page.get_by_role("button", name="Copy link").click()
+        await page.wait_for_function("navigator.clipboard.readText()")
+        await other.goto(await page.evaluate("navigator.clipboard.readText()"))
+        await expect(other.get_by_label("Moment of the session")).to_have_value(str(moment))
+    await other.close()
+
+
+async def test_dialog_that_was_sent_gives_the_focus_back(running: Running, page: Page) -> None:
+    await page.goto(f"{running.url}/console/operate/actions")
+    await page.get_by_role("button", name="Stop all actions…").focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("dialog").get_by_label("Reason").fill("a drill")
+
+    await page.keyboard.press("Enter")
+
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Allow actions again…")).to_be_focused()
+
+
+async def test_page_opened_without_a_connection_is_loaded_later(
+    running: Running, cable: Cable, page: Page, watched: Watched
+) -> None:
+    await page.goto(f"{cable.url}/console/connect")
+    await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    cable.pull()
+    await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
+    await page.get_by_label("Pages").get_by_role("link", name="Tickets").click()
+    await expect(page.get_by_text("The page is loaded when the connection is back.")).to_be_visible()
+
+    cable.is_in = True
+
+    await expect(page.get_by_role("heading", level=1, name="Tickets")).to_be_visible()
+    # The browser says what it could not load.
+    assert all("Unable to preload" in fault for fault in watched.faults)
+    watched.faults.clear()
+
+
+async def test_long_name_of_a_tool_fits_a_phone(running: Running, page: Page) -> None:
+    events = looping(running.service.clock())
+    named = [replace(each, data=each.data | {"tool": "T" * 150}) for each in events]
+    await running.service.ingest(named)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await is_shown(page)
+    await expect(page.get_by_role("group", name="Repeated calls")).to_be_visible()
+    assert await page.evaluate(RUNS_OVER) <= 0
+
+
+async def test_all_pages_are_in_view_in_the_navigation_of_a_tablet(running: Running, page: Page) -> None:
+    await page.set_viewport_size({"width": 768, "height": 1024})
+    await page.goto(f"{running.url}/console/")
+    for link in await page.get_by_label("Pages").get_by_role("link").all():
+        await expect(link).to_be_in_viewport(ratio=1)
 
 
 async def test_recorder_reads_a_long_session_in_few_requests(

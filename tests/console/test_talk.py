@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.server.agents.parts import House
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "docs_checker"
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -34,3 +39,20 @@ async def test_draft_stays_when_its_question_is_answered_elsewhere(home: House, 
     await expect(page.get_by_role("button", name="Send")).to_be_disabled()
     await page.get_by_role("button", name="Use it as a message").click()
     await expect(page.get_by_role("button", name="Send")).to_be_enabled()
+
+
+async def test_agent_that_does_not_chat_shows_its_result_and_its_path(home: House, page: Page) -> None:
+    shutil.copytree(_EXAMPLE, home.roots / "docs_checker")
+    await home.ask("POST", "/api/agents", json={"path": "docs_checker"}, status=201)
+    await page.goto(f"{home.http.base_url}/console/talk?agent=docs_checker")
+    await page.get_by_role("button", name="Start check…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("folder").fill(str(_EXAMPLE / "sample"))
+    await dialog.get_by_role("button", name="Start", exact=True).click()
+
+    await expect(page.get_by_role("log").get_by_text("report.md").last).to_be_visible()
+    graph = page.get_by_role("group", name="Graph docs_checker")
+    await expect(graph.get_by_role("img", name="write_report")).to_have_count(1)
+    await expect(graph.locator(".visited rect")).to_have_count(5)
+    await graph.focus()  # it scrolls
+    await expect(graph).to_be_focused()
