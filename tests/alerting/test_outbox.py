@@ -16,7 +16,7 @@ from queenright.alerting import notification
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.notification import alert_key, find_joined, read_active
-from queenright.alerting.outbox import Outbox, enqueue
+from queenright.alerting.outbox import Outbox, OutboxStatus, enqueue
 from queenright.health import event_log
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.store import Store
@@ -96,7 +96,7 @@ async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: 
 
     assert changes(peer.peer.alerts, T0 + 30) == [True, False]
     assert [e.data["status"] for e in post.events] == ["firing", "resolved"]
-    assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
+    assert post.outbox.status().active == post.outbox.status().pending == 0
 
 
 async def test_accepted_resolve_is_repeated_once_after_a_restart(
@@ -138,7 +138,7 @@ async def test_clock_set_back_after_a_rise_keeps_the_alert_ending(
     await post.say(ticket(**RESOLVED | {"severity": Severity.CRITICAL}))
     await post.deliver()
     await post.deliver(after=60)
-    assert post.outbox.status()["active"] == 0
+    assert post.outbox.status().active == 0
 
 
 async def test_incident_end_resolves_alerts_of_a_gone_worker(make_post: MakePost, peer: ServedPeer) -> None:
@@ -270,7 +270,7 @@ async def test_end_is_repeated_once_to_a_restarted_peer(
         await post.deliver(after=40)
     assert [firing(a, post.now) for a in one.peer.alerts] == [False]
     assert other.peer.posts == []
-    assert post.outbox.status()["active"] == 0
+    assert post.outbox.status().active == 0
     assert await post.store.read(read_active) == []
 
 
@@ -374,7 +374,7 @@ async def test_clock_set_back_does_not_keep_a_resolved_alert_firing(
 
     end = peer.peer.alerts[-1]
     assert end["startsAt"] == end["endsAt"] == stamp(post.now)
-    assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
+    assert post.outbox.status().active == post.outbox.status().pending == 0
 
 
 @pytest.mark.parametrize("end", [RESOLVED, WORKER_ENDED])
@@ -430,7 +430,7 @@ async def test_an_hour_without_alertmanager_loses_nothing(make_post: MakePost, p
     assert post.metric("queenright_outbox_pending") == 5
     assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0
     assert [e.type for e in post.events] == [EventType.NOTIFICATION_FAILED]
-    assert post.outbox.status()["peers"][0]["error"] == "503 not now"
+    assert post.outbox.status().peers[0].error == "503 not now"
     peer.peer.status = 200
     await post.deliver(after=31)
     assert {a["labels"]["agent"] for a in peer.peer.alerts} == {f"agent-{n}" for n in range(5)}
@@ -459,7 +459,7 @@ async def test_alert_within_an_outage_is_sent_firing_and_resolved(
     await post.deliver(after=1)
 
     assert [firing(a, told_at) for a in peer.peer.alerts] == [True, False]
-    assert post.outbox.status()["pending"] == 0
+    assert post.outbox.status().pending == 0
 
 
 async def test_late_alert_lives_until_it_is_notified(make_post: MakePost, peer: ServedPeer) -> None:
@@ -649,14 +649,14 @@ async def test_refused_alert_is_dropped_and_does_not_block_others(
     assert {a["labels"]["agent"] for a in peer.peer.alerts} == {"good"}
     assert post.metric("queenright_notifications_total", outcome="failed") == 1
     assert post.metric("queenright_outbox_pending") == 0
-    [refused] = post.outbox.status()["refused"]
-    assert (refused["ticket_ids"], refused["error"]) == (["t1"], "400 a label is wrong")
+    [refused] = post.outbox.status().refused
+    assert (refused.ticket_ids, refused.error) == (["t1"], "400 a label is wrong")
     [failed] = [e for e in post.events if e.type is EventType.NOTIFICATION_FAILED]
     assert failed.data["final"] is True
     await post.say(ticket(ticket_id="t1", agent_id="bad", **RESOLVED))
     await post.deliver()
     await post.deliver()
-    assert post.outbox.status()["active"] == 1
+    assert post.outbox.status().active == 1
 
 
 async def test_rows_of_ended_incarnations_are_closed(make_post: MakePost, peer: ServedPeer) -> None:
@@ -750,7 +750,7 @@ async def test_backoff_grows_to_half_a_minute_and_ends_with_success(
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
     peer.peer.status = 200
     assert await post.deliver() == post.now + 60
-    assert post.outbox.status()["peers"][0]["ok"] is True
+    assert post.outbox.status().peers[0].ok is True
 
 
 async def test_alert_due_during_backoff_is_pending(make_post: MakePost, peer: ServedPeer) -> None:
@@ -760,14 +760,14 @@ async def test_alert_due_during_backoff_is_pending(make_post: MakePost, peer: Se
     await post.deliver()
     peer.peer.status = 503
     await post.deliver(after=60)
-    assert post.outbox.status()["pending"] == 0
+    assert post.outbox.status().pending == 0
     count = len(peer.peer.posts)
     await post.say(ticket(**RESOLVED))
     await post.say(ticket(ticket_id="t2", agent_id="writer"))
     await post.deliver(after=0.5)
 
     assert len(peer.peer.posts) == count
-    assert post.outbox.status()["pending"] == post.outbox.status()["peers"][0]["pending"] == 2
+    assert post.outbox.status().pending == post.outbox.status().peers[0].pending == 2
     assert post.metric("queenright_outbox_pending") == 2
     assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0 + 60
 
@@ -782,7 +782,7 @@ async def test_refused_connection_is_retried_soon(make_post: MakePost) -> None:
         post.now = due
 
     assert pauses == [1, 2, 4, 5, 5]
-    assert post.outbox.status()["peers"][0]["error"] == "cannot be reached"
+    assert post.outbox.status().peers[0].error == "cannot be reached"
 
 
 async def test_clock_set_back_does_not_stop_deliveries(make_post: MakePost, peer: ServedPeer) -> None:
@@ -820,12 +820,12 @@ async def test_without_peers_firing_waits_and_ended_is_closed(make_post: MakePos
     post = make_post()
     await post.say(ticket())
     await post.deliver()
-    assert post.outbox.status()["pending"] == 1
+    assert post.outbox.status().pending == 1
     await post.say(ticket(**RESOLVED))
     await post.deliver()
     await post.deliver()
 
-    assert post.outbox.status() == {"active": 0, "pending": 0, "oldest": None, "peers": [], "refused": []}
+    assert post.outbox.status() == OutboxStatus(active=0, pending=0, oldest=None, peers=[], refused=[])
 
 
 async def test_untriaged_or_dismissed_ticket_enqueues_nothing(make_post: MakePost, peer: ServedPeer) -> None:

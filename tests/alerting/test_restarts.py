@@ -119,7 +119,7 @@ async def test_end_before_an_unnoticed_restart_is_sent_once(
             await second.until(lambda: any("marker" in one.title for one in received), "the marker")
         ends = [m.channel for m in received if m.status == "resolved"]
         assert sorted(ends) == ["pagerduty", "slack"]
-        assert outbox.status()["peers"][0]["ok"]
+        assert outbox.status().peers[0].ok
 
 
 @pytest.mark.parametrize("is_held", [False, True])

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ async def live(order: dict[str, Any], settings: Settings) -> None:
 
     done = 0
     while True:
-        writer.write(json.dumps({"done": done, "outbox": service.outbox.status()}).encode() + b"\n")
+        writer.write(json.dumps({"done": done, "outbox": asdict(service.outbox.status())}).encode() + b"\n")
         batch = json.loads(await reader.readline())
         if batch is None:
             break

@@ -280,7 +280,7 @@ async def test_page_opened_without_a_connection_is_loaded_later(
 
 async def test_long_name_of_a_tool_fits_a_phone(running: Running, page: Page) -> None:
     events = looping(running.service.clock())
-    named = [replace(each, data=each.data | {"tool": "T" * 150}) for each in events]
+    named = [replace(each, data={**each.data, "tool": "T" * 150}) for each in events]
     await running.service.ingest(named)
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")

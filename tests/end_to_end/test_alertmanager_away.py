@@ -37,10 +37,10 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         running.service.recorder = recorder
         began = time.monotonic()
         process = start_agent("looping_worker.py", running.otlp_url)
-        await until(lambda: running.service.outbox.status()["pending"] == 1, "a page that waits")
+        await until(lambda: running.service.outbox.status().pending == 1, "a page that waits")
         await until(lambda: time.monotonic() - began > AWAY_SECONDS, "20 s")
         assert received(running) == {}
-        assert running.service.outbox.status()["peers"][0]["failing_since"] is not None
+        assert running.service.outbox.status().peers[0].failing_since is not None
 
         child = await extra_alertmanager(
             program, away, UpOptions(), f"http://127.0.0.1:{port}", running.url, url_of(receiver)
@@ -54,4 +54,4 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
             await child.stop()
 
         assert received(running) == AND_RESOLVED
-        assert running.service.outbox.status()["pending"] == 0
+        assert running.service.outbox.status().pending == 0

@@ -48,7 +48,7 @@ async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
             "all have a ticket that was passed on",
             seconds=180,
         )
-        await until(lambda: service.outbox.status()["pending"] == 0, "all are handed over", seconds=120)
+        await until(lambda: service.outbox.status().pending == 0, "all are handed over", seconds=120)
         await until(
             lambda: {one.channel for one in recorder.received} == {"slack", "pagerduty"},
             "people were told",

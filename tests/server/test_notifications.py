@@ -49,7 +49,7 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
 
 def notification_rows(running: Running) -> list[dict[str, Any]]:
     service = running.service
-    outbox = Outbox.model_validate(service.outbox.status())
+    outbox = Outbox.of(service.outbox.status())
     records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
     return [notification_row(one, outbox).model_dump(mode="json") for one in records]
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
@@ -27,7 +28,14 @@ from queenright.alerting.notification import (
     record_receipts,
 )
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.peer_delivery import Deliveries, Failure, Outcome, PeerDelivery
+from queenright.alerting.peer_delivery import (
+    Deliveries,
+    Failure,
+    Outcome,
+    PeerDelivery,
+    PeerStatus,
+    RefusedAlert,
+)
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.event_log import append_events
 from queenright.health.store import Store, StoreError
@@ -55,6 +63,20 @@ _FULL_READ_SECONDS: Final = 30.0
 """Seconds between full reads; other reads return only new and changed notifications."""
 _READ_OVERLAP_SECONDS: Final = 5.0
 """Overlap in seconds between reads of changes, because their timestamps precede their commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStatus:
+    """The state of the outbox."""
+
+    active: int
+    """Firing alerts."""
+    pending: int
+    """Notifications that a peer has not accepted yet."""
+    oldest: float | None
+    """When the oldest pending notification was written, in seconds since the epoch; None without one."""
+    peers: list[PeerStatus]
+    refused: list[RefusedAlert]
 
 
 class Outbox:
@@ -119,26 +141,16 @@ class Outbox:
         for wake in self._wakes:
             wake.set()
 
-    def status(self) -> dict[str, Any]:
-        """Return the state of the outbox and its peers as JSON values, without credentials."""
+    def status(self) -> OutboxStatus:
+        """Return the state of the outbox and its peers, without credentials."""
         pending = self._pending()
-        return {
-            "active": self._active,
-            "pending": len(pending),
-            "oldest": min(pending.values(), default=None),
-            "peers": [
-                {
-                    "peer": line.peer.name,
-                    "ok": line.failing_since is None,
-                    "pending": len(line.pending),
-                    "error": line.error,
-                    "failing_since": line.failing_since,
-                    "next_attempt_at": line.retry.next_attempt_at or None,
-                }
-                for line in self._peer_deliveries
-            ],
-            "refused": [details for line in self._peer_deliveries for _, details in line.refused.values()],
-        }
+        return OutboxStatus(
+            active=self._active,
+            pending=len(pending),
+            oldest=min(pending.values(), default=None),
+            peers=[line.status() for line in self._peer_deliveries],
+            refused=[alert for line in self._peer_deliveries for _, alert in line.refused.values()],
+        )
 
     async def run(self) -> None:
         """Deliver to all peers, independently of each other, until cancelled."""

@@ -76,6 +76,29 @@ class Failure:
     is_final: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedAlert:
+    """An alert that a peer refused."""
+
+    ticket_ids: list[str]
+    peer: str
+    status: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """Deliveries to one peer. Times in seconds since the epoch."""
+
+    peer: str
+    ok: bool
+    pending: int
+    error: str
+    """The error of the last attempt; empty if it succeeded."""
+    failing_since: float | None
+    next_attempt_at: float | None
+
+
 @dataclass(slots=True)
 class Deliveries:
     """The result of one delivery round."""
@@ -107,7 +130,7 @@ class PeerDelivery:
         self.peer = peer
         self.pending: dict[int, float] = {}
         """Overdue notifications, by id, and since when they are due."""
-        self.refused: dict[str, tuple[float, dict[str, Any]]] = {}
+        self.refused: dict[str, tuple[float, RefusedAlert]] = {}
         """Alerts that it rejected: the version of their text, and the details to display."""
         self.failing_since: float | None = None
         self.error = ""
@@ -263,15 +286,26 @@ class PeerDelivery:
             result.delivered.append((notification, receipt))
         self._count("delivered", len(post.about))
 
+    def status(self) -> PeerStatus:
+        """Return the state of the deliveries."""
+        return PeerStatus(
+            peer=self.peer.name,
+            ok=self.failing_since is None,
+            pending=len(self.pending),
+            error=self.error,
+            failing_since=self.failing_since,
+            next_attempt_at=self.retry.next_attempt_at or None,
+        )
+
     def _refuse(self, post: Post, error: AlertsRejectedError, result: Deliveries, now: float) -> None:
         _log.error("%s; the rejected notification is not retried until its content changes", error)
-        details = {
-            "ticket_ids": [n.ticket_id for n in post.about],
-            "peer": self.peer.name,
-            "status": post.status,
-            "error": error.reason,
-        }
-        self.refused[post.key] = (post.text_version, details)
+        refused = RefusedAlert(
+            ticket_ids=[n.ticket_id for n in post.about],
+            peer=self.peer.name,
+            status=post.status,
+            error=error.reason,
+        )
+        self.refused[post.key] = (post.text_version, refused)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)

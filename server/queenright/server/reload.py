@@ -53,17 +53,14 @@ class ReloadResult:
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON of the response."""
-        return {
-            "applied": list(self.applied),
-            "needs_restart": list(self.needs_restart),
-            "unchanged": not (self.applied or self.needs_restart),
-        }
+    @property
+    def unchanged(self) -> bool:
+        """Whether the settings have not changed."""
+        return not (self.applied or self.needs_restart)
 
     def __str__(self) -> str:
         """Return a line for the log."""
-        if not (self.applied or self.needs_restart):
+        if self.unchanged:
             return "the settings have not changed"
         parts = (("applied", self.applied), ("require a restart", self.needs_restart))
         return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)

@@ -76,9 +76,9 @@ class _Job:
         if self.outbox is None:
             return ""
         status = self.outbox.status()
-        failing = {peer["peer"]: peer["error"] for peer in status["peers"] if not peer["ok"]}
-        failing |= {alert["peer"]: alert["error"] for alert in status["refused"]}
-        how_many = "all" if len(failing) == len(status["peers"]) else "some"
+        failing = {peer.peer: peer.error for peer in status.peers if not peer.ok}
+        failing |= {alert.peer: alert.error for alert in status.refused}
+        how_many = "all" if len(failing) == len(status.peers) else "some"
         errors = "; ".join(f"{peer}: {error}" for peer, error in failing.items())
         return f"{how_many} notifications failed: {errors}" if failing else ""
 

@@ -20,7 +20,7 @@ async def list_notifications(
     """List notifications, newest first, with their delivery to each Alertmanager, and the outbox."""
     (before,) = place_of(cursor, "notifications", int) or (None,)
     now = service.clock()
-    outbox = api.Outbox.model_validate(service.outbox.status())
+    outbox = api.Outbox.of(service.outbox.status())
     return await page(
         api.NotificationsPage,
         "notifications",

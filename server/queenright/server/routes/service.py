@@ -91,7 +91,7 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
     Those are thresholds, ticket deadlines, retention and the links in messages; `needs_restart` lists the
     others. An invalid file changes nothing. SIGHUP has the same effect on `queenright serve`.
     """
-    return api.Reloaded.model_validate((await reload(service)).as_json())
+    return api.Reloaded.of(await reload(service))
 
 
 @router.get("/api/audit")

@@ -201,7 +201,7 @@ def status(service: Service) -> api.Status:
         agents=[agent_row(service, health) for health in shown],
         agents_left_out=sum(map(len, by_state.values())) - len(shown),
         tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
-        outbox=api.Outbox.model_validate(service.outbox.status()),
+        outbox=api.Outbox.of(service.outbox.status()),
         feed=feed(service),
         not_ready=service.ready(),
         acting=_acting(service, now),
