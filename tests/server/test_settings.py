@@ -151,6 +151,25 @@ def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
 @pytest.mark.parametrize(
     ("text", "where"),
     [
+        ("on: true\n", "line 1: on is not a name in YAML; the settings here are agents, "),
+        ("1: x\n", "line 1: 1 is not a name in YAML"),
+        ("? [a]\n: x\n", "line 1: a list or mapping is not a name in YAML"),
+        ('http:\n  host: "a\\0b"\n', r"line 2: http\.host contains a NUL character; remove it"),
+        (
+            "health_monitoring:\n  stall: {idle_seconds: yes}\n",
+            r"line 2: health_monitoring\.stall\.idle_seconds is yes; it must be a number",
+        ),
+        ("otlp: {port: true}\n", r"line 1: otlp\.port is true; it must be a number"),
+    ],
+)
+def test_yaml_that_means_something_else_is_refused_with_its_line(text: str, where: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=where):
+        load_settings(written(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
         (
             'database: "postgresql://u:hunter2@h/db\n',
             r"YAML \(line 2, column 1\): .*unexpected end",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -375,7 +375,7 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
     try:
         loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
-        _refuse_repeated_keys(root, file)
+        _refuse_ambiguous(root, file)
         content = None if root is None else loader.construct_document(root)
     except OSError as error:
         raise InvalidSettingsError(
@@ -409,9 +409,14 @@ def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
     return f"{file} is not valid YAML{where}: {problem}; check quotes, brackets and indentation there."
 
 
-def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
-    """Refuse a mapping with the same key twice: YAML would silently take the last one."""
-    open_nodes = [(root, "")]
+def _refuse_ambiguous(root: yaml.Node | None, file: Path) -> None:
+    """
+    Refuse what YAML reads, and the author hardly meant.
+
+    That is a key that stands twice in a mapping, of which YAML takes the last; `on` or `yes` as a name or a
+    number; and a NUL character.
+    """
+    open_nodes: list[tuple[yaml.Node | None, tuple[str, ...]]] = [(root, ())]
     visited: set[int] = set()
     while open_nodes:
         node, path = open_nodes.pop()
@@ -423,14 +428,27 @@ def _refuse_repeated_keys(root: yaml.Node | None, file: Path) -> None:
         elif isinstance(node, yaml.MappingNode):
             lines: dict[str, int] = {}
             for key, value in node.value:
-                where, line = f"{path}.{key.value}".lstrip("."), key.start_mark.line + 1
-                if where in lines:
+                text = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+                below, line = (*path, text), key.start_mark.line + 1
+                name = ".".join(below)
+                if not path and key.tag != "tag:yaml.org,2002:str":
                     raise InvalidSettingsError(
-                        f"{file}, line {line}: {where} is already set in line {lines[where]}; "
+                        f"{file}, line {line}: {name} is not a name in YAML; the settings here are "
+                        f"{', '.join(_allowed_at(()))}."
+                    )
+                if name in lines:
+                    raise InvalidSettingsError(
+                        f"{file}, line {line}: {name} is already set in line {lines[name]}; "
                         "keep one of the two."
                     )
-                lines[where] = line
-                open_nodes.append((value, where))
+                lines[name] = line
+                open_nodes.append((value, below))
+        elif isinstance(node, yaml.ScalarNode):
+            where = f"{file}, line {node.start_mark.line + 1}: {'.'.join(path)}"
+            if "\0" in node.value:
+                raise InvalidSettingsError(f"{where} contains a NUL character; remove it.")
+            if node.tag == "tag:yaml.org,2002:bool" and _is_number(path):
+                raise InvalidSettingsError(f"{where} is {node.value}; it must be a number.")
 
 
 def _refuse_unknown_environment() -> None:
@@ -483,12 +501,27 @@ def _explain_fault(fault: Fault) -> str:
     return line if line.endswith("?") else f"{line}."
 
 
-def _allowed_at(path: Sequence[int | str]) -> list[str]:
+def _block_at(path: Sequence[int | str]) -> type[BaseModel] | None:
     block: type[BaseModel] = Settings
     for part in path:
         field = block.model_fields.get(str(part))
         annotation = field.annotation if field else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
+            return None
         block = annotation
-    return sorted(block.model_fields)
+    return block
+
+
+def _allowed_at(path: Sequence[int | str]) -> list[str]:
+    block = _block_at(path)
+    return [] if block is None else sorted(block.model_fields)
+
+
+def _is_number(path: Sequence[str]) -> bool:
+    """Return whether a setting takes numbers only. Pydantic would read true as 1."""
+    block = _block_at(path[:-1])
+    field = block.model_fields.get(path[-1]) if block is not None and path else None
+    if field is None:
+        return False
+    types = set(get_args(field.annotation) or (field.annotation,))
+    return bool(types & {int, float}) and bool not in types
