@@ -36,8 +36,8 @@ def question(text: str, **ticket: Any) -> Message:
     worker = {
         "agent_id": "researcher",
         "state": "stuck",
-        "reason": "9 equal calls",
-        "findings": [{"kind": "doom_loop"}],
+        "reason": "3 equal calls",  # when it became stuck
+        "findings": [{"kind": "doom_loop", "evidence": "9 equal calls"}],
     }
     parts = [quote("case", case), quote("worker", worker), quote("question", fields)]
     return Message(role="user", content="\n".join(parts))

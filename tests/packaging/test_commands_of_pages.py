@@ -29,7 +29,7 @@ SKIPPED_COMMANDS = {
     r"up\b.*": "it starts the whole stack again: tests/end_to_end/test_up.py",
     r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
     r"judge run\b.*": "it prints nothing while nothing happens: tests/end_to_end/test_judge_job.py",
-    r"nudge surveyor .*": "it needs the demo fleet: tests/server/test_demo.py",
+    r"nudge archivist .*": "it needs the demo fleet: tests/server/test_demo.py",
     r"judge score(?! --only).*": "it plays all scenarios, half a minute: tests/judge/test_scenarios.py",
 }
 
@@ -41,7 +41,7 @@ UNTIL_STOPPED = {
 # Commands that fail here: exit code and expected output.
 FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
-    r"interventions --agent surveyor": (1, "no worker 'surveyor' is known"),  # it needs the demo fleet
+    r"interventions --agent archivist": (1, "no worker 'archivist' is known"),  # it needs the demo fleet
     r"nudge .*": (1, "^Not done: the worker does not fetch instructions"),
     r"terminate .*": (1, "^Not done: the worker does not fetch instructions"),
     r"approvals approve .*": (1, "^worker-.*: not done: the worker does not fetch instructions"),

@@ -67,9 +67,11 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     if "state" not in worker:
         return "Now: the agent has no running session."
     at = f" ({clock_time(worker['looked_at'])})" if worker.get("looked_at") else ""
-    reason = f": {_text(worker, 'reason')}" if worker.get("reason") else ""
     kind = _text(ticket, "kind")
-    kinds = {_text(finding, "kind") for finding in worker.get("findings") or ()}
+    kinds = {_text(finding, "kind"): finding for finding in worker.get("findings") or ()}
+    # The reason is as of the change of state, the evidence as of now.
+    stated = _text(kinds.get(kind, {}), "evidence") or _text(worker, "reason")
+    reason = f": {stated}" if stated else ""
     name = kind.replace("_", " ")
     still = (
         ""

@@ -13,6 +13,8 @@ def main() -> None:
     else:
         try:
             from queenright.cli.app import main as run
+        except KeyboardInterrupt:
+            sys.exit(130)
         except ModuleNotFoundError as error:
             if sys.argv[1:] == ["--version"]:
                 from queenright.cli.version import print_version

@@ -61,11 +61,12 @@ _OTHER_VARIABLES = {
 _SECRET = frozenset({"database", "forward", "nats", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message shows: they may hold a password or a token."""
 
-_LOCAL_ADDRESS: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_LOCAL_ADDRESS: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address by which a service that listens on all addresses is reached from its own machine."""
 
 _AnyBlock = TypeVar("_AnyBlock", bound=BaseModel)
 
+Host = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -76,7 +77,7 @@ class _Block(BaseModel):
 class HttpSettings(_Block):
     """Where the API and the console listen."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address; any but loopback requires tokens."""
     port: Port = 8420
     """TCP port; 0: any free one."""
@@ -106,7 +107,7 @@ class AgentsSettings(_Block):
 class OtlpSettings(_Block):
     """Where agents send telemetry."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address; any but loopback requires tokens."""
     port: Port = 4318
     """TCP port; 0: any free one."""
@@ -463,7 +464,9 @@ def _refuse_unknown_environment() -> None:
         ):
             near = _near(top, setting_names)
             hint = f" Did you mean {ENV_PREFIX}{'__'.join((near, *below))}?" if near else ""
-            raise InvalidSettingsError(f"The environment variable {name} is not a setting.{hint}")
+            raise InvalidSettingsError(
+                f"The environment variable {name} is not a setting.{hint or ' Unset it.'}"
+            )
 
 
 def _near(name: str, setting_names: Sequence[str]) -> str | None:

@@ -38,14 +38,19 @@ def nudge(
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:
-    """Put a message into a worker's context. Exit code 1 if it is not delivered."""
+    """
+    Put a message into a worker's context, at once or when the worker fetches its instructions.
+
+    Exit code 1 if neither is possible.
+    """
     require_text(agent)
     if message is not None and not message.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --message out")
     nudge_result = service.agents.nudge(
         agent, message, session_id=resolve_session(service, agent, session), by=by
     )
-    texts = {"done": "Delivered.", "queued": "Queued: the worker has not fetched it yet."}
+    queued = f"Queued until the worker fetches it; `queenright interventions --agent {agent}` shows when."
+    texts = {"done": "Delivered.", "queued": queued}
     print_result(nudge_result, texts.get(nudge_result.outcome) or _outcome(nudge_result), as_json=as_json)
     raise typer.Exit(0 if nudge_result.delivered else 1)
 

@@ -28,7 +28,7 @@ def hook_session(call: Mapping[str, Any], process: Process, client: str) -> str:
     if not session:
         raise UnusableRecordError(
             RecordFault.NO_SESSION,
-            f"a hook call of {client} without session_id",
+            f"a hook call of {client} without a session_id that is text",
             remedy=f"send the JSON that {client} gives its hooks",
         )
     return session

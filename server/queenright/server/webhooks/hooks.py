@@ -380,7 +380,9 @@ def parse_call(body: bytes) -> Mapping[str, Any]:
     """
     try:
         call = json.loads(without_lone_surrogates(body))
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
+    except ValueError as error:
         raise ValueError(f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(call, dict):
         raise ValueError(f"the body must be a JSON object, not {type(call).__name__}")
