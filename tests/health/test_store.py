@@ -454,6 +454,7 @@ def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     change(database_url, "DROP TABLE secrets")
     if is_postgres(database_url):
         change(database_url, "ALTER TABLE members DROP COLUMN partitions")
+        change(database_url, "DROP TABLE shared_values")
     change(database_url, "UPDATE alembic_version SET version_num = '0012'")
 
     store = Store.open(database_url)
@@ -464,6 +465,8 @@ def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     assert columns == ["name", "value"]
     if is_postgres(database_url):
         assert "partitions" in [column["name"] for column in inspect(engine).get_columns("members")]
+        columns = [column["name"] for column in inspect(engine).get_columns("shared_values")]
+        assert columns == ["name", "value", "changed_at"]
     engine.dispose()
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -320,31 +322,44 @@ class ClusterLease:
             conn, self._conn = self._conn, None
             await conn.close()
 
-    async def _execute(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[psycopg.AsyncConnection[dict[str, Any]]]:
+        """
+        Lend the connection, with autocommit, for a few statements that take a moment. An error closes it.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
         async with self._lock:
             try:
                 async with asyncio.timeout(2 * _STATEMENT_TIMEOUT_SECONDS):
-                    if self._conn is None:
-                        self._conn = await psycopg.AsyncConnection.connect(
-                            self._conninfo,
-                            autocommit=True,
-                            row_factory=dict_row,
-                            connect_timeout=_STATEMENT_TIMEOUT_SECONDS,
-                            application_name="queenright cluster",
-                        )
-                        # Not as an option of the connection: poolers refuse those.
-                        await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
-                        # Shared: the server may not have noticed yet that the former connection is lost.
-                        key = _presence_key(self.member.member_id)
-                        await self._conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
-                    cursor = await self._conn.execute(query, values)
-                    return await cursor.fetchall() if cursor.description else []
+                    yield self._conn or await self._connect()
             except TimeoutError:
                 await self.close()
                 raise psycopg.OperationalError("the database does not answer") from None
             except psycopg.Error:
                 await self.close()
                 raise
+
+    async def _connect(self) -> psycopg.AsyncConnection[dict[str, Any]]:
+        self._conn = await psycopg.AsyncConnection.connect(
+            self._conninfo,
+            autocommit=True,
+            row_factory=dict_row,
+            connect_timeout=_STATEMENT_TIMEOUT_SECONDS,
+            application_name="queenright cluster",
+        )
+        # Not as an option of the connection: poolers refuse those.
+        await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
+        # Shared: the server may not have noticed yet that the former connection is lost.
+        key = _presence_key(self.member.member_id)
+        await self._conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
+        return self._conn
+
+    async def _execute(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        async with self.session() as conn:
+            cursor = await conn.execute(query, values)
+            return await cursor.fetchall() if cursor.description else []
 
 
 def _table(partition: int) -> str:

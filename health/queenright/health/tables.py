@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0013"
+SCHEMA_REVISION: Final = "0014"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -386,6 +386,20 @@ MEMBERS: Final = Table(
     Column("partitions", Integer, nullable=False, server_default="1"),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
+
+SHARED_VALUES: Final = Table(
+    "shared_values",
+    PROCESSES,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("changed_at", Float, nullable=False),
+    Index("ix_shared_values_changed_at", "changed_at"),
+)
+"""
+What the partitions of a cluster share, as JSON (``queenright.health.shared_values``).
+
+Only that of the default schema is used.
+"""
 
 STREAM_POSITION: Final = Table(
     "stream_position",

@@ -1,0 +1,49 @@
+"""What a service shares with the services that watch the other parts of the same fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from queenright.health.interventions.emergency_stop import SwitchState
+from queenright.instrumentation.identity import new_id
+
+Change = Callable[[Any], Any]
+"""Returns the new value of a name for the current one, which is None at first."""
+
+
+class FleetState:
+    """The fleet of a service that watches all of it: there is nothing to share."""
+
+    is_shared = False
+    """Whether other services watch parts of the fleet, so that what follows has a meaning."""
+
+    def new_storm_id(self) -> str:
+        """Return the id of a storm that begins now, the same for all services."""
+        return new_id()
+
+    def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
+        """Return what the other services know to be spent on a day: by the agent, and by all agents."""
+        return 0.0, 0.0
+
+    async def read_emergency_stop(self) -> SwitchState:
+        """
+        Return the emergency stop of the fleet.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        raise NotImplementedError
+
+    async def update(self, name: str, change: Change) -> Any:
+        """
+        Change a value that all services share, and return the new one.
+
+        Args:
+            name: Its name.
+            change: Returns the new value; if it returns what it was given, nothing is written.
+
+        Raises:
+            StoreError: The database cannot be written.
+        """
+        raise NotImplementedError
