@@ -130,16 +130,6 @@ async def test_list_waits_for_a_partition_that_is_being_handed_over(fleets: Flee
         assert (await http.get("/api/agents")).json()["total"] == AGENTS + 6
 
 
-async def test_emergency_stop_is_on_once_it_is_on_in_all_partitions(fleets: Fleets) -> None:
-    """A partition that was added later has never been told."""
-    for number, service in enumerate(fleets.services):
-        state = (await fleets.many.get("/api/emergency-stop")).json()
-        assert state["on"] is False, number
-        assert (await fleets.many.get("/api/status")).json()["acting"]["emergency_stop"]["on"] is False
-        await service.interventions.emergency_stop(True, by="ada", reason="a storm")
-    assert (await fleets.many.get("/api/emergency-stop")).json()["on"] is True
-
-
 async def test_agent_with_sessions_in_several_partitions_is_shown_whole(fleets: Fleets) -> None:
     now = fleets.services[0].clock()
     for number, service in enumerate(fleets.services):

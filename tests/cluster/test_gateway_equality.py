@@ -41,7 +41,7 @@ _LOOPER: Final = LOOPERS[-1]
 _WORKER: Final = f"/api/agents/{_LOOPER}"
 
 ROUTES: Final = {
-    RouteKind.SUMMARY: "status telemetry attention emergency-stop incidents providers breakers/x",
+    RouteKind.SUMMARY: "status telemetry attention incidents providers breakers/x",
     RouteKind.PAGE: "agents agents/health agents/x/escalations agents/x/history approvals audit breakers"
     " escalations interventions judge/checks notifications permissions recoveries tickets",
     RouteKind.STREAM: "events agents/x/events",
@@ -49,11 +49,11 @@ ROUTES: Final = {
     RouteKind.HEARTBEAT: "POST:heartbeats",
     RouteKind.POLL: "agents/x/instructions",
     RouteKind.CLICK: "POST:slack/actions",
-    RouteKind.ALL: "POST:/-/reload PUT:emergency-stop POST:alertmanager/webhook"
+    RouteKind.ALL: "POST:/-/reload POST:alertmanager/webhook"
     " POST:alertmanager/notifications POST:pagerduty/webhook POST:breakers/x/reset",
     RouteKind.AGENT: "agents/x",
     RouteKind.ANY: "/healthz /readyz /metrics /openapi.json /docs version caller settings cluster"
-    " POST:deadman /login POST:/login POST:/logout",
+    " POST:deadman /login POST:/login POST:/logout emergency-stop PUT:emergency-stop",
 }
 """The API's routes by kind, except those of one ticket, agent or the like; GET unless a method is given."""
 _FIND: Final = re.compile(
@@ -300,16 +300,6 @@ async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessi
         assert (await http.get(f"{_WORKER}/health")).status_code == 200
         assert (await http.get("/api/tickets/none")).status_code == 503
         assert (await http.get("/openapi.json")).status_code == 200
-
-
-async def test_emergency_stop_reaches_all_partitions(fleets: Fleets) -> None:
-    for is_on in (True, False):
-        body = {"on": is_on, "by": "ada", "reason": "a test"}
-        answer = await fleets.many.put("/api/emergency-stop", json=body)
-        assert (answer.status_code, answer.json()["on"]) == (200, is_on), answer.text
-        for app in fleets.apps:
-            async with of(app) as http:
-                assert (await http.get("/api/emergency-stop")).json()["on"] is is_on
 
 
 async def test_breaker_that_several_partitions_have_is_one(fleets: Fleets) -> None:

@@ -197,7 +197,8 @@ class HealthMonitor:
         self._on_delay: Callable[[FindingKind, float], None] | None = None
         self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
         self._workers: dict[WorkerKey, WorkerHealth] = {}
-        self._today = DailySpending()
+        self.today = DailySpending()
+        """What was spent today."""
         self._clocks: dict[str, LearnedClocks] = {}
         self.replace_settings(settings)
         self._sessions: dict[str, list[str]] = {}
@@ -379,7 +380,7 @@ class HealthMonitor:
 
     def _note_cost(self, v: VitalSigns, event: AgentEvent) -> None:
         if event.type is _MODEL_ENDED and (cost := parse_dollars(event.data.get("cost_usd"))):
-            v.spent_today = self._today.add(v.agent_id, cost, event.time)
+            v.spent_today = self.today.add(v.agent_id, cost, event.time)
 
     def _ends_terminated_run(self, v: VitalSigns, event: AgentEvent) -> bool:
         """Return whether an event ends a run that was terminated, even if it continued or is forgotten."""
@@ -682,7 +683,7 @@ class HealthMonitor:
         while len(self._renamed) >= MAX_ENDED_SESSIONS:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
-        self._today.rename(old[0], new[0], worker.vitals.cost_usd or 0.0)
+        self.today.rename(old[0], new[0], worker.vitals.cost_usd or 0.0)
         vitals, target = worker.vitals, self._workers.get(new)
         if target is None:
             target = self._add_worker(new, now)

@@ -440,7 +440,12 @@ class SpendingSettings(_Block):
     @property
     def is_on(self) -> bool:
         """Whether there is any limit."""
-        return not (self.run_usd is None and self.agent_day_usd is None and self.day_usd is None)
+        return self.run_usd is not None or self.is_of_fleet
+
+    @property
+    def is_of_fleet(self) -> bool:
+        """Whether a limit is about more than one session."""
+        return self.agent_day_usd is not None or self.day_usd is not None
 
 
 class RetentionSettings(_Block):

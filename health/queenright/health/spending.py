@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, Severity
@@ -17,10 +17,22 @@ _WARN_AT: Final = 0.8
 """Share of a limit that opens a warning ticket."""
 
 
+SpentElsewhere = Callable[[str, int], tuple[float, float]]
+"""Returns what other services know to be spent on a day: by an agent, and by all agents."""
+
+
 class DailySpending:
-    """Sums the cost of model calls within a day; ignores events of earlier days."""
+    """
+    Sums the cost of model calls within a day; ignores events of earlier days.
+
+    Attributes:
+        elsewhere: What the services know that watch other parts of the fleet.
+        changed: The agents whose sums have changed, if other services need to know.
+    """
 
     def __init__(self) -> None:
+        self.elsewhere: SpentElsewhere | None = None
+        self.changed: set[str] = set()
         self._day = 0
         self._fleet = 0.0
         self._agents: dict[str, float] = {}
@@ -34,13 +46,26 @@ class DailySpending:
         if day == self._day:
             self._fleet += dollars
             self._agents[agent] = self._agents.get(agent, 0.0) + dollars
-        return SpentToday(self._day, self._agents.get(agent, 0.0), self._fleet)
+        by_agent, by_all = self._agents.get(agent, 0.0), self._fleet
+        if self.elsewhere is not None:
+            self.changed.add(agent)
+            of_agent, of_all = self.elsewhere(agent, self._day)
+            by_agent, by_all = by_agent + of_agent, by_all + of_all
+        return SpentToday(self._day, by_agent, by_all)
+
+    def take_changed(self) -> tuple[int, dict[str, float]]:
+        """Return the day, and the sums of the agents that have changed since the last call."""
+        sums = {agent: self._agents.get(agent, 0.0) for agent in self.changed}
+        self.changed.clear()
+        return self._day, sums
 
     def rename(self, old: str, new: str, dollars: float) -> None:
         """Move the cost of a run whose agent was renamed."""
         if moved := min(dollars, self._agents.get(old, 0.0)):
             self._agents[old] -= moved
             self._agents[new] = self._agents.get(new, 0.0) + moved
+            if self.elsewhere is not None:
+                self.changed |= {old, new}
 
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:

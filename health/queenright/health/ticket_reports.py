@@ -162,12 +162,12 @@ def find_joining(
     return joining
 
 
-def join_causes(tx: TicketTransaction, joining: Mapping[str, str], now: float) -> None:
-    """Write the causes of tickets that ``find_joining`` returned."""
-    for ticket_id, cause in joining.items():
+def join_groups(tx: TicketTransaction, joining: Mapping[str, str], now: float) -> None:
+    """Write the causes of tickets that ``find_joining`` returned, or the storms of others, by ticket."""
+    for ticket_id, group in joining.items():
         ticket = tx.find(ticket_id)
         if ticket is None or not ticket.is_open or ticket.storm_id:
             continue
-        joined = ticket.model_copy(update={"storm_id": cause, "updated_at": now})
+        joined = ticket.model_copy(update={"storm_id": group, "updated_at": now})
         tx.update(joined)
         tx.notify(joined)

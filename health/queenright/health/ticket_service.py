@@ -24,6 +24,7 @@ from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import FindingKind, Severity, WorkerKey
 from queenright.health.incidents import IncidentWatch
+from queenright.health.interventions.storm import WINDOW_SECONDS
 from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.session_outcome import WorkerStatus
@@ -35,7 +36,7 @@ from queenright.health.ticket_reports import (
     PreparedReport,
     Report,
     find_joining,
-    join_causes,
+    join_groups,
     prepare_report,
 )
 from queenright.health.ticket_transaction import Decide, Decided, OnChange, Raised, TicketTransaction
@@ -289,10 +290,31 @@ class TicketService:
 
         def work(tx: TicketTransaction) -> list[Raised | None]:
             raised = [None if report is None else report.write(tx) for report in reports]
-            join_causes(tx, joining, now)
+            join_groups(tx, joining, now)
             return raised
 
         return await self._commit(work)
+
+    async def join_storm(self, storm_of: Callable[[WorkerKey], str]) -> None:
+        """
+        Let open tickets join a storm that was known only after they were opened.
+
+        Args:
+            storm_of: Returns the id of the storm in which a worker got worse; empty if in none.
+
+        Raises:
+            StoreError: Writing failed; nothing has changed.
+        """
+        now = self._clock()
+        storms = {
+            ticket.ticket_id: storm_of((ticket.agent_id, ticket.session_id))
+            for ticket in self._live.values()
+            # An older one is about earlier trouble of the worker.
+            if ticket.is_open and now - ticket.first_seen < WINDOW_SECONDS
+        }
+        joining = {ticket_id: storm_id for ticket_id, storm_id in storms.items() if storm_id}
+        if joining:
+            await self._commit(lambda tx: join_groups(tx, joining, now))
 
     async def observe(self, health: WorkerHealth) -> None:
         """

@@ -13,6 +13,7 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.fleet import FleetState
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -59,6 +60,7 @@ class JudgeAndQueen:
         actions: Nudges and stops workers for the queen; without it, she has no tools for that.
         read_tools: Tools besides the health summary that only read.
         list_interventions: Returns the interventions on an agent's workers, for the operator chat.
+        fleet: The services that watch other parts of the fleet.
 
     Raises:
         ModelUnavailableError: A configured model cannot be used here.
@@ -85,6 +87,7 @@ class JudgeAndQueen:
         read_tools: Sequence[Tool] = (),
         list_interventions: ListInterventions | None = None,
         workspaces: AgentWorkspaces | None = None,
+        fleet: FleetState | None = None,
     ) -> None:
         self._bus = bus
         self._monitor = monitor
@@ -95,7 +98,11 @@ class JudgeAndQueen:
         self.runtime = runtime or AgentRuntime(
             bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep
         )
-        budget = ModelBudget(judge.budget, clock=clock, file=storage / BUDGET_FILE, disk=self.runtime.disk)
+        budget = ModelBudget(
+            judge.budget, clock=clock, file=storage / BUDGET_FILE, disk=self.runtime.disk, fleet=fleet
+        )
+        self.budget = budget
+        """What judge and queen may spend, with those of the other services of the fleet."""
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
         judge_provider, queen_provider = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from queenright.health.fleet import FleetState
+from queenright.health.store import StoreError
 from queenright.judge.estimate import Cost, Estimate, Unit
 from queenright.judge.settings import BudgetSettings
 from queenright.runtime.storage.files import Disk, UnusableFileError, read_json, write_json
@@ -19,6 +21,8 @@ Window = Literal["hour", "day"]
 
 BUDGET_FILE: Final = "judging_spent.json"
 """The file with the spending, in the storage folder."""
+SHARED_SPENDING: Final = "judging"
+"""The name of the value with the spending that the services of a fleet share."""
 
 _SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
 _PARTS: Final[Mapping[Window, int]] = {"hour": 10, "day": 1}
@@ -48,10 +52,14 @@ class Spending:
             self._slots[start, role] = dollars, tokens
 
     def add(self, role: str, at: float, dollars: float, tokens: int) -> None:
-        """Add a payment at ``at``, in seconds since the epoch; drop payments older than a day."""
+        """
+        Add a payment at ``at``, in seconds since the epoch; drop payments older than a day.
+
+        A negative one takes back a part of what was added for the same time.
+        """
         key = int(at // _SLOT_SECONDS) * _SLOT_SECONDS, role
         before = self._slots.get(key, (0.0, 0))
-        self._slots[key] = before[0] + dollars, before[1] + tokens
+        self._slots[key] = max(0.0, before[0] + dollars), max(0, before[1] + tokens)
         for old in [key for key in self._slots if not _is_within(key[0], at, _SECONDS["day"])]:
             del self._slots[old]
 
@@ -99,6 +107,8 @@ class Reservation:
 
     role: str
     estimate: Estimate
+    at: float
+    """When it was made, in seconds since the epoch."""
 
 
 class ModelBudget:
@@ -112,6 +122,8 @@ class ModelBudget:
         file: Stores the spending; None keeps it in memory. A damaged file is moved aside, and counting starts
             at 0.
         disk: Writes the file; None gives it threads of its own.
+        fleet: If it is shared, the limits are those of all its services, which keep the spending instead of
+            the file.
     """
 
     def __init__(
@@ -121,7 +133,9 @@ class ModelBudget:
         clock: Callable[[], float],
         file: Path | None = None,
         disk: Disk | None = None,
+        fleet: FleetState | None = None,
     ) -> None:
+        self._fleet = fleet if fleet is not None and fleet.is_shared else None
         self._limits: dict[tuple[Window, Unit], float] = {
             (window, unit): limit / part
             for window, part in _PARTS.items()
@@ -130,7 +144,7 @@ class ModelBudget:
         }
         self._clock = clock
         self._file = file
-        self._spending = Spending() if file is None else _read(file)
+        self._spending = Spending() if file is None or self._fleet is not None else _read(file)
         self._reserved: list[Reservation] = []
         self._rejected = Cost()
         """The last requested cost, if it did not fit."""
@@ -175,12 +189,20 @@ class ModelBudget:
 
         Args:
             force: Reserve it even if it exceeds a limit.
+
+        Raises:
+            StoreError: What the other services of the fleet have spent is not known.
         """
-        exceeded = self._exceeded_by(estimate.call)
+        reservation = Reservation(role, estimate, self._clock())
+        if self._fleet is not None:
+            exceeded = await self._reserve_in_fleet(self._fleet, reservation, force)
+        else:
+            exceeded = self._exceeded_by(estimate.call)
         self._rejected = estimate.call if exceeded else Cost()
         if exceeded and not force:
             return max(exceeded, key=lambda limit: limit.seconds)
-        reservation = Reservation(role, estimate)
+        if self._fleet is not None:
+            return reservation
         self._reserved.append(reservation)
         try:
             await self._save(estimate.call)
@@ -188,6 +210,51 @@ class ModelBudget:
             self._reserved.remove(reservation)
             raise
         return reservation
+
+    async def _reserve_in_fleet(
+        self, fleet: FleetState, reservation: Reservation, force: bool
+    ) -> list[ExceededLimit]:
+        exceeded: list[ExceededLimit] = []
+        cost = reservation.estimate.call
+
+        def reserve(rows: Any) -> Any:
+            nonlocal exceeded
+            self._spending = Spending(rows or ())
+            exceeded = self._exceeded_by(cost)
+            if exceeded and not force:
+                return rows
+            self._spending.add(reservation.role, reservation.at, cost.dollars, cost.tokens)
+            return self._spending.rows()
+
+        await fleet.update(SHARED_SPENDING, reserve)
+        return exceeded
+
+    async def _settle_in_fleet(self, fleet: FleetState, reservation: Reservation, cost: Cost) -> None:
+        reserved = reservation.estimate.call
+
+        def settle(rows: Any) -> Any:
+            self._spending = Spending(rows or ())
+            self._spending.add(
+                reservation.role,
+                reservation.at,
+                cost.dollars - reserved.dollars,
+                cost.tokens - reserved.tokens,
+            )
+            return self._spending.rows()
+
+        try:
+            await fleet.update(SHARED_SPENDING, settle)
+        except StoreError as error:
+            _log.warning("cannot save what a model call cost; its estimate counts: %s", error)
+
+    def replace_spending(self, rows: object) -> None:
+        """
+        Replace the spending by that of the whole fleet.
+
+        Args:
+            rows: The value of `SHARED_SPENDING`.
+        """
+        self._spending = Spending(rows or ())
 
     async def settle(self, reservation: Reservation, cost: Cost | None) -> None:
         """
@@ -200,6 +267,9 @@ class ModelBudget:
         cost = reservation.estimate.question if cost is None else cost
         if not cost.is_valid:
             cost = reservation.estimate.call
+        if self._fleet is not None:
+            await self._settle_in_fleet(self._fleet, reservation, cost)
+            return
         self._reserved.remove(reservation)
         if cost:
             self._spending.add(reservation.role, self._clock(), cost.dollars, cost.tokens)

@@ -22,6 +22,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox
 from queenright.alerting.silencing import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
+from queenright.health.fleet import FleetState
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor
 from queenright.health.monitoring_service import HealthMonitoringService
@@ -106,6 +107,7 @@ async def build(
     can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
     folder: Path | None = None,
+    fleet: FleetState | None = None,
 ) -> Service:
     """
     Open the store and build the service. Nothing runs before ``Service.start``.
@@ -119,6 +121,7 @@ async def build(
         can_receive: Whether agents can send telemetry; see ``EventPipeline.check_listening``.
         open_store: Opens the store at a URL, in a thread.
         folder: Where it keeps its files, except the audit key; by default the storage folder.
+        fleet: The services that watch other parts of the fleet; by default there are none.
 
     Raises:
         InvalidSecretError, ModelUnavailableError, InvalidPromptError: A file or model that a setting names
@@ -139,6 +142,7 @@ async def build(
             may_deliver=may_deliver,
             can_receive=can_receive,
             folder=folder,
+            fleet=fleet or FleetState(),
         )
     except BaseException:
         await store.close()
@@ -155,11 +159,14 @@ def _build(
     may_deliver: Callable[[], bool],
     can_receive: Callable[[], bool],
     folder: Path,
+    fleet: FleetState,
 ) -> Service:
     health_settings = settings.health_monitoring
     stopping = asyncio.Event()
     bus = EventBus(log=store)
     monitor = HealthMonitor(health_settings)
+    if fleet.is_shared and health_settings.spending.is_of_fleet:
+        monitor.today.elsewhere = fleet.spent_elsewhere
 
     # Runtimes of graphs: judge, queen and loaded agents.
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
@@ -204,6 +211,7 @@ def _build(
         on_approval=ticket_notifications.write_approval,
         publish=bus.fan_out,
         clock=clock,
+        fleet=fleet,
     )
 
     tickets = TicketService(
@@ -302,6 +310,7 @@ def _build(
             settings=health_settings.intervention,
             clock=clock,
         ),
+        fleet=fleet,
     )
     service = Service(
         settings=settings,

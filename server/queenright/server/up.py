@@ -30,6 +30,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICES, HOOK_AGENT, Fleet, HookClient
 from queenright.health.event_log import read_history
+from queenright.health.fleet import FleetState
 from queenright.health.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store import Store
 from queenright.instrumentation.counts import format_count
@@ -540,6 +541,7 @@ async def run_service(
     can_receive: Callable[[], bool] = lambda: True,
     open_store: Callable[[str], Store] = Store.open,
     folder: Path | None = None,
+    fleet: FleetState | None = None,
 ) -> AsyncIterator[Service]:
     """
     Run the service without its ports; see ``build`` for the arguments.
@@ -558,6 +560,7 @@ async def run_service(
         can_receive=can_receive,
         open_store=open_store,
         folder=folder,
+        fleet=fleet,
     )
     if hold_outbox:
         service.outbox.hold()

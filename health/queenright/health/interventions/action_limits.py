@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from queenright.health.fleet import FleetState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import InterventionSettings
+from queenright.health.store import StoreError
 from queenright.health.ticket_rules import reasons
 from queenright.instrumentation.counts import format_count
 
@@ -26,13 +29,22 @@ _BUSY = {
 
 
 _BUDGET_SECONDS: Final = 60.0
+SHARED_ACTIONS: Final = "actions"
+"""The name of the value that services share: the times of the interventions of the last minute."""
 
 
 class ActionBudget:
-    """Limits the number of interventions within a minute across the fleet."""
+    """
+    Limits the number of interventions within a minute across the fleet.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: The limit.
+        fleet: The other services; ``replace`` keeps this one up to date about what they did.
+    """
+
+    def __init__(self, most: int, fleet: FleetState | None = None) -> None:
         self._most = most
+        self._fleet = fleet if fleet is not None and fleet.is_shared else None
         self._spent: deque[float] = deque()
 
     @property
@@ -42,7 +54,8 @@ class ActionBudget:
 
     def used(self, now: float) -> int:
         """Return how many were done within the last minute."""
-        while self._spent and not 0 <= now - self._spent[0] < _BUDGET_SECONDS:
+        least = 0 if self._fleet is None else -_BUDGET_SECONDS
+        while self._spent and not least <= now - self._spent[0] < _BUDGET_SECONDS:
             self._spent.popleft()
         return len(self._spent)
 
@@ -51,8 +64,46 @@ class ActionBudget:
         return now if self.used(now) < self._most else self._spent[0] + _BUDGET_SECONDS
 
     def spend(self, now: float) -> None:
-        """Count one."""
+        """Count one of this service."""
         self._spent.append(now)
+
+    async def take(self, now: float, *, force: bool = False) -> bool:
+        """
+        Count one if the limit allows it, and return whether it does.
+
+        Args:
+            force: Count it in any case: a person does it.
+
+        Raises:
+            StoreError: What the other services did is not known, and it is not forced.
+        """
+        if self._fleet is not None:
+            try:
+                return await self._take_of_fleet(self._fleet, now, force)
+            except StoreError:
+                if not force:
+                    raise
+        is_allowed = force or self.used(now) < self._most
+        if is_allowed:
+            self.spend(now)
+        return is_allowed
+
+    async def _take_of_fleet(self, fleet: FleetState, now: float, force: bool) -> bool:
+        is_allowed = False
+
+        def take(spent: list[float] | None) -> list[float] | None:
+            nonlocal is_allowed
+            # The times of others are of their clocks, which may be ahead.
+            recent = sorted(at for at in spent or () if abs(now - at) < _BUDGET_SECONDS)
+            is_allowed = force or len(recent) < self._most
+            return [*recent, now] if is_allowed else spent
+
+        self.replace(await fleet.update(SHARED_ACTIONS, take) or ())
+        return is_allowed
+
+    def replace(self, spent: Iterable[float]) -> None:
+        """Replace the times of the interventions by those of the whole fleet."""
+        self._spent = deque(sorted(spent))
 
 
 def refusal_reason(

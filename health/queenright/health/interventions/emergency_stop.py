@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -16,7 +16,7 @@ from queenright.health.tables import SWITCHES
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
-_NAME: Final = "emergency_stop"
+SWITCH_NAME: Final = "emergency_stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,38 @@ class SwitchState:
     changed_at: float | None = None
 
 
-class EmergencyStop:
-    """The emergency stop of one store."""
+def new_state(on: bool, *, by: str, reason: str, now: float) -> SwitchState:
+    """Return the state of a switch that is set now, without secrets."""
+    return SwitchState(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=now)
 
-    def __init__(self, store: Store, *, clock: Clock, publish: Callable[..., None]) -> None:
+
+def stop_event(state: SwitchState) -> AgentEvent:
+    """Return the event that the switch was set."""
+    return AgentEvent(
+        type=EventType.EMERGENCY_STOP_CHANGED,
+        time=state.changed_at or 0.0,
+        data={"on": state.on, "by": state.by, "reason": state.reason},
+    )
+
+
+class EmergencyStop:
+    """
+    The emergency stop of one store, or of a fleet in several.
+
+    Args:
+        read: Reads the state of the fleet's switch, which is kept elsewhere; None if the store has it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        publish: Callable[..., None],
+        read: Callable[[], Awaitable[SwitchState]] | None = None,
+    ) -> None:
         self._store = store
+        self._read = read
         self._clock = clock
         self._publish = publish
         self.state = SwitchState()
@@ -52,12 +79,12 @@ class EmergencyStop:
         """Load the state from before a restart."""
 
         def read(conn: Connection) -> SwitchState:
-            row = conn.execute(select(SWITCHES).where(SWITCHES.c.name == _NAME)).one_or_none()
+            row = conn.execute(select(SWITCHES).where(SWITCHES.c.name == SWITCH_NAME)).one_or_none()
             if row is None:
                 return SwitchState()
             return SwitchState(on=bool(row.is_on), by=row.by, reason=row.reason, changed_at=row.changed_at)
 
-        self.state = await self._store.read(read)
+        self.state = await (self._store.read(read) if self._read is None else self._read())
 
     async def set(self, on: bool, *, by: str, reason: str) -> SwitchState:
         """
@@ -67,18 +94,17 @@ class EmergencyStop:
             StoreError: Writing failed. Turning it on takes effect anyway: stopping must not
                 wait for a disk.
         """
-        state = SwitchState(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())
+        state = new_state(on, by=by, reason=reason, now=self._clock())
         self._wanted = state
         if on:
             self.state = state
-        data = {"on": on, "by": state.by, "reason": state.reason}
-        event = AgentEvent(type=EventType.EMERGENCY_STOP_CHANGED, time=self._clock(), data=data)
+        event = stop_event(state)
 
         def write(conn: Connection) -> None:
-            conn.execute(SWITCHES.delete().where(SWITCHES.c.name == _NAME))
+            conn.execute(SWITCHES.delete().where(SWITCHES.c.name == SWITCH_NAME))
             conn.execute(
                 SWITCHES.insert().values(
-                    name=_NAME, is_on=on, by=state.by, reason=state.reason, changed_at=state.changed_at
+                    name=SWITCH_NAME, is_on=on, by=state.by, reason=state.reason, changed_at=state.changed_at
                 )
             )
             append_events(conn, [event])
@@ -89,6 +115,16 @@ class EmergencyStop:
                 self.state = state
         self._publish(event)
         return state
+
+    async def record(self, events: Sequence[AgentEvent]) -> None:
+        """
+        Record changes of the fleet's switch, unless they are recorded already.
+
+        Raises:
+            StoreError: Writing failed.
+        """
+        await self._store.append(events)
+        self._publish(*events)
 
 
 def _moment(at: float | None, now: float) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import WorkerKey, worst
+from queenright.health.fleet import FleetState
 from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
-from queenright.health.interventions.emergency_stop import EmergencyStop
+from queenright.health.interventions.emergency_stop import EmergencyStop, SwitchState
 from queenright.health.interventions.escalation import (
     MORE_TIME_SECONDS,
     OPTIONS,
@@ -41,7 +42,6 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
-from queenright.health.vital_signs import VitalSigns
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
@@ -95,6 +95,27 @@ class EscalationClosedError(ConflictError):
         self.reason = str(self)
 
 
+class Life(NamedTuple):
+    """When a worker's incarnation began, and its last event if it is over; in seconds since the epoch."""
+
+    began: float
+    over: float | None
+
+    def is_over_before(self, other: Life) -> bool:
+        """Return whether this one was over when another began."""
+        return self.over is not None and self.over <= other.began
+
+
+class WorseWorker(NamedTuple):
+    """A worker that got worse at ``at``, and the life of its incarnation."""
+
+    agent_id: str
+    session_id: str
+    at: float
+    began: float
+    over: float | None
+
+
 class InterventionService:
     """
     All interventions of one service. Belongs to one event loop.
@@ -104,6 +125,7 @@ class InterventionService:
         recovery: Recovers what was stopped or crashed.
         publish: Receives events once they are durable (``EventBus.fan_out``).
         orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
+        fleet: The services that watch other parts of the fleet.
     """
 
     def __init__(
@@ -121,6 +143,7 @@ class InterventionService:
         sign: SignEvent,
         orchestrator: Orchestrator | None = None,
         ids: Callable[[], str] = new_id,
+        fleet: FleetState | None = None,
     ) -> None:
         self._settings = settings
         self._monitor = monitor
@@ -128,6 +151,7 @@ class InterventionService:
         self._storm = storm
         self._clock = clock
         self._orchestrator = orchestrator
+        self._lives_elsewhere: dict[WorkerKey, Life] = {}
         self._seen_at: float | None = None
         self.ledger = InterventionLedger(store, publish=publish)
         monitor.is_stopping = self.ledger.is_stopping
@@ -150,6 +174,7 @@ class InterventionService:
             stop_reason=lambda: stop.reason,
             clock=clock,
             ask=self._ask_orchestrator,
+            fleet=fleet,
         )
 
     # -- start, stop and time -------------------------------------------------------------------
@@ -221,6 +246,31 @@ class InterventionService:
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
 
+    def list_worse(self) -> list[WorseWorker]:
+        """Return the workers of this service that count towards a storm, for the other services."""
+        worse = self._storm.worse_here(self._clock())
+        lives = {key: self._life(key) or Life(at, None) for key, at in worse.items()}
+        return [WorseWorker(*key, at, *lives[key]) for key, at in worse.items()]
+
+    def join_storm(self, elsewhere: Iterable[WorseWorker], storm: tuple[str, float] | None) -> None:
+        """
+        Count the workers of other services towards a storm.
+
+        Args:
+            elsewhere: What ``list_worse`` of the other services returned.
+            storm: The id and the beginning of the storm that another service is in.
+        """
+        workers = {(worse.agent_id, worse.session_id): worse for worse in elsewhere}
+        self._lives_elsewhere = {key: Life(worse.began, worse.over) for key, worse in workers.items()}
+        began = self._storm.join(
+            {key: worse.at for key, worse in workers.items()},
+            storm,
+            self._clock(),
+            is_consecutive=self._is_consecutive,
+        )
+        if began:
+            _log.warning("a storm: %d workers got worse at once in the fleet", self._storm.workers)
+
     def _shares_cause(self, worker: WorkerHealth) -> bool:
         monitor, finding = self._monitor, worst(worker.findings)
         now = self._clock()
@@ -228,10 +278,16 @@ class InterventionService:
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""
-        first, second = self._monitor.get(*key), self._monitor.get(*other)
+        first, second = self._life(key), self._life(other)
         if first is None or second is None:
             return False
-        return _is_over_before(first.vitals, second.vitals) or _is_over_before(second.vitals, first.vitals)
+        return first.is_over_before(second) or second.is_over_before(first)
+
+    def _life(self, key: WorkerKey) -> Life | None:
+        if (worker := self._monitor.get(*key)) is None:
+            return self._lives_elsewhere.get(key)
+        vitals = worker.vitals
+        return Life(vitals.incarnation_started, vitals.last_event if shows_its_end(vitals) else None)
 
     def consider(self, worker: WorkerHealth) -> None:
         """Reschedule a worker that changed. Quick, no I/O."""
@@ -431,7 +487,7 @@ class InterventionService:
                 unless=None if person else self._held_back(ActionKind.NUDGE),
             )
             current, now = self._ladder(worker), self._clock()
-            self._ladder_scheduler.budget.spend(now)
+            await self.budget.take(now, force=True)
             # After any nudge the ladder waits for its interval.
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._actions.nudge(
@@ -477,7 +533,7 @@ class InterventionService:
             await self._permit(
                 ActionKind.ESCALATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
             )
-            self._ladder_scheduler.budget.spend(self._clock())
+            await self.budget.take(self._clock(), force=True)
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._ladder_scheduler.escalate(ladder, by=by, reason=reason)
 
@@ -600,7 +656,7 @@ class InterventionService:
         intervention_id: str = "",
     ) -> Intervention:
         now = self._clock()
-        self._ladder_scheduler.budget.spend(now)
+        await self.budget.take(now, force=True)
         current = self.ledger.ladders.get(key)
         question = self.ledger.pending.get(current.escalation_id) if current is not None else None
         withdrawn, events = self._ladder_scheduler.close_question(
@@ -628,6 +684,13 @@ class InterventionService:
         await self._stop.set(on, by=by, reason=reason)
         if not on and before.on and before.changed_at is not None:
             await self._ladder_scheduler.shift(max(0.0, self._clock() - before.changed_at))
+
+    def follow_emergency_stop(self, state: SwitchState) -> None:
+        """Take over the state of the fleet's switch, which was set elsewhere."""
+        before, self._stop.state = self._stop.state, state
+        if before.on and not state.on and before.changed_at is not None:
+            stopped = max(0.0, self._clock() - before.changed_at)
+            self._ladder_scheduler.start(self._ladder_scheduler.shift(stopped))
 
     # -- helpers --------------------------------------------------------------------------------
 
@@ -678,7 +741,3 @@ class InterventionService:
         if worker is None:
             raise AgentNotFoundError(agent_id, session_id)
         return worker
-
-
-def _is_over_before(v: VitalSigns, other: VitalSigns) -> bool:
-    return shows_its_end(v) and v.last_event <= other.incarnation_started

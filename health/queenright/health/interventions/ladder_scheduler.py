@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from queenright.health.findings import WorkerKey, worst
+from queenright.health.fleet import FleetState
 from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget, refusal_reason
@@ -78,6 +79,7 @@ class LadderScheduler:
         stop_reason: Callable[[], str | None],
         clock: Clock,
         ask: Callable[[Escalation], None],
+        fleet: FleetState | None = None,
     ) -> None:
         self._ledger = ledger
         self._actions = actions
@@ -87,7 +89,7 @@ class LadderScheduler:
         self._stop_reason = stop_reason
         self._clock = clock
         self._ask = ask
-        self.budget = ActionBudget(settings.intervention.storm.max_actions)
+        self.budget = ActionBudget(settings.intervention.storm.max_actions, fleet)
         self._heap: list[tuple[float, WorkerKey]] = []
         self._due_at: dict[WorkerKey, float] = {}
         self._locks: WeakValueDictionary[WorkerKey, asyncio.Lock] = WeakValueDictionary()
@@ -214,7 +216,9 @@ class LadderScheduler:
             self.schedule(key, at)
         elif self._stop_reason() is None:
             # During the emergency stop nothing is due; its release reschedules every worker.
-            self.budget.spend(now)
+            if not await self.budget.take(now):
+                self.schedule(key, max(self.budget.free_at(now), now + _RETRY_SECONDS))
+                return
             await self._do(step.action, step.ladder, worker, now)
             self.consider(worker)
 

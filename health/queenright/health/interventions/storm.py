@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from queenright.health.findings import WorkerKey
@@ -34,6 +36,8 @@ class StormWatch:
         self._struck: set[WorkerKey] = set()
         self._storm_of: dict[WorkerKey, str] = {}
         """The newest storm in which a worker got worse, until another storm begins."""
+        self._elsewhere: set[WorkerKey] = set()
+        """The workers of ``_worse`` that other services watch."""
 
     def record_worse(
         self,
@@ -50,25 +54,78 @@ class StormWatch:
                 the same time: an agent that crashes repeatedly counts once.
         """
         self._forget(now)
-        for other in self._consecutive(key[0], is_consecutive):
-            self._remove(other)
-            self._struck.discard(other)
-        if key in self._worse:
-            self._remove(key)
-        self._worse[key] = now
-        self._by_agent[key[0]][key] = None
+        self._add(key, now, is_consecutive)
         self._storm_of.pop(key, None)
         if self._id:
             self._struck.add(key)
             self._storm_of[key] = self._id
             return False
-        if len(self._worse) < self._settings.workers:
-            return False
-        self._id = self._ids()
-        self._began = now
+        return len(self._worse) >= self._settings.workers and self._begin(self._ids(), now)
+
+    def _add(self, key: WorkerKey, at: float, is_consecutive: Callable[[WorkerKey], bool]) -> None:
+        for other in self._consecutive(key[0], is_consecutive):
+            self._remove(other)
+            self._struck.discard(other)
+        if key in self._worse:
+            self._remove(key)
+        self._worse[key] = at
+        self._by_agent[key[0]][key] = None
+
+    def _begin(self, storm_id: str, at: float) -> bool:
+        self._id, self._began = storm_id, at
         self._struck = set(self._worse)
         self._storm_of = dict.fromkeys(self._worse, self._id)
         return True
+
+    # -- a fleet that several services watch --------------------------------------------------------
+
+    def worse_here(self, now: float) -> dict[WorkerKey, float]:
+        """Return when the workers of this service got worse that still count."""
+        self._forget(now)
+        return {key: at for key, at in self._worse.items() if key not in self._elsewhere}
+
+    def join(
+        self,
+        elsewhere: Mapping[WorkerKey, float],
+        storm: tuple[str, float] | None,
+        now: float,
+        *,
+        is_consecutive: Callable[[WorkerKey, WorkerKey], bool],
+    ) -> bool:
+        """
+        Replace what other services know; return whether this began a storm.
+
+        Args:
+            elsewhere: When the workers of other services got worse.
+            storm: The id and the beginning of the storm that another service is in.
+            is_consecutive: See ``record_worse``; of any two workers.
+        """
+        if not elsewhere and not self._elsewhere:
+            return False
+        here = self.worse_here(now)
+        known = {**elsewhere, **here}
+        new = elsewhere.keys() - self._elsewhere
+        self._worse.clear()
+        self._by_agent.clear()
+        for key, at in sorted(known.items(), key=itemgetter(1)):
+            self._add(key, min(at, now), partial(is_consecutive, key))
+        self._elsewhere = (elsewhere.keys() - here.keys()) & self._worse.keys()
+        if self._id:
+            self._struck |= new & self._worse.keys()
+            self._forget(now)
+            return False
+        self._forget_older(now, QUIET_SECONDS if storm is not None else WINDOW_SECONDS)
+        if len(self._worse) < self._settings.workers:
+            self._forget(now)
+            return False
+        return self._begin(*(storm or (self._ids(), now)))
+
+    @property
+    def current(self) -> tuple[str, float] | None:
+        """The id and the beginning of the current storm, as of the last call."""
+        return None if self._began is None else (self._id, self._began)
+
+    # -- reading ------------------------------------------------------------------------------------
 
     def _consecutive(self, agent_id: str, is_consecutive: Callable[[WorkerKey], bool]) -> list[WorkerKey]:
         """Return the consecutive sessions of an agent, newest first, until enough for a storm are not."""
@@ -84,6 +141,7 @@ class StormWatch:
 
     def _remove(self, key: WorkerKey) -> None:
         del self._worse[key]
+        self._elsewhere.discard(key)
         sessions = self._by_agent[key[0]]
         del sessions[key]
         if not sessions:

@@ -18,7 +18,7 @@ from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.keys import partition_of_agent, partition_of_hook, split_request
-from queenright.server.cluster.local import LOCAL_PATHS
+from queenright.server.cluster.local import EMERGENCY_STOP, LOCAL_PATHS
 from queenright.server.cluster.partition import OwnerApps, Partition
 from queenright.server.cluster.proxy import FORWARDED, PARTITION, OwnerUnreachableError, Proxy
 from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError
@@ -50,7 +50,7 @@ class ClusterFront:
     Args:
         partitions: All partitions, by number.
         proxy: Passes requests on to owners.
-        local: Answers `LOCAL_PATHS`.
+        local: Answers `LOCAL_PATHS` and `EMERGENCY_STOP`.
         is_exposed: Whether other machines reach this process.
     """
 
@@ -69,6 +69,7 @@ class ClusterFront:
         # One thread, so that no number of requests gets more than half of the GIL.
         self._thread = ThreadPoolExecutor(1, "split")
         count = len(partitions)
+        self._local_paths = LOCAL_PATHS if count == 1 else LOCAL_PATHS | {EMERGENCY_STOP}
         self._gateway = (
             Gateway(
                 self.backends, partial(partition_of_agent, count=count), partial(_answer_no_owner, _UNOWNED)
@@ -111,7 +112,7 @@ class ClusterFront:
 
     async def api(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the API and the console."""
-        if scope["type"] != "http" or scope["path"] in LOCAL_PATHS:
+        if scope["type"] != "http" or scope["path"] in self._local_paths:
             await self._local(scope, receive, send)
         elif self._gateway is not None and (number := self._addressed_partition(scope)) is None:
             await self._gateway(scope, receive, send)

@@ -10,15 +10,18 @@ from starlette.applications import Starlette
 
 from queenright import api
 from queenright.server.access.access import Access
-from queenright.server.access.caller import can_view_fleet
+from queenright.server.access.caller import audit_name, can_view_fleet
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import content_type_for
 from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.routes import cluster, probes
 from queenright.server.routes.errors import add_exception_handlers
+from queenright.server.routes.interventions import EmergencyStopRequest
 
 LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster"})
 """Answered by each process for itself."""
+EMERGENCY_STOP: Final = "/api/emergency-stop"
+"""Answered by each process for the fleet, if it has several partitions."""
 
 router = APIRouter()
 router.add_api_route("/healthz", probes.get_alive)
@@ -42,6 +45,21 @@ async def get_metrics(request: Request) -> Response:
     return Response(await state.render_metrics(content_type), headers={"Content-Type": content_type})
 
 
+@router.get(EMERGENCY_STOP)
+async def get_emergency_stop(request: Request) -> api.EmergencyStop:
+    """Return whether interventions are frozen, since when, by whom and why."""
+    state: cluster.ClusterState = request.state.cluster
+    return api.EmergencyStop.of(await state.emergency_stop())
+
+
+@router.put(EMERGENCY_STOP)
+async def set_emergency_stop(request: Request, body: EmergencyStopRequest) -> api.EmergencyStop:
+    """Freeze or resume the interventions of the fleet, also while partitions have no owner."""
+    state: cluster.ClusterState = request.state.cluster
+    by = audit_name(request, body.by)
+    return api.EmergencyStop.of(await state.set_emergency_stop(body.on, by=by, reason=body.reason))
+
+
 @functools.cache
 def _create_routes() -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -53,7 +71,7 @@ def _create_routes() -> FastAPI:
 
 def create_local_app(state: cluster.ClusterState, *, access: Access, bound: str) -> Starlette:
     """
-    Return the app for `LOCAL_PATHS`.
+    Return the app for `LOCAL_PATHS` and `EMERGENCY_STOP`.
 
     Args:
         state: The cluster.

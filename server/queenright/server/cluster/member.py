@@ -22,12 +22,14 @@ from prometheus_client import CollectorRegistry
 from queenright import api
 from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
 from queenright.health.engines import parse_address
+from queenright.health.interventions.emergency_stop import SwitchState
 from queenright.health.shared_secrets import LOGIN_KEY
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id
 from queenright.server.build import require_usable_storage
 from queenright.server.cluster.assignment import assign_partitions
+from queenright.server.cluster.fleet import ClusterFleet
 from queenright.server.cluster.front import ClusterFront
 from queenright.server.cluster.local import create_local_app
 from queenright.server.cluster.metrics import ClusterMetrics, collect_process, merge_families
@@ -61,6 +63,7 @@ class ClusterMember:
         partitions: All partitions, by number.
         front: What it serves.
         registry: Its own metrics, without those of the partitions that it owns.
+        fleet: What holds for all partitions; None if there is one.
     """
 
     def __init__(self, ports: Ports, nats: NatsConnection, lease: ClusterLease, proxy: Proxy) -> None:
@@ -70,11 +73,20 @@ class ClusterMember:
         self._view: View | None = None
         self._fault: str | None = "the database was not asked yet"
         self._number_fault: str | None = None
+        self._fleet_fault: str | None = None
         self._is_stopping = False
         self._has_login_key = False
         starting = asyncio.Semaphore(_STARTING)
+        self.fleet = ClusterFleet(lease) if len(nats.streams) > 1 else None
         self.partitions = [
-            Partition(number, ports=ports, stream=stream, lease=lease, starting=starting)
+            Partition(
+                number,
+                ports=ports,
+                stream=stream,
+                lease=lease,
+                starting=starting,
+                fleet=None if self.fleet is None else self.fleet.partition(number),
+            )
             for number, stream in enumerate(nats.streams)
         ]
         self.registry = CollectorRegistry()
@@ -101,7 +113,7 @@ class ClusterMember:
 
     def faults(self) -> list[str]:
         """Return what keeps this process from its work, as sentences; empty if all is well."""
-        found = [fault for fault in (self._fault, self._number_fault) if fault is not None]
+        found = [fault for fault in (self._fault, self._number_fault, self._fleet_fault) if fault is not None]
         if not self._nats.is_accepting:
             found.append("NATS cannot take telemetry")
         alone = [
@@ -161,6 +173,24 @@ class ClusterMember:
             faults=faults,
         )
 
+    async def emergency_stop(self) -> SwitchState:
+        """Return the emergency stop of a fleet with several partitions."""
+        assert self.fleet is not None
+        try:
+            return await self.fleet.read_emergency_stop()
+        except LeaseError:
+            return self.fleet.emergency_stop
+
+    async def set_emergency_stop(self, on: bool, *, by: str, reason: str) -> SwitchState:
+        """
+        Stop the actions of that fleet, or release the stop.
+
+        Raises:
+            StoreError: Writing failed; see `ClusterFleet.set_emergency_stop`.
+        """
+        assert self.fleet is not None
+        return await self.fleet.set_emergency_stop(on, by=by, reason=reason)
+
     async def _backlog(self, partition: Partition) -> api.Backlog | None:
         try:
             state = await partition.stream.state()
@@ -172,6 +202,7 @@ class ClusterMember:
         """Look at the cluster, and own this process's share of it, until cancelled."""
         while True:
             await self._look()
+            await self._share()
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
@@ -182,6 +213,8 @@ class ClusterMember:
         for partition in self.partitions:
             partition.hand_over()
         await asyncio.gather(*(partition.wait_ended() for partition in self.partitions))
+        if self.fleet is not None:
+            await self.fleet.close()
 
     async def _look(self) -> None:
         self._metrics.is_stream_available = self._nats.is_accepting
@@ -210,6 +243,20 @@ class ClusterMember:
                 partition.vacant_since = now
         if not self._is_stopping:
             self._balance(view, now)
+
+    async def _share(self) -> None:
+        """Share with the owners of the other partitions what holds for the fleet."""
+        if self.fleet is None:
+            return
+        owned = [one for partition in self.partitions if (one := partition.owned) is not None]
+        fault = None
+        try:
+            await self.fleet.look(owned)
+        except LeaseError as error:
+            fault = f"storms and limits are those of each partition: {str(error).splitlines()[0]}"
+            if self._fleet_fault is None:
+                _log.error("%s", fault)
+        self._fleet_fault = fault
 
     def _balance(self, view: View, now: float) -> None:
         """Claim and hand over partitions, so that each member owns its share."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
@@ -24,9 +24,11 @@ from queenright.health.cluster_lease import (
     LeaseLostError,
     Member,
 )
+from queenright.health.fleet import FleetState
 from queenright.health.store import Store, StoreError
 from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
+from queenright.server.cluster.fleet import OwnedService
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.reload import read_reloadable
@@ -59,6 +61,7 @@ class Partition:
         stream: The stream of its telemetry.
         lease: The leases of the process.
         starting: Limits how many partitions start at the same time.
+        fleet: What it shares with the other partitions; None if there are none.
 
     Attributes:
         service: Its service while this process is the owner, else None.
@@ -76,6 +79,7 @@ class Partition:
         stream: TelemetryStream,
         lease: ClusterLease,
         starting: asyncio.Semaphore,
+        fleet: FleetState | None = None,
     ) -> None:
         self.number = number
         self.stream = stream
@@ -88,6 +92,7 @@ class Partition:
         self._settings = partition_settings(ports.settings, number)
         self._lease = lease
         self._starting = starting
+        self._fleet = fleet
         self._token: str | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_released = False
@@ -113,6 +118,13 @@ class Partition:
     def registry(self) -> CollectorRegistry | None:
         """The metrics of its service; None if this process is not the owner."""
         return None if self.service is None else self.service.registry
+
+    @property
+    def owned(self) -> OwnedService | None:
+        """Its service with its store's token; None if this process is not the owner."""
+        if self.service is None or self._token is None:
+            return None
+        return OwnedService(self.number, self._token, self.service)
 
     @property
     def is_running(self) -> bool:
@@ -195,6 +207,7 @@ class Partition:
             can_receive=lambda: self.stream.is_available,
             open_store=partial(self._open_store, asyncio.get_running_loop()),
             folder=storage / "partitions" / str(self.number) if self.number else storage,
+            fleet=self._fleet,
         ) as service:
             yield service
 
@@ -276,21 +289,12 @@ class Partition:
 
 def partition_settings(settings: Settings, partition: int) -> Settings:
     """
-    Return the settings of a partition's service.
-
-    What runs once for the fleet runs in partition 0, and each has its share of the interventions per minute.
+    Return the settings of a partition's service: what runs once for the fleet runs in partition 0.
     """
-    count = settings.cluster.partitions
-    if count == 1:
+    if not partition:
         return settings
-    health = settings.health_monitoring
-    storm = health.intervention.storm
-    shared = storm.model_copy(update={"max_actions": max(1, storm.max_actions // count)})
-    intervention = health.intervention.model_copy(update={"storm": shared})
-    changed: dict[str, Any] = {"health_monitoring": health.model_copy(update={"intervention": intervention})}
-    if partition:
-        changed |= {"agents": settings.agents.model_copy(update={"load": ()}), "step_logs": ()}
-    return settings.model_copy(update=changed)
+    agents = settings.agents.model_copy(update={"load": ()})
+    return settings.model_copy(update={"agents": agents, "step_logs": ()})
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import Finding
+from queenright.health.fleet import FleetState
 from queenright.health.health_state import HealthState
 from queenright.health.interventions.approvals import ApprovalChange, Approvals
 from queenright.health.interventions.emergency_stop import EmergencyStop
@@ -28,7 +29,6 @@ from queenright.health.recovery.respawner import Respawner
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
-from queenright.instrumentation.identity import new_id
 from queenright.judge.queen_actions import WorkerActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -63,6 +63,7 @@ class Remediation:
         on_approval: Is called in the transaction of every change of an approval request.
         publish: Is given events once they are durable (``EventBus.fan_out``).
         clock: Seconds since the epoch.
+        fleet: The services that watch other parts of the fleet.
 
     Raises:
         AuditKeyError, InvalidSecretError: A file with a key or a secret cannot be used.
@@ -80,6 +81,7 @@ class Remediation:
         on_approval: ApprovalChange,
         publish: Callable[..., None],
         clock: Clock,
+        fleet: FleetState,
     ) -> None:
         health = settings.health_monitoring
         termination = health.intervention.termination
@@ -90,8 +92,13 @@ class Remediation:
         self._quiet_until = 0.0
         self._orchestrator_webhook = _open_orchestrator_webhook(settings)
         self._respawn_webhook = _open_respawn_webhook(settings, store, RuntimeRespawner(runtime))
-        self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
-        self.storm = StormWatch(health.intervention.storm, ids=new_id)
+        self.stop_switch = EmergencyStop(
+            store,
+            clock=clock,
+            publish=publish,
+            read=fleet.read_emergency_stop if fleet.is_shared else None,
+        )
+        self.storm = StormWatch(health.intervention.storm, ids=fleet.new_storm_id)
         self.instructions = InstructionMailbox(store, clock=clock, withheld=self._reason_to_withhold)
         self.recovery = RecoveryService(
             store,
@@ -117,6 +124,7 @@ class Remediation:
             publish=publish,
             sign=AuditKey.load_or_create(settings.storage).sign,
             orchestrator=None if self._orchestrator_webhook is None else self._orchestrator_webhook.ask,
+            fleet=fleet,
         )
         self.approvals = Approvals(
             store,

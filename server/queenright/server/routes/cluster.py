@@ -7,6 +7,7 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Depends, Request
 
 from queenright import api
+from queenright.health.interventions.emergency_stop import SwitchState
 
 router = APIRouter(tags=["service"])
 
@@ -22,6 +23,17 @@ class ClusterState(Protocol):
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as the process sees it."""
+
+    async def emergency_stop(self) -> SwitchState:
+        """Return the emergency stop of a fleet with several partitions."""
+
+    async def set_emergency_stop(self, on: bool, *, by: str, reason: str) -> SwitchState:
+        """
+        Stop the actions of that fleet, or release the stop.
+
+        Raises:
+            StoreError: Writing failed; see ``ClusterFleet.set_emergency_stop``.
+        """
 
 
 async def get_cluster_state(request: Request) -> ClusterState | None:

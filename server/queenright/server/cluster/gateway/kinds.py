@@ -59,7 +59,6 @@ _PAGES: Final = frozenset(
 _ALL: Final = frozenset(
     {
         ("POST", "/-/reload"),
-        ("PUT", "/api/emergency-stop"),
         ("POST", "/api/alertmanager/webhook"),
         ("POST", "/api/alertmanager/notifications"),
         ("POST", "/api/pagerduty/webhook"),

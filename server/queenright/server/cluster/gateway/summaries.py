@@ -88,7 +88,19 @@ def _status(values: Sequence[Json]) -> Json:
     status = merge_fields(values)
     agents = sorted(status["agents"], key=lambda row: _STATE_RANK.get(row["state"], len(_STATE_RANK)))
     acting = status["acting"]
-    acting["emergency_stop"] = _emergency_stop([value["acting"]["emergency_stop"] for value in values])
+    parts = [value["acting"] for value in values]
+    acting |= {
+        # What holds for the fleet, each knows: the latest change, and the most that one has seen.
+        "emergency_stop": max(
+            (part["emergency_stop"] for part in parts), key=lambda stop: stop["changed_at"] or 0.0
+        ),
+        "storm": max((part["storm"] for part in parts), key=lambda storm: storm["workers"]),
+        "budget": max((part["budget"] for part in parts), key=lambda budget: budget["used"]),
+        # Each partition may count other seconds in the same sentence.
+        "brakes": list(
+            {tuple(brake.split()[:3]): brake for part in parts for brake in part["brakes"]}.values()
+        ),
+    }
     return status | {
         "agents": agents[:_AGENTS],
         "agents_left_out": status["agents_left_out"] + len(agents[_AGENTS:]),
@@ -97,11 +109,6 @@ def _status(values: Sequence[Json]) -> Json:
         "feed": _newest(status["feed"], "at")[:_FEED],
         "paged": _newest(status["paged"], "at"),
     }
-
-
-def _emergency_stop(values: Sequence[Json]) -> Json:
-    """Return the state that holds for all: off if one is, such as that of a new partition."""
-    return next((value for value in values if not value["on"]), values[0])
 
 
 def _attention(values: Sequence[Json]) -> Json:
@@ -202,7 +209,6 @@ def _newest(rows: list[Json], name: str) -> list[Json]:
 SUMMARIES: Final[dict[str, Callable[[Sequence[Json]], Json]]] = {
     "/api/status": _status,
     "/api/attention": _attention,
-    "/api/emergency-stop": _emergency_stop,
     "/api/incidents": _incidents,
     "/api/telemetry": _telemetry,
     "/api/providers": _providers,

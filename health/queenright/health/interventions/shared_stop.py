@@ -1,0 +1,82 @@
+"""
+The emergency stop of a cluster: one switch for all partitions, in the default schema of the database.
+
+Any process sets it, also while partitions have no owner. The events are kept beside it until the owner of the
+first partition has recorded them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import psycopg
+
+from queenright.health.cluster_lease import ClusterLease
+from queenright.health.interventions.emergency_stop import SWITCH_NAME, SwitchState, stop_event
+from queenright.health.shared_values import SharedValues
+from queenright.runtime.events import AgentEvent, EventType
+
+UNRECORDED: Final = "emergency_stop_events"
+"""The name of the shared value with the events that are not in the event log yet."""
+_STEP_SECONDS: Final = 0.001
+"""A later change has a later time, whatever the clocks of the machines say."""
+
+
+class SharedStop:
+    """The switch, over the connection of a process. Every method raises `LeaseError`."""
+
+    def __init__(self, lease: ClusterLease, values: SharedValues) -> None:
+        self._lease = lease
+        self._values = values
+
+    async def read(self) -> SwitchState:
+        """Return its state."""
+        async with self._lease.session() as conn:
+            return await _read(conn)
+
+    async def set(self, wanted: SwitchState) -> SwitchState:
+        """Set it, and return its state: with a later time than the one before."""
+        async with self._lease.session() as conn, conn.transaction():
+            # Locked even if there is no row yet.
+            await conn.execute("LOCK TABLE switches IN SHARE ROW EXCLUSIVE MODE")
+            before = (await _read(conn)).changed_at or 0.0
+            changed_at = max(wanted.changed_at or 0.0, before + _STEP_SECONDS)
+            state = replace(wanted, changed_at=changed_at)
+            await conn.execute(
+                "INSERT INTO switches (name, is_on, by, reason, changed_at)"
+                " VALUES (%(name)s, %(on)s, %(by)s, %(reason)s, %(changed_at)s)"
+                " ON CONFLICT (name) DO UPDATE SET is_on = excluded.is_on, by = excluded.by,"
+                " reason = excluded.reason, changed_at = excluded.changed_at",
+                {
+                    "name": SWITCH_NAME,
+                    "on": state.on,
+                    "by": state.by,
+                    "reason": state.reason,
+                    "changed_at": state.changed_at,
+                },
+            )
+            event = stop_event(state)
+            row = {"id": event.id, "time": event.time, "data": event.data}
+            await self._values.update_in(conn, UNRECORDED, lambda rows: [*(rows or ()), row])
+        return state
+
+
+def unrecorded_events(rows: list[dict[str, Any]] | None) -> list[AgentEvent]:
+    """Return the events of the value `UNRECORDED`."""
+    return [
+        AgentEvent(id=row["id"], type=EventType.EMERGENCY_STOP_CHANGED, time=row["time"], data=row["data"])
+        for row in rows or ()
+    ]
+
+
+async def _read(conn: psycopg.AsyncConnection[dict[str, Any]]) -> SwitchState:
+    cursor = await conn.execute(
+        "SELECT is_on, by, reason, changed_at FROM switches WHERE name = %(name)s", {"name": SWITCH_NAME}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        return SwitchState()
+    return SwitchState(
+        on=row["is_on"], by=row["by"], reason=row["reason"], changed_at=float(row["changed_at"])
+    )

@@ -1,0 +1,352 @@
+"""
+What holds for all partitions of a cluster: the emergency stop, storms, and limits of actions and spending.
+
+With each look, a process writes what its services know and reads what the others wrote
+(``queenright.health.shared_values``). What must be exact, such as a limit, is decided in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
+
+from queenright.health.cluster_lease import ClusterLease, LeaseError
+from queenright.health.fleet import Change, FleetState
+from queenright.health.interventions.action_limits import SHARED_ACTIONS
+from queenright.health.interventions.emergency_stop import SwitchState, new_state
+from queenright.health.interventions.intervention_service import WorseWorker
+from queenright.health.interventions.shared_stop import UNRECORDED, SharedStop, unrecorded_events
+from queenright.health.interventions.storm import QUIET_SECONDS
+from queenright.health.shared_values import SharedValues
+from queenright.health.spending import DAY
+from queenright.health.store import StoreError
+from queenright.instrumentation.identity import new_id
+from queenright.judge.judging_budget import SHARED_SPENDING
+from queenright.runtime.deadline import TaskSet
+from queenright.runtime.events import Clock
+from queenright.server.service import Service
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_STORM_ID: Final = "next_storm"
+"""The id of the next storm: agreed on before it begins, so that services that notice it at once agree."""
+_WORSE: Final = "worse/"
+"""Followed by the partition: its workers that got worse, and the storm that it is in."""
+_SPENT: Final = "spent/"
+"""Followed by the partition and an agent: what it spent on a day."""
+_MOST_WORSE: Final = 500
+"""The most workers of a partition that are shared, the newest; far above any number that begins a storm."""
+_NOT_STOPPED: Final = (
+    "the database cannot be reached: the stop holds in this process, and in the others once the database can"
+    " be reached"
+)
+_NOT_RELEASED: Final = "the database cannot be reached; nothing is released, try again"
+
+
+class OwnedService(NamedTuple):
+    """A partition's service in this process."""
+
+    partition: int
+    token: str
+    """The ``writer_token`` of its store."""
+    service: Service
+
+
+class SharedSpending:
+    """What the partitions spent today, by agent."""
+
+    def __init__(self) -> None:
+        self._day = 0
+        self._by_agent: dict[str, dict[int, float]] = {}
+        self._by_partition: dict[int, float] = {}
+
+    def note(self, partition: int, agent_id: str, day: int, dollars: float) -> None:
+        """Note what an agent spent in a partition, as of now."""
+        if day > self._day:
+            self._day = day
+            self._by_agent.clear()
+            self._by_partition.clear()
+        if day == self._day:
+            spent = self._by_agent.setdefault(agent_id, {})
+            change = dollars - spent.get(partition, 0.0)
+            spent[partition] = dollars
+            self._by_partition[partition] = self._by_partition.get(partition, 0.0) + change
+
+    def outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
+        """Return what was spent in the other partitions on a day: by an agent, and by all."""
+        if day != self._day:
+            return 0.0, 0.0
+        of_agent, of_all = self._by_agent.get(agent_id, {}), self._by_partition
+        return (
+            sum(of_agent.values()) - of_agent.get(partition, 0.0),
+            sum(of_all.values()) - of_all.get(partition, 0.0),
+        )
+
+
+class ClusterFleet:
+    """
+    The fleet as a process knows it. Belongs to one event loop.
+
+    Args:
+        lease: The connection of the process.
+        clock: Seconds since the epoch.
+
+    Attributes:
+        emergency_stop: The state of the emergency stop.
+    """
+
+    def __init__(self, lease: ClusterLease, *, clock: Clock = time.time) -> None:
+        self._values = SharedValues(lease)
+        self._stop = SharedStop(lease, self._values)
+        self._clock = clock
+        self.emergency_stop = SwitchState()
+        self._unwritten_stop: SwitchState | None = None
+        self._setting_stop = asyncio.Lock()
+        self._recorded: set[str] = set()
+        """The events of the emergency stop that this process has recorded."""
+        self._services: dict[int, Service] = {}
+        """The services that were brought up to date, by partition."""
+        self._known: dict[str, Any] = {}
+        self._written: dict[str, Any] = {}
+        self._storms: dict[int, str] = {}
+        """The storm that each service is in."""
+        self._spent = SharedSpending()
+        self._cleaned_day = 0
+        self._tasks = TaskSet()
+
+    def partition(self, number: int) -> FleetState:
+        """Return the fleet for the service of a partition."""
+        return _PartitionState(self, number)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        await self._tasks.cancel()
+
+    # -- each look ----------------------------------------------------------------------------------
+
+    async def look(self, owned: Sequence[OwnedService]) -> None:
+        """
+        Share what these services know, and bring them up to date.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        if not self._values.is_available:
+            await self._read()
+            if not self._values.is_available:
+                return
+        if self._unwritten_stop is not None and not self._setting_stop.locked():
+            async with self._setting_stop:
+                await self._write_stop(self._unwritten_stop)
+        for one in owned:
+            await self._write(one)
+        changed = await self._read()
+        state = await self._stop.read()
+        if self._unwritten_stop is None and state != self.emergency_stop:
+            self._apply_stop(state)
+        for partition, _, service in owned:
+            is_new = self._services.get(partition) is not service
+            self._bring_up_to_date(partition, service, self._known.keys() if is_new else changed)
+        self._services = {one.partition: one.service for one in owned}
+        rows = [row for row in self._known.get(UNRECORDED) or () if row["id"] not in self._recorded]
+        if rows and (first := self._services.get(0)) is not None:
+            self._in_background(self._record(first, rows))
+
+    async def _read(self) -> set[str]:
+        """Read the values, and return the names of those that are new."""
+        found = await self._values.read()
+        changed = {name: value for name, value in found.items() if self._known.get(name) != value}
+        for name, value in changed.items():
+            if name.startswith(_SPENT):
+                partition, _, agent_id = name.removeprefix(_SPENT).partition("/")
+                self._spent.note(int(partition), agent_id, *value)
+            else:
+                self._known[name] = value
+        if self._values.is_available and self._known.get(_STORM_ID) is None:
+            self._known[_STORM_ID] = await self._values.update(_STORM_ID, lambda value: value or new_id())
+        return set(changed)
+
+    async def _write(self, owned: OwnedService) -> None:
+        partition, token, service = owned
+        values: dict[str, Any] = {}
+        worse = service.interventions.list_worse()[-_MOST_WORSE:]
+        storm = service.remediation.storm.current
+        name = f"{_WORSE}{partition}"
+        if self._services.get(partition) is not service:
+            self._written.pop(name, None)
+        value = {"storm": storm, "workers": worse} if worse or storm else None
+        if value != self._written.get(name):
+            values[name] = value
+        day, sums = service.monitor.today.take_changed()
+        values |= {f"{_SPENT}{partition}/{agent}": (day, dollars) for agent, dollars in sums.items()}
+        if not values:
+            return
+        try:
+            await self._values.write(values, partition=partition, token=token)
+        except LeaseError:
+            service.monitor.today.changed |= sums.keys()
+            raise
+        self._written[name] = value
+        if storm is not None and storm[0] == self._known.get(_STORM_ID):
+            self._known[_STORM_ID] = await self._values.update(_STORM_ID, partial(_follow_id, storm[0]))
+        if partition == 0 and (today := int(self._clock() // DAY)) != self._cleaned_day:
+            self._cleaned_day = today
+            await self._values.remove_old(_SPENT)
+
+    def _bring_up_to_date(self, partition: int, service: Service, names: Iterable[str]) -> None:
+        for name in names:
+            if name == SHARED_ACTIONS:
+                service.interventions.budget.replace(self._known[name] or ())
+            elif name == SHARED_SPENDING:
+                service.judging.budget.replace_spending(self._known[name])
+        service.interventions.follow_emergency_stop(self.emergency_stop)
+        self._join_storm(partition, service)
+
+    def _join_storm(self, partition: int, service: Service) -> None:
+        service.interventions.join_storm(*self._worse_outside(partition))
+        watch = service.remediation.storm
+        storm_id = "" if watch.current is None else watch.current[0]
+        if storm_id and storm_id != self._storms.get(partition):
+            # Tickets that were opened before enough workers of the fleet were known.
+            self._in_background(service.tickets.join_storm(watch.storm_of))
+        self._storms[partition] = storm_id
+
+    def _worse_outside(self, partition: int) -> tuple[list[WorseWorker], tuple[str, float] | None]:
+        """Return the workers of other partitions that got worse lately, and the oldest storm they are in."""
+        now, elsewhere, storms = self._clock(), list[WorseWorker](), list[tuple[str, float]]()
+        own = f"{_WORSE}{partition}"
+        for name, value in self._known.items():
+            # What its former owner wrote counts until this one writes.
+            if value is None or not name.startswith(_WORSE) or (name == own and own in self._written):
+                continue
+            workers = [WorseWorker(*row) for row in value["workers"]]
+            recent = [worker for worker in workers if now - worker.at < QUIET_SECONDS]
+            elsewhere += recent
+            if recent and value["storm"] is not None:
+                storm_id, began = value["storm"]
+                storms.append((storm_id, began))
+        return elsewhere, min(storms, key=itemgetter(1), default=None)
+
+    # -- the emergency stop -------------------------------------------------------------------------
+
+    async def set_emergency_stop(self, on: bool, *, by: str, reason: str) -> SwitchState:
+        """
+        Stop the actions of the whole fleet, or release the stop.
+
+        Raises:
+            StoreError: Writing failed. A stop holds for the services of this process, and is written later.
+        """
+        state = new_state(on, by=by, reason=reason, now=self._clock())
+        # Until it is written, the state in the database does not count.
+        self._unwritten_stop = state if on else None
+        if on:
+            self._apply_stop(state)
+        async with self._setting_stop:
+            try:
+                await self._write_stop(state)
+            except LeaseError as error:
+                raise StoreError(_NOT_STOPPED if on else _NOT_RELEASED) from error
+        return self.emergency_stop
+
+    async def _write_stop(self, state: SwitchState) -> None:
+        written = await self._stop.set(state)
+        if self._unwritten_stop in (None, state):
+            self._unwritten_stop = None
+            self._apply_stop(written)
+
+    def _apply_stop(self, state: SwitchState) -> None:
+        self.emergency_stop = state
+        for service in self._services.values():
+            service.interventions.follow_emergency_stop(state)
+
+    async def read_emergency_stop(self) -> SwitchState:
+        """
+        Return the emergency stop, as it is in the database now, or is about to be.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        return self._unwritten_stop or await self._stop.read()
+
+    async def _record(self, service: Service, rows: list[dict[str, Any]]) -> None:
+        ids = {row["id"] for row in rows}
+        self._recorded |= ids
+        try:
+            await service.remediation.stop_switch.record(unrecorded_events(rows))
+        except StoreError:
+            self._recorded -= ids
+            raise
+        await self._values.update(
+            UNRECORDED, lambda rows: [row for row in rows or () if row["id"] not in ids]
+        )
+
+    # -- for the services ---------------------------------------------------------------------------
+
+    def storm_id_for(self, partition: int) -> str:
+        """Return the id of a storm that begins now: that of the storm which other partitions are in."""
+        _, storm = self._worse_outside(partition)
+        return storm[0] if storm is not None else str(self._known.get(_STORM_ID) or new_id())
+
+    def spent_outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
+        """See `SharedSpending.outside`."""
+        return self._spent.outside(partition, agent_id, day)
+
+    async def update(self, name: str, change: Change) -> Any:
+        """See `SharedValues.update`."""
+        if self._values.is_available:
+            self._known[name] = await self._values.update(name, change)
+        else:
+            # The first owner of this version creates the table: until then each process counts for itself.
+            self._known[name] = change(self._known.get(name))
+        return self._known[name]
+
+    def _in_background(self, work: Awaitable[None]) -> None:
+        self._tasks.start(_log_failure(work))
+
+
+class _PartitionState(FleetState):
+    """The fleet for the service of a partition."""
+
+    is_shared = True
+
+    def __init__(self, cluster: ClusterFleet, partition: int) -> None:
+        self._cluster = cluster
+        self._partition = partition
+
+    def new_storm_id(self) -> str:
+        return self._cluster.storm_id_for(self._partition)
+
+    def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
+        return self._cluster.spent_outside(self._partition, agent_id, day)
+
+    async def read_emergency_stop(self) -> SwitchState:
+        return await _or_store_error(self._cluster.read_emergency_stop())
+
+    async def update(self, name: str, change: Change) -> Any:
+        return await _or_store_error(self._cluster.update(name, change))
+
+
+def _follow_id(used: str, following: str | None) -> str | None:
+    """Return the id of the next storm once one has begun."""
+    return new_id() if following == used else following
+
+
+async def _or_store_error(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except LeaseError as error:
+        raise StoreError(f"the database cannot be reached: {str(error).splitlines()[0]}") from error
+
+
+async def _log_failure(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except (LeaseError, StoreError) as error:
+        _log.warning("cannot share with the other partitions: %s", error)

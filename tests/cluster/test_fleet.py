@@ -1,0 +1,383 @@
+"""What holds for all partitions: two services of one fleet, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import select
+
+from queenright.health.cluster_lease import ClusterLease, Member
+from queenright.health.engines import parse_address
+from queenright.health.event_log import read_events
+from queenright.health.findings import FindingKind
+from queenright.health.store import Store, StoreError
+from queenright.health.tables import OUTBOX
+from queenright.judge.estimate import Cost, Estimate
+from queenright.judge.judging_budget import ExceededLimit, Reservation
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.cluster.fleet import ClusterFleet, OwnedService
+from queenright.server.service import Service
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import run_service
+from tests.databases import Postgres, connected
+from tests.server.conftest import HOUR, looping
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio
+
+
+@dataclass
+class Process:
+    """A process that owns one partition; `look` shares as a look at the cluster does."""
+
+    fleet: ClusterFleet
+    owned: OwnedService
+
+    @property
+    def service(self) -> Service:
+        return self.owned.service
+
+    async def look(self) -> None:
+        await self.fleet.look([self.owned])
+
+
+def settings_of(database: str, storage: Path, health: dict[str, Any]) -> Settings:
+    hours = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), HOUR)
+    return load_settings(
+        storage=storage,
+        database=database,
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"stall": hours, "judge": {"start_grace_seconds": 0}, **health},
+        judging={"budget": {"dollars_per_day": 10}},
+    )
+
+
+@contextlib.asynccontextmanager
+async def process(database: str, partition: int, settings: Settings) -> AsyncIterator[Process]:
+    member = Member(
+        member_id=f"member-{partition}",
+        host="127.0.0.1",
+        api_port=1,
+        otlp_port=2,
+        version="1",
+        partitions=3,
+    )
+    lease = ClusterLease(parse_address(database), member)
+    fleet = ClusterFleet(lease)
+    stores: list[Store] = []
+
+    def open_store(url: str) -> Store:
+        stores.append(Store.open(url, member_id=member.member_id, partition=partition))
+        return stores[0]
+
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(lease.close)
+        stack.push_async_callback(fleet.close)
+        service = await stack.enter_async_context(
+            run_service(
+                settings,
+                "http://127.0.0.1:4318",
+                open_store=open_store,
+                folder=settings.storage / str(partition),
+                fleet=fleet.partition(partition),
+            )
+        )
+        yield Process(fleet, OwnedService(partition, stores[0].writer_token, service))
+
+
+@pytest.fixture
+def health() -> dict[str, Any]:
+    """The block ``health_monitoring`` of the settings."""
+    return {}
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Any:
+    url = postgres.migrated()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def settings(database: str, tmp_path: Path, health: dict[str, Any]) -> Settings:
+    return settings_of(database, tmp_path, health)
+
+
+@pytest_asyncio.fixture
+async def processes(database: str, settings: Settings) -> AsyncIterator[list[Process]]:
+    async with contextlib.AsyncExitStack() as stack:
+        found = [
+            await stack.enter_async_context(process(database, partition, settings)) for partition in range(2)
+        ]
+        await look(found)
+        yield found
+
+
+async def look(processes: Sequence[Process]) -> None:
+    """Look until each knows what the others knew."""
+    for _ in range(2):
+        for one in processes:
+            await one.look()
+
+
+def stops(service: Service) -> list[bool]:
+    """Return what the event log has about the emergency stop."""
+    found = service.store.read_now(partial(read_events, types={EventType.EMERGENCY_STOP_CHANGED}))
+    return [event.data["on"] for _, event in found]
+
+
+# -- the emergency stop -------------------------------------------------------------------------------
+
+
+async def test_emergency_stop_holds_at_once_and_at_the_next_look_of_the_others(
+    processes: list[Process],
+) -> None:
+    asked, other = processes[1], processes[0]
+
+    state = await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
+
+    assert (state.on, asked.service.health.emergency_stop_state) == (True, state)
+    await other.look()
+    assert other.service.health.emergency_stop_state == state
+    released = await other.fleet.set_emergency_stop(False, by="ada", reason="over")
+    await asked.look()
+    assert asked.service.health.emergency_stop_state == released
+    assert not released.on
+
+
+async def test_emergency_stop_is_recorded_once_in_the_first_partition(processes: list[Process]) -> None:
+    """Also if it was released before its owner looked."""
+    first, second = processes
+    await second.fleet.set_emergency_stop(True, by="ada", reason="a storm")
+    await second.fleet.set_emergency_stop(False, by="ada", reason="over")
+    assert stops(first.service) == []
+
+    await look(processes)
+    await until(lambda: stops(first.service) == [True, False], "both changes are in the log")
+    await look(processes)
+
+    assert (stops(first.service), stops(second.service)) == ([True, False], [])
+
+
+async def test_partition_that_starts_during_the_emergency_stop_does_not_act(
+    processes: list[Process], database: str, settings: Settings
+) -> None:
+    """Such as one that was added, or whose owner has changed."""
+    await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
+
+    async with process(database, 2, settings) as third:
+        assert third.service.health.emergency_stop_state.on
+        assert third.service.interventions.budget.used(0.0) == 0
+
+
+async def test_emergency_stop_of_a_fleet_without_partitions_holds_in_those_that_are_added(
+    database: str, tmp_path: Path
+) -> None:
+    settings = settings_of(database, tmp_path, {})
+    async with run_service(settings, "http://127.0.0.1:4318") as service:
+        await service.health.emergency_stop(True, by="ada", reason="a storm")
+    async with process(database, 1, settings) as added:
+        assert added.service.health.emergency_stop_state.by == "ada"
+        await added.look()
+        assert added.fleet.emergency_stop.on
+
+
+async def test_emergency_stop_holds_in_its_process_while_the_database_is_away(
+    processes: list[Process], database: str
+) -> None:
+    """And in the others once the database can be reached again."""
+    asked, other = processes
+    with connected(database) as conn:
+        conn.exec_driver_sql("BEGIN; LOCK TABLE switches IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreError, match="the stop holds in this process"):
+            await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
+        conn.exec_driver_sql("ROLLBACK")
+    assert asked.service.health.emergency_stop_state.on
+    assert not other.service.health.emergency_stop_state.on
+
+    await look(processes)
+
+    assert other.service.health.emergency_stop_state.on
+    await until(lambda: stops(asked.service) == [True], "it is in the log")
+
+
+# -- storms -------------------------------------------------------------------------------------------
+
+
+async def loop(process: Process, *names: str) -> None:
+    """Let agents of a process get worse."""
+    service = process.service
+    for name in names:
+        await service.ingest(list(looping(service.clock(), agent=name)))
+
+
+async def test_workers_that_get_worse_in_several_partitions_are_one_storm(processes: list[Process]) -> None:
+    """B71: their tickets share one alert, also those opened before the storm was known."""
+    first, second = processes
+    await loop(first, "bee-0", "bee-1")
+    await loop(second, "bee-2", "bee-3")
+    await look(processes)
+    assert [one.service.remediation.storm.current for one in processes] == [None, None]
+
+    await loop(first, "bee-4")
+    await look(processes)
+
+    storms = [one.service.remediation.storm.current for one in processes]
+    assert storms[0] is not None
+    assert storms[0] == storms[1]
+    now = first.service.clock()
+    assert [one.service.remediation.storm.struck(now) for one in processes] == [5, 5]
+    storm_id = storms[0][0]
+    for one, count in ((first, 3), (second, 2)):
+        await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
+
+
+def _are_in_storm(service: Service, storm_id: str, count: int) -> bool:
+    def read(conn: Any) -> list[str]:
+        rows = conn.execute(select(OUTBOX.c.labels).where(OUTBOX.c.ends_at.is_(None))).scalars()
+        return [labels.get("storm", "") for labels in rows]
+
+    return service.store.read_now(read) == [storm_id] * count
+
+
+async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes: list[Process]) -> None:
+    """Neither knows of the other's."""
+    for number, one in enumerate(processes):
+        await loop(one, *(f"bee-{number}-{n}" for n in range(5)))
+    storms = [one.service.remediation.storm.current for one in processes]
+    assert storms[0] is not None
+    assert storms[1] is not None
+    assert storms[0][0] == storms[1][0]
+
+    await look(processes)
+
+    now = processes[0].service.clock()
+    assert [one.service.remediation.storm.struck(now) for one in processes] == [10, 10]
+    following = {one.fleet.storm_id_for(2) for one in processes}
+    assert following == {storms[0][0]}
+
+
+async def test_agent_that_crashes_in_one_partition_after_the_other_is_no_storm(
+    processes: list[Process],
+) -> None:
+    """B123: sessions of a coding agent are spread over the partitions."""
+    for number in range(6):
+        one = processes[number % 2]
+        now = one.service.clock() - 60 * (6 - number)
+        *events, end = (
+            dataclasses.replace(event, id=f"{number}-{place}", session_id=f"s{number}")
+            for place, event in enumerate(looping(now, agent="bee", ended=True))
+        )
+        await one.service.ingest(events)
+        assert one.service.remediation.storm.worse_here(one.service.clock()).keys() >= {("bee", f"s{number}")}
+        await one.service.ingest([end])
+        await look(processes)
+
+    assert [one.service.remediation.storm.workers for one in processes] == [1, 1]
+
+
+# -- limits -------------------------------------------------------------------------------------------
+
+
+async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[Process]) -> None:
+    """However many ask at the same moment."""
+    budgets = [one.service.interventions.budget for one in processes]
+    now = processes[0].service.clock()
+
+    allowed = await asyncio.gather(*(budget.take(now) for budget in budgets * 10))
+
+    assert sum(allowed) == budgets[0].most == 10
+    assert await budgets[0].take(now, force=True)
+    await look(processes)
+    assert [budget.used(now) for budget in budgets] == [11, 11]
+    assert await budgets[1].take(now + 61)
+
+
+@pytest.mark.parametrize("health", [{"spending": {"agent_day_usd": 5, "day_usd": 8}}])
+async def test_spending_limits_are_those_of_the_fleet(processes: list[Process]) -> None:
+    first, second = processes
+    await spend(first, "bee", "s1", 3.0)
+    await look(processes)
+    assert findings(first, "bee", "s1") == []
+    await spend(second, "bee", "s2", 2.5)
+    assert findings(second, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
+    await look(processes)
+    await spend(first, "wasp", "s3", 2.0)
+    assert findings(first, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
+
+
+async def spend(process: Process, agent: str, session: str, dollars: float) -> None:
+    now = process.service.clock()
+
+    def event(kind: EventType, **data: object) -> AgentEvent:
+        return AgentEvent(
+            type=kind, time=now, agent_id=agent, session_id=session, incarnation_id="one", data=data
+        )
+
+    await process.service.ingest(
+        [
+            event(EventType.EXECUTION_STARTED, framework="test"),
+            event(EventType.LLM_CALL_COMPLETED, model="m", provider="p", cost_usd=dollars),
+        ]
+    )
+
+
+def findings(process: Process, agent: str, session: str) -> list[str]:
+    worker = process.service.monitor.get(agent, session)
+    assert worker is not None
+    return [finding.evidence for finding in worker.findings if finding.kind is FindingKind.SPENDING]
+
+
+@pytest.mark.parametrize("health", [{"spending": {"agent_day_usd": 5}}])
+async def test_spending_is_not_doubled_when_a_partition_has_a_new_owner(
+    processes: list[Process], database: str, settings: Settings
+) -> None:
+    async with process(database, 2, settings) as former:
+        await spend(former, "bee", "s1", 3.0)
+        await look([former])
+    async with process(database, 2, settings) as new:
+        await look([*processes, new])
+        await spend(new, "bee", "s2", 0.5)
+        await look([*processes, new])
+        await spend(processes[0], "bee", "s3", 0.5)
+
+        assert findings(processes[0], "bee", "s3") == ["$4.00 of $5.00 spent by this agent today"]
+
+
+async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> None:
+    """An hour may use a dollar."""
+    budgets = [one.service.judging.budget for one in processes]
+    estimate = Estimate(call=Cost(dollars=0.3))
+
+    held = await asyncio.gather(*(budget.reserve("judge", estimate) for budget in budgets * 3))
+
+    reservations = [one for one in held if isinstance(one, Reservation)]
+    assert len(reservations) == 3
+    assert sum(isinstance(one, ExceededLimit) for one in held) == 3
+    await budgets[1].settle(reservations[0], Cost(dollars=0.1))
+    await budgets[0].settle(reservations[1], Cost(dollars=0.1))
+    await look(processes)
+    assert [round(budget.spent("hour", "dollars"), 6) for budget in budgets] == [0.5, 0.5]
+    assert isinstance(await budgets[0].reserve("queen", estimate), Reservation)
+
+
+async def test_former_owner_writes_nothing_more(processes: list[Process], database: str) -> None:
+    """B116: one that was paused, after another process has opened the partition."""
+    former = OwnedService(1, "former", processes[1].service)
+    await loop(processes[1], "bee-0")
+
+    await processes[1].fleet.look([former])
+
+    with connected(database) as conn:
+        names = conn.exec_driver_sql("SELECT name FROM shared_values WHERE name LIKE 'worse/%%'").all()
+    assert names == []
