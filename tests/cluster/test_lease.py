@@ -186,6 +186,7 @@ async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: 
     """It is no member until the owner has stopped, and takes over then."""
     change(url, "ALTER TABLE members DROP COLUMN partitions")
     change(url, "DROP TABLE secrets")
+    change(url, "DROP TABLE shared_values")
     change(url, "UPDATE alembic_version SET version_num = '0012'")
 
     assert (await lease.look(can_publish=True)).members == ()

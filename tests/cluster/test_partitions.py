@@ -287,3 +287,41 @@ async def test_sign_in_and_stream_continue_at_another_process(
             await follower.until(lambda: len(follower.ids) >= sender.acknowledged, "what was missed comes")
         assert len({block.data["id"] for block in follower.events}) == sender.acknowledged
         assert not [block for block in follower.events if block.event == "reset"]
+
+
+async def test_emergency_stop_is_set_at_any_process_also_if_it_owns_nothing(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """And while the owners do not answer; a partition that is taken over has it."""
+    first, second = [partitioned.add(), partitioned.add()]
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    second.signal(signal.SIGSTOP)
+
+    body = {"on": True, "by": "ada", "reason": "a storm"}
+    answer = await client.put(f"{first.url}/api/emergency-stop", json=body)
+
+    assert (answer.status_code, answer.json()["on"]) == (200, True), answer.text
+    second.kill()
+    await wait_for_shares(client, first, lambda found: found == {first.url: 4})
+    for number in range(PARTITIONS):
+        headers = {"x-queenright-partition": str(number)}
+        async with asyncio.timeout(60):
+            while (status := await client.get(f"{first.url}/api/status", headers=headers)).status_code == 503:
+                pass
+        stop = status.json()["acting"]["emergency_stop"]
+        assert (stop["on"], stop["by"]) == (True, "ada"), number
+    await asyncio.to_thread(second.start)
+    assert (await client.get(f"{second.url}/api/emergency-stop")).json() == answer.json()
+    await until(lambda: stops_in_log(partitioned) == [(0, True)], "it is in the log of the first partition")
+
+
+def stops_in_log(cluster: Cluster) -> list[tuple[int, bool]]:
+    """Return the partition, and what was set, of the recorded changes of the emergency stop."""
+    with connected(cluster.database) as conn:
+        return [
+            (number, row[0] == "true")
+            for number, schema in enumerate(SCHEMAS)
+            for row in conn.exec_driver_sql(
+                f"SELECT (data::json)->>'on' FROM {schema}.events WHERE type = 'emergency_stop_changed'"
+            )
+        ]

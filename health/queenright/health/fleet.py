@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from queenright.health.interventions.emergency_stop import SwitchState
+from queenright.health.switch_state import SwitchState
 from queenright.instrumentation.identity import new_id
 
 Change = Callable[[Any], Any]

@@ -20,7 +20,7 @@ from queenright.health.findings import Finding, WorkerKey
 from queenright.health.health_state import HealthState
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
-from queenright.health.interventions.emergency_stop import EmergencyStop, SwitchState
+from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import (
     Decision,
     Escalation,
@@ -50,6 +50,7 @@ from queenright.health.recovery.table import recovery_table
 from queenright.health.rows import Place
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 from queenright.health.store import Store
+from queenright.health.switch_state import SwitchState
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,21 +11,12 @@ from sqlalchemy import Connection, select
 
 from queenright.health.event_log import append_events
 from queenright.health.store import Store
+from queenright.health.switch_state import SwitchState
 from queenright.health.tables import SWITCHES
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 SWITCH_NAME: Final = "emergency_stop"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchState:
-    """The state of the switch, since when (seconds since the epoch), who set it and why."""
-
-    on: bool = False
-    by: str = ""
-    reason: str = ""
-    changed_at: float | None = None
 
 
 def new_state(on: bool, *, by: str, reason: str, now: float) -> SwitchState:

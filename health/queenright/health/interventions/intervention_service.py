@@ -13,7 +13,7 @@ from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
-from queenright.health.interventions.emergency_stop import EmergencyStop, SwitchState
+from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import (
     MORE_TIME_SECONDS,
     OPTIONS,
@@ -42,6 +42,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
+from queenright.health.switch_state import SwitchState
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact

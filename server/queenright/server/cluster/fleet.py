@@ -18,13 +18,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 from queenright.health.cluster_lease import ClusterLease, LeaseError
 from queenright.health.fleet import Change, FleetState
 from queenright.health.interventions.action_limits import SHARED_ACTIONS
-from queenright.health.interventions.emergency_stop import SwitchState, new_state
+from queenright.health.interventions.emergency_stop import new_state
 from queenright.health.interventions.intervention_service import WorseWorker
 from queenright.health.interventions.shared_stop import UNRECORDED, SharedStop, unrecorded_events
 from queenright.health.interventions.storm import QUIET_SECONDS
 from queenright.health.shared_values import SharedValues
 from queenright.health.spending import DAY
 from queenright.health.store import StoreError
+from queenright.health.switch_state import SwitchState
 from queenright.instrumentation.identity import new_id
 from queenright.judge.judging_budget import SHARED_SPENDING
 from queenright.runtime.deadline import TaskSet

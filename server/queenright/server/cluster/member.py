@@ -22,8 +22,8 @@ from prometheus_client import CollectorRegistry
 from queenright import api
 from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
 from queenright.health.engines import parse_address
-from queenright.health.interventions.emergency_stop import SwitchState
 from queenright.health.shared_secrets import LOGIN_KEY
+from queenright.health.switch_state import SwitchState
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id

@@ -1,0 +1,15 @@
+"""The state of a switch that people set, such as the emergency stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchState:
+    """The state of the switch, since when (seconds since the epoch), who set it and why."""
+
+    on: bool = False
+    by: str = ""
+    reason: str = ""
+    changed_at: float | None = None
