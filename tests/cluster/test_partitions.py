@@ -253,17 +253,44 @@ async def test_every_process_answers_for_all_partitions(
         assert "<html" in (await client.get(f"{process.url}/console/")).text
 
 
+def require_token(cluster: Cluster, client: httpx.AsyncClient, role: Role) -> str:
+    """Let the processes require tokens, give the client one, and return it."""
+    token, text = new_token("ada", role, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None)
+    tokens_file = cluster.folder / "tokens.json"
+    edit_tokens(tokens_file, lambda tokens: tokens.with_token(token, time.time()))
+    cluster.settings["auth"] = {"tokens_file": str(tokens_file), "required": True}
+    client.headers["Authorization"] = f"Bearer {text}"
+    return text
+
+
+async def test_hook_with_a_token_is_answered_at_every_process(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """It is passed on to the owner of its session, which checks the token too."""
+    require_token(partitioned, client, Role.ADMIN)
+    first, second = [partitioned.add(), partitioned.add()]
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+
+    for number in range(8):
+        call = {
+            "hook_event_name": "UserPromptSubmit",
+            "session_id": f"s-{number}",
+            "cwd": "/",
+            "prompt": "go",
+        }
+        for process in (first, second):
+            answer = await client.post(f"{process.otlp_url}/hooks/claude-code", json=call)
+            assert (answer.status_code, answer.json()) == (200, {}), process.url
+
+    agents = (await client.get(f"{first.url}/api/agents")).json()["agents"]
+    assert sorted(agent["session_id"] for agent in agents) == [f"s-{number}" for number in range(8)]
+
+
 async def test_sign_in_and_stream_continue_at_another_process(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
     """B120: also after the process where they began was killed."""
-    token, text = new_token(
-        "ada", Role.OPERATOR, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None
-    )
-    tokens_file = partitioned.folder / "tokens.json"
-    edit_tokens(tokens_file, lambda tokens: tokens.with_token(token, time.time()))
-    partitioned.settings["auth"] = {"tokens_file": str(tokens_file), "required": True}
-    client.headers["Authorization"] = f"Bearer {text}"
+    text = require_token(partitioned, client, Role.OPERATOR)
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
     async with httpx.AsyncClient(trust_env=False, timeout=30) as browser:

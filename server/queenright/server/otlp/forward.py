@@ -22,7 +22,8 @@ from prometheus_client import Counter
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.identity import new_id
-from queenright.server.http.hop_by_hop import passed_headers
+from queenright.server.access.tokens import PREFIX
+from queenright.server.http.hop_by_hop import Header, passed_headers
 
 logger = logging.getLogger(__name__)
 
@@ -150,12 +151,18 @@ class Forwarder:
             await self._client.aclose()
 
     def offer(self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        """Queue a request. Never blocks or raises; call it from the event loop's thread."""
+        """
+        Queue a request, without a Queenright token, which is for this service.
+
+        Never blocks or raises; call it from the event loop's thread.
+        """
         signal = path.rpartition("/")[2]
         via = b", ".join(value for name, value in headers if name.lower() == VIA)
         if self._via in via:
             return
-        passed = passed_headers(headers, without=_SET_BY_CLIENT)
+        passed = [
+            header for header in passed_headers(headers, without=_SET_BY_CLIENT) if not _is_own_token(header)
+        ]
         passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, passed, body, signal)
         if self._closed or request.size > self._max_bytes:
@@ -277,3 +284,10 @@ async def forwarding(url: str | None, count_in: Callable[[], Counter]) -> AsyncI
         yield forwarder
     finally:
         await forwarder.stop()
+
+
+def _is_own_token(header: Header) -> bool:
+    name, value = header
+    scheme, _, credentials = value.strip().partition(b" ")
+    is_bearer = name == b"authorization" and scheme.lower() == b"bearer"
+    return is_bearer and credentials.strip().startswith(PREFIX.encode())

@@ -26,9 +26,8 @@ _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
 
 class OtlpGuard:
     """
-    ASGI middleware. Removes Queenright tokens, so that they are not forwarded to a collector.
-
-    If no token is required, any other ``Authorization`` header is meant for the collector and kept.
+    ASGI middleware. If no token is required, an ``Authorization`` header without a Queenright token is meant
+    for a collector and not looked at.
 
     Args:
         app: The OTLP receiver.
@@ -69,11 +68,6 @@ class OtlpGuard:
             self._on_denied(scope["path"], caller.status, caller.reason)
             await _answer(caller, headers.get("content-type", ""), send)
             return
-        if caller.token_id:
-            forwarded_headers = [
-                (name, value) for name, value in scope["headers"] if name.lower() != b"authorization"
-            ]
-            scope = {**scope, "headers": forwarded_headers}
         await self._app(scope, receive, send)
 
     def _identify(self, scope: Scope, headers: Headers) -> Caller | Denial:
