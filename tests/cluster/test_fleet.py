@@ -24,10 +24,14 @@ from queenright.health.tables import OUTBOX
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.judging_budget import ExceededLimit, Reservation
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.app import create_app
 from queenright.server.cluster.fleet import ClusterFleet, OwnedService
+from queenright.server.cluster.gateway.gateway import Gateway
+from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.service import Service
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import run_service
+from tests.cluster.test_gateway import client_of, unowned
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping
 from tests.waiting import until
@@ -224,8 +228,8 @@ async def loop(process: Process, *names: str) -> None:
 async def test_workers_that_get_worse_in_several_partitions_are_one_storm(processes: list[Process]) -> None:
     """B71: their tickets share one alert, also those opened before the storm was known."""
     first, second = processes
-    await loop(first, "bee-0", "bee-1")
-    await loop(second, "bee-2", "bee-3")
+    await loop(first, "bee-0", "bee-1", "bee-2")
+    await loop(second, "bee-3")
     await look(processes)
     assert [one.service.remediation.storm.current for one in processes] == [None, None]
 
@@ -238,8 +242,16 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     now = first.service.clock()
     assert [one.service.remediation.storm.struck(now) for one in processes] == [5, 5]
     storm_id = storms[0][0]
-    for one, count in ((first, 3), (second, 2)):
+    for one, count in ((first, 4), (second, 1)):
         await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
+    apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
+    async with client_of(Gateway(lambda: apps, lambda agent: 0, unowned)) as http:
+        [incident] = (await http.get("/api/incidents")).json()["incidents"]
+        assert (incident["cause"], incident["workers"], len(incident["ticket_ids"])) == ("storm", 5, 5)
+        assert "group" not in incident
+        acting = (await http.get("/api/status")).json()["acting"]
+        assert (acting["storm"]["workers"], acting["budget"]["most"]) == (5, 10)
+        assert len(acting["brakes"]) == 1
 
 
 def _are_in_storm(service: Service, storm_id: str, count: int) -> bool:

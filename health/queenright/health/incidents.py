@@ -27,6 +27,8 @@ class Incident:
 
     incident_id: str
     """The id of its first ticket."""
+    group: str
+    """What its tickets share: the cause, or the id of the storm."""
     cause: str
     """``provider:anthropic``, ``mcp:github``, ``tool:search`` or ``storm``."""
     severity: Severity
@@ -54,13 +56,18 @@ def counts_after_its_end(ticket: EscalationTicket, now: float) -> bool:
     return ended_in_incident(ticket) and closed_at is not None and now < closed_at + INCIDENT_SECONDS
 
 
-def incidents_of(tickets: Iterable[EscalationTicket], *, now: float) -> list[Incident]:
+def incidents_of(
+    tickets: Iterable[EscalationTicket], *, now: float, least_workers: int = 2
+) -> list[Incident]:
     """
     Group tickets into incidents, newest first. A ticket without a shared cause belongs to none.
 
     The end of a session says nothing about the cause: its ticket keeps the incident open until calls of
     another one succeed, for ``INCIDENT_SECONDS`` at most. A cause that returns after all its tickets had
     closed is another incident.
+
+    Args:
+        least_workers: Tickets of fewer workers are no incident.
     """
     by_group: dict[str, list[EscalationTicket]] = defaultdict(list)
     for ticket in sorted(tickets, key=lambda ticket: (ticket.first_seen, ticket.ticket_id)):
@@ -71,7 +78,7 @@ def incidents_of(tickets: Iterable[EscalationTicket], *, now: float) -> list[Inc
         for group in by_group.values()
         for ends in [_ends(group)]
         for part in _split(group, ends)
-        if len({_worker(ticket) for ticket in part}) > 1
+        if len({_worker(ticket) for ticket in part}) >= least_workers
     ]
     return sorted(incidents, key=lambda incident: (incident.opened_at, incident.incident_id), reverse=True)
 
@@ -118,6 +125,7 @@ def _incident(tickets: Sequence[EscalationTicket], ends: Mapping[str, float | No
     end = max(ends[ticket.ticket_id] or 0.0 for ticket in tickets)
     return Incident(
         incident_id=tickets[0].ticket_id,
+        group=tickets[0].storm_id,
         cause=tickets[0].storm_id if tickets[0].shares_cause else STORM,
         severity=max(
             (ticket.severity for ticket in still_open or tickets), key=lambda severity: severity.rank

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 
 from queenright import api
 from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.pagination import ASKED
 from queenright.server.routes.params import AgentQuery, SessionQuery
 from queenright.server.views.api_models import provider_row
 from queenright.server.views.attention import attention, incidents_of_tickets
@@ -27,8 +29,8 @@ async def list_attention(
     return attention(service, agent_id=agent_id, session_id=session_id)
 
 
-@router.get("/incidents", tags=["tickets"])
-async def list_incidents(service: ServiceDep) -> api.Incidents:
+@router.get("/incidents", tags=["tickets"], response_model=api.Incidents)
+async def list_incidents(service: ServiceDep, request: Request) -> Any:
     """
     List incidents, newest first: tickets of several workers that share a cause.
 
@@ -37,9 +39,13 @@ async def list_incidents(service: ServiceDep) -> api.Incidents:
     history = await service.tickets.history(_MAX_TICKETS, since=service.clock() - _HISTORY_SECONDS)
     # An incident that is still open may be older.
     tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
-    return api.Incidents(
-        incidents=[api.Incident.of(incident) for incident in incidents_of_tickets(service, tickets)]
-    )
+    if ASKED not in request.headers:
+        incidents = incidents_of_tickets(service, tickets)
+        return api.Incidents(incidents=[api.Incident.of(incident) for incident in incidents])
+    # A gateway joins the parts of an incident: also of a worker that shares its cause with those of others.
+    parts = incidents_of_tickets(service, tickets, least_workers=1)
+    rows = [{**api.Incident.of(part).model_dump(mode="json"), "group": part.group} for part in parts]
+    return JSONResponse({"incidents": rows})
 
 
 @router.get("/providers", tags=["health"])

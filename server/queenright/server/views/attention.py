@@ -84,9 +84,11 @@ def open_incidents(service: Service) -> list[Incident]:
     return [incident for incident in incidents if incident.closed_at is None]
 
 
-def incidents_of_tickets(service: Service, tickets: Iterable[EscalationTicket]) -> list[Incident]:
-    """Return the incidents of these tickets as of now, newest first."""
-    return incidents_of(tickets, now=service.clock())
+def incidents_of_tickets(
+    service: Service, tickets: Iterable[EscalationTicket], *, least_workers: int = 2
+) -> list[Incident]:
+    """Return the incidents of these tickets as of now, newest first; see `incidents_of`."""
+    return incidents_of(tickets, now=service.clock(), least_workers=least_workers)
 
 
 def urgency(item: api.AttentionItem) -> tuple[int, float, str]:

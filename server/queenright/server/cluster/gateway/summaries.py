@@ -133,13 +133,14 @@ def _incidents(values: Sequence[Json]) -> Json:
     for incident in sorted(
         (row for value in values for row in value["incidents"]), key=itemgetter("opened_at")
     ):
-        same = latest.get(incident["cause"]) if ":" in incident["cause"] else None
+        group = incident.pop("group")
+        same = latest.get(group)
         if same is not None and (same["closed_at"] is None or same["closed_at"] >= incident["opened_at"]):
             _join_incident(same, incident)
         else:
-            latest[incident["cause"]] = incident
+            latest[group] = incident
             found.append(incident)
-    return {"incidents": found[::-1]}
+    return {"incidents": [incident for incident in found[::-1] if incident["workers"] > 1]}
 
 
 def _join_incident(first: Json, later: Json) -> None:
