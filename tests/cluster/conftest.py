@@ -165,7 +165,7 @@ class Cluster:
     def add(self, *, nats_url: str | None = None, database: str | None = None) -> Process:
         """Start another process; with its own way to NATS, and to the database."""
         folder = self.folder / f"member-{len(self.processes)}"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         config = folder / "queenright.yaml"
         nats = {"nats": nats_url or self.nats.url, "host": "127.0.0.1"}
         own = self.settings.get("cluster", {})

@@ -90,6 +90,26 @@ def test_moving_one_at_a_time_reaches_a_state_that_stays(
     assert assign_partitions(owners, members) == owners
 
 
+@given(clusters(), st.data())
+def test_member_that_failed_gets_no_more(
+    cluster: tuple[list[str | None], set[str]], data: st.DataObject
+) -> None:
+    """Else the others would hand over to it what it cannot run, again and again."""
+    owners, members = cluster
+    failed = data.draw(st.sets(st.sampled_from(sorted(members))))
+
+    found = assign_partitions(owners, members, failed)
+
+    assert set(found) <= members
+    if failed < members:
+        counts, before = Counter(found), Counter(owners)
+        assert all(counts[member] <= before[member] for member in failed)
+        others = [counts[member] for member in members - failed]
+        assert max(others) - min(others) <= 1
+    else:
+        assert found == assign_partitions(owners, members)
+
+
 def test_without_members_nobody_owns_anything() -> None:
     assert assign_partitions(["a", None], ()) == [None, None]
 
@@ -100,13 +120,11 @@ def test_new_member_gets_its_share_and_the_lowest_partitions_stay() -> None:
 
 
 def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
-    """The agents to load, and the interventions of a minute."""
+    """The agents to load."""
     shared: dict[str, Any] = {"database": "postgresql://queenright@127.0.0.1/queenright"}
     nats = {"nats": "nats://127.0.0.1:4222"}
     settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared)
     parts = [partition_settings(settings, number) for number in range(4)]
-    limits = [part.health_monitoring.intervention.storm.max_actions for part in parts]
-    assert limits == [settings.health_monitoring.intervention.storm.max_actions // 4] * 4
     assert [len(part.agents.load) for part in parts] == [1, 0, 0, 0]
     alone = load_settings(cluster=nats, **shared)
     assert partition_settings(alone, 0) is alone

@@ -229,6 +229,26 @@ async def test_third_process_gets_its_share_one_partition_at_a_time(
         assert "Traceback" not in process.log(), process.log()
 
 
+async def test_process_that_cannot_run_a_partition_gets_no_more(
+    partitioned: Cluster, client: httpx.AsyncClient
+) -> None:
+    """Such as one with a full disk: else the others hand over to it again and again."""
+    first = partitioned.add()
+    await wait_for_shares(client, first, lambda found: found == {first.url: 4})
+    (partitioned.folder / "member-1" / "storage").mkdir(parents=True)
+    (partitioned.folder / "member-1" / "storage" / "partitions").write_text("no folder")
+    second = partitioned.add()
+
+    async with asyncio.timeout(60):
+        while not [fault for fault in (await status_of(client, second))["faults"] if "could not" in fault]:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+    await wait_for_shares(client, second, lambda found: found == {first.url: 4})
+    [fault] = [fault for fault in (await status_of(client, second))["faults"] if "could not" in fault]
+    assert fault.startswith("this process could not watch partition ")
+    assert "partitions" in fault.partition(": ")[2]
+
+
 async def test_every_process_answers_for_all_partitions(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:

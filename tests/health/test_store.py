@@ -453,7 +453,7 @@ def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     Store.open(database_url).close_now()
     change(database_url, "DROP TABLE secrets")
     if is_postgres(database_url):
-        change(database_url, "ALTER TABLE members DROP COLUMN partitions")
+        change(database_url, "ALTER TABLE members DROP COLUMN partitions, DROP serving, DROP has_failed")
         change(database_url, "DROP TABLE shared_values")
     change(database_url, "UPDATE alembic_version SET version_num = '0012'")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -88,6 +88,10 @@ class SeenMember:
     """Whether it is connected to the database."""
     can_publish: bool
     """Whether it reached NATS when it was last seen, and was not about to stop."""
+    serving: frozenset[int] = frozenset()
+    """The partitions whose workers it watches: it has read their logs."""
+    has_failed: bool = False
+    """Whether it could not run a partition lately."""
 
     @property
     def is_alive(self) -> bool:
@@ -125,6 +129,14 @@ class View:
         members = (seen.member for seen in self.members)
         return next((member for member in members if member.member_id == found.owner_id), None)
 
+    def is_served(self, partition: int) -> bool:
+        """Return whether the owner of a partition watches its workers."""
+        owner_id = self.partitions[partition].owner_id
+        return any(
+            seen.member.member_id == owner_id and partition in seen.serving and seen.is_alive
+            for seen in self.members
+        )
+
 
 class ClusterLease:
     """
@@ -149,17 +161,25 @@ class ClusterLease:
         """Return whether this process is certain to own a partition: its last renewal is recent enough."""
         return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
-    async def look(self, *, can_publish: bool) -> View:
+    async def look(self, *, can_publish: bool, serving: Iterable[int] = (), has_failed: bool = False) -> View:
         """
         Note that this member is alive, and return the cluster.
 
         Args:
             can_publish: Whether this member reaches NATS, and is not about to stop.
+            serving: The partitions whose workers it watches.
+            has_failed: Whether it could not run a partition lately.
 
         Raises:
             LeaseError: The database cannot be reached.
         """
-        members = await self._read_members(can_publish)
+        members = await self._read_members(
+            {
+                "can_publish": can_publish,
+                "serving": ",".join(map(str, serving)),
+                "has_failed": has_failed,
+            }
+        )
         writers = await self._read_writers()
         found = await self._execute(_LOCKS)
         locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in found}
@@ -171,6 +191,8 @@ class ClusterLease:
                     unseen_seconds=float(row["unseen"]),
                     is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks,
                     can_publish=row["can_publish"],
+                    serving=frozenset(map(int, filter(None, row["serving"].split(",")))),
+                    has_failed=row["has_failed"],
                 )
                 for row in members
             ),
@@ -203,16 +225,15 @@ class ClusterLease:
         )
         return bytes(row["value"])
 
-    async def _read_members(self, can_publish: bool) -> list[dict[str, Any]]:
+    async def _read_members(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Write that this member is alive, and return the rows of all, the oldest first."""
-        values = {name: getattr(self.member, name) for name in Member.__slots__}
-        values["can_publish"] = can_publish
+        values = {name: getattr(self.member, name) for name in Member.__slots__} | dict(state)
+        changed = ", ".join(f"{name} = excluded.{name}" for name in state)
         try:
             await self._execute(
                 f"INSERT INTO members ({', '.join(values)}, started_at, seen_at)"
                 f" VALUES ({', '.join(f'%({name})s' for name in values)}, {DATABASE_TIME}, {DATABASE_TIME})"
-                f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME},"
-                " can_publish = excluded.can_publish",
+                f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME}, {changed}",
                 values,
             )
             return await self._execute(

@@ -384,6 +384,9 @@ MEMBERS: Final = Table(
     Column("seen_at", Float, nullable=False),
     Column("can_publish", Boolean, nullable=False),
     Column("partitions", Integer, nullable=False, server_default="1"),
+    # Numbers, separated by commas.
+    Column("serving", Text, nullable=False, server_default=""),
+    Column("has_failed", Boolean, nullable=False, server_default=text("false")),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
 

@@ -6,11 +6,13 @@ A pure function of what is in the database, so that all members come to the same
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 
 
-def assign_partitions(owners: Sequence[str | None], members: Collection[str]) -> list[str | None]:
+def assign_partitions(
+    owners: Sequence[str | None], members: Collection[str], failed: Collection[str] = ()
+) -> list[str | None]:
     """
     Return the member that should own each partition; None for all if there are no members.
 
@@ -20,13 +22,16 @@ def assign_partitions(owners: Sequence[str | None], members: Collection[str]) ->
     Args:
         owners: The current owner of each partition, by number; None, or no member, if there is none.
         members: The members that can own partitions.
+        failed: Those that could not run a partition lately: they get no more, unless that is so of all.
     """
     if not members:
         return [None] * len(owners)
     owned = {member: [k for k, owner in enumerate(owners) if owner == member] for member in members}
-    share, larger = divmod(len(owners), len(members))
-    by_size = sorted(members, key=lambda member: (-len(owned[member]), _rank(member, "share")))
-    shares = {member: share + (place < larger) for place, member in enumerate(by_size)}
+    shares = _shares(
+        len(owners),
+        {member: len(numbers) for member, numbers in owned.items()},
+        set() if set(members) <= set(failed) else failed,
+    )
     kept = {member: set(owned[member][: shares[member]]) for member in members}
     assigned: list[str | None] = []
     for partition, owner in enumerate(owners):
@@ -36,6 +41,18 @@ def assign_partitions(owners: Sequence[str | None], members: Collection[str]) ->
             kept[owner].add(partition)
         assigned.append(owner)
     return assigned
+
+
+def _shares(count: int, owned: Mapping[str, int], failed: Collection[str]) -> dict[str, int]:
+    """Return how many partitions each member should own, of those that own so many."""
+    share, larger = divmod(count, len(owned))
+    by_size = sorted(owned, key=lambda member: (-owned[member], _rank(member, "share")))
+    shares = {member: share + (place < larger) for place, member in enumerate(by_size)}
+    full = {member: owned[member] for member in failed if member in owned and owned[member] < shares[member]}
+    if not full:
+        return shares
+    others = {member: size for member, size in owned.items() if member not in full}
+    return full | _shares(count - sum(full.values()), others, failed)
 
 
 def _rank(member: str, what: str) -> bytes:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
 from importlib.metadata import version
 from socket import gethostname
@@ -52,6 +52,11 @@ _LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the cluster."""
 _STARTING: Final = 4
 """How many partitions start at the same time."""
+_MOVING_SECONDS: Final = 30.0
+"""For how long a partition that nobody watches holds up the next hand-over: it may be unable to start."""
+_FAILED_SECONDS: Final = 60.0
+"""For how long a process that could not run a partition gets no more; doubled each time, up to an hour."""
+_MOST_FAILED_SECONDS: Final = 3600.0
 
 
 class ClusterMember:
@@ -76,6 +81,9 @@ class ClusterMember:
         self._fleet_fault: str | None = None
         self._is_stopping = False
         self._has_login_key = False
+        self._failures = 0
+        self._failed_until = float("-inf")
+        self._failure: str | None = None
         starting = asyncio.Semaphore(_STARTING)
         self.fleet = ClusterFleet(lease) if len(nats.streams) > 1 else None
         self.partitions = [
@@ -113,20 +121,28 @@ class ClusterMember:
 
     def faults(self) -> list[str]:
         """Return what keeps this process from its work, as sentences; empty if all is well."""
-        found = [fault for fault in (self._fault, self._number_fault, self._fleet_fault) if fault is not None]
-        if not self._nats.is_accepting:
+        known = (self._fault, self._number_fault, self._fleet_fault, self._failure)
+        found = [fault for fault in known if fault is not None]
+        refusing = [stream.partition for stream in self._nats.streams if not stream.is_accepting]
+        if len(refusing) == len(self.partitions):
             found.append("NATS cannot take telemetry")
         alone = [
-            str(partition.number)
+            partition.number
             for partition in self.partitions
             if partition.service is None and partition.owner is None
         ]
         if len(alone) == len(self.partitions):
             found.append("no process of the cluster watches the workers")
         elif alone:
-            noun = "partition" if len(alone) == 1 else "partitions"
-            found.append(f"no process of the cluster watches the workers of {noun} {', '.join(alone)}")
+            found.append(f"no process of the cluster watches the workers of {_name_partitions(alone)}")
         return found
+
+    def stream_faults(self) -> list[str]:
+        """Return which streams take nothing while others do: every process is as ready as the others."""
+        refusing = [stream.partition for stream in self._nats.streams if not stream.is_accepting]
+        if not refusing or len(refusing) == len(self.partitions):
+            return []
+        return [f"NATS cannot take telemetry of {_name_partitions(refusing)}: full, or without a majority"]
 
     def ready(self) -> list[str]:
         """Return what is not ready, as sentences; empty if all is well."""
@@ -140,7 +156,7 @@ class ClusterMember:
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as this process sees it."""
         await self._look()
-        faults, view = self.faults(), self._view
+        faults, view = self.faults() + self.stream_faults(), self._view
         backlogs = await asyncio.gather(*(self._backlog(partition) for partition in self.partitions))
         known = [backlog for backlog in backlogs if backlog is not None]
         owners = [
@@ -217,9 +233,13 @@ class ClusterMember:
             await self.fleet.close()
 
     async def _look(self) -> None:
-        self._metrics.is_stream_available = self._nats.is_accepting
+        self._metrics.is_stream_available = any(stream.is_accepting for stream in self._nats.streams)
         try:
-            view = await self._lease.look(can_publish=self._nats.is_available and not self._is_stopping)
+            view = await self._lease.look(
+                can_publish=self._nats.is_available and not self._is_stopping,
+                serving=[partition.number for partition in self.partitions if partition.apps is not None],
+                has_failed=self._failure is not None,
+            )
             for partition, seen in zip(self.partitions, view.partitions, strict=True):
                 may_evict = seen.has_expired and not seen.is_vacant and not partition.is_claimed
                 if may_evict and await self._lease.evict_expired_owner(partition.number):
@@ -231,7 +251,7 @@ class ClusterMember:
             return
         self._note_fault(None)
         self._view = view
-        self._metrics.members = len(view.members)
+        self._metrics.members = sum(seen.is_alive for seen in view.members)
         now = time.monotonic()
         for partition, seen in zip(self.partitions, view.partitions, strict=True):
             owner = view.find_owner(partition.number)
@@ -241,6 +261,11 @@ class ClusterMember:
                 partition.vacant_since = None
             elif partition.vacant_since is None:
                 partition.vacant_since = now
+            if view.is_served(partition.number):
+                partition.unserved_since = None
+            elif partition.unserved_since is None:
+                partition.unserved_since = now
+        self._note_failures(view, now)
         if not self._is_stopping:
             self._balance(view, now)
 
@@ -264,7 +289,8 @@ class ClusterMember:
         count = _agreed_partitions(view) or self.member.partitions
         self._note_number(count, view.stored_partitions)
         candidates = find_candidates(view, count) or {own_id}
-        assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates)
+        failed = {seen.member.member_id for seen in view.members if seen.has_failed}
+        assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates, failed)
         if own_id in candidates:
             for partition, wanted in zip(self.partitions, assigned, strict=True):
                 since = partition.vacant_since
@@ -284,15 +310,34 @@ class ClusterMember:
                 _log.error("this process cannot watch workers now; others take over")
             for partition in surplus:
                 partition.hand_over()
-        elif surplus and not self._is_moving(view):
+        elif surplus and not self._is_moving(now):
             # One at a time: its workers are not watched until the next owner has read the log.
             _log.info("partition %d is handed over, to share the work", surplus[0].number)
             surplus[0].hand_over()
 
-    def _is_moving(self, view: View) -> bool:
-        """Return whether a partition is between two owners."""
-        ending = any(partition.is_ending for partition in self.partitions)
-        return ending or any(seen.is_vacant for seen in view.partitions)
+    def _is_moving(self, now: float) -> bool:
+        """Return whether a partition is between two owners: its new one has not read the log yet."""
+        return any(
+            partition.is_ending
+            or (partition.unserved_since is not None and now - partition.unserved_since < _MOVING_SECONDS)
+            for partition in self.partitions
+        )
+
+    def _note_failures(self, view: View, now: float) -> None:
+        """Note which partitions this process could not run, unless another one was quicker."""
+        for partition, seen in zip(self.partitions, view.partitions, strict=True):
+            failure, partition.failure = partition.failure, None
+            if failure is not None and seen.is_vacant:
+                self._failures += 1
+                pause = min(_FAILED_SECONDS * 2 ** (self._failures - 1), _MOST_FAILED_SECONDS)
+                self._failed_until = now + pause
+                self._failure = (
+                    f"this process could not watch {_name_partitions([partition.number])}: {failure}"
+                )
+        if now >= self._failed_until:
+            self._failure = None
+            if any(partition.apps is not None for partition in self.partitions):
+                self._failures = 0
 
     def _note_fault(self, fault: str | None) -> None:
         if fault != self._fault and fault is not None:
@@ -314,6 +359,10 @@ class ClusterMember:
         if fault != self._number_fault and fault is not None:
             _log.error("%s", fault)
         self._number_fault = fault
+
+
+def _name_partitions(numbers: Sequence[int]) -> str:
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _agreed_partitions(view: View) -> int | None:

@@ -69,6 +69,8 @@ class Partition:
         backlog: Messages in its stream; None while unknown, or if this process is not the owner.
         vacant_since: Since when no process is the owner, by the monotonic clock; None if one is.
         surplus_since: Since when another process should be the owner instead of this one; None if not so.
+        unserved_since: Since when no process watches its workers, by the monotonic clock; None if one does.
+        failure: Why this process could not run it at the last try; the member resets it.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class Partition:
         self.backlog: int | None = None
         self.vacant_since: float | None = None
         self.surplus_since: float | None = None
+        self.unserved_since: float | None = None
+        self.failure: str | None = None
         self._ports = ports
         self._settings = partition_settings(ports.settings, number)
         self._lease = lease
@@ -175,6 +179,7 @@ class Partition:
 
     async def _own(self) -> None:
         """Run the service until the lease is lost or it is handed over."""
+        failure: str | None = None
         try:
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(_cancel, asyncio.create_task(self._keep_lease()))
@@ -187,10 +192,14 @@ class Partition:
                 await self._lost.wait()
         except StoreError as error:
             _log.warning("not the owner%s: %s", self._suffix, error)
-        except Exception:
+            failure = str(error)
+        except Exception as error:
             # The next look finds that there is no owner.
-            _log.exception("the service has failed")
+            _log.exception("the service has failed%s", self._suffix)
+            failure = f"{type(error).__name__}: {error}"
         finally:
+            if self.service is None and not self._is_released:
+                self.failure = failure
             token, self._token = self._token, None
             self.service, self.apps, self.backlog = None, None, None
             if token is not None and self._is_released:

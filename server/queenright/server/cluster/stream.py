@@ -120,11 +120,6 @@ class NatsConnection:
         return all(stream.is_available for stream in self.streams)
 
     @property
-    def is_accepting(self) -> bool:
-        """Whether it is available, and has refused nothing lately; see `TelemetryStream.is_accepting`."""
-        return all(stream.is_accepting for stream in self.streams)
-
-    @property
     def max_payload(self) -> int:
         """The length of the longest message."""
         return self._client.max_payload
@@ -180,12 +175,13 @@ class TelemetryStream:
 
     Args:
         connection: The connection.
-        partition: The partition.
+        partition: The partition; also an attribute.
         replicas: Copies of the stream among the servers of a NATS cluster.
         max_bytes: The stream holds at most so much; then nothing more is accepted.
     """
 
     def __init__(self, connection: NatsConnection, partition: int, *, replicas: int, max_bytes: int) -> None:
+        self.partition = partition
         self._connection = connection
         self._name = f"QUEENRIGHT_{partition}" if partition else "QUEENRIGHT"
         self._subject = f"queenright.telemetry.{partition}" if partition else "queenright.telemetry"

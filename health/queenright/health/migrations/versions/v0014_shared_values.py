@@ -1,4 +1,4 @@
-"""What the partitions of a cluster share."""
+"""What the partitions of a cluster share, and which of them each process serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table of shared values, in PostgreSQL only."""
+    """Create the table of shared values, and the columns of the processes; in PostgreSQL only."""
     if op.get_bind().dialect.name == "postgresql":
         op.create_table(
             "shared_values",
@@ -20,4 +20,7 @@ def upgrade() -> None:
             sa.Column("value", sa.Text, nullable=False),
             sa.Column("changed_at", sa.Float, nullable=False),
         )
+        # With defaults, as processes of the former version still write rows.
+        op.execute("ALTER TABLE members ADD COLUMN serving text NOT NULL DEFAULT ''")
+        op.execute("ALTER TABLE members ADD COLUMN has_failed boolean NOT NULL DEFAULT false")
         op.create_index("ix_shared_values_changed_at", "shared_values", ["changed_at"])
