@@ -452,6 +452,7 @@ def test_new_database_has_the_revision_of_the_newest_migration(database_url: str
 def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     Store.open(database_url).close_now()
     change(database_url, "DROP TABLE secrets")
+    change(database_url, "DROP TABLE snapshot_parts")
     if is_postgres(database_url):
         change(database_url, "ALTER TABLE members DROP COLUMN partitions, DROP serving, DROP has_failed")
         change(database_url, "DROP TABLE shared_values")
@@ -463,6 +464,8 @@ def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
     columns = [column["name"] for column in inspect(engine).get_columns("secrets")]
     assert columns == ["name", "value"]
+    columns = [column["name"] for column in inspect(engine).get_columns("snapshot_parts")]
+    assert columns == ["snapshot_id", "number", "data"]
     if is_postgres(database_url):
         assert "partitions" in [column["name"] for column in inspect(engine).get_columns("members")]
         columns = [column["name"] for column in inspect(engine).get_columns("shared_values")]

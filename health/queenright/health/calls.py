@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from enum import Enum
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 MAX_CYCLE_LENGTH: Final = 4
@@ -30,8 +31,8 @@ class Seen(Enum):
 
 
 def digest(*parts: str) -> bytes:
-    """Return an eight-byte hash of ``parts``, valid in this process only."""
-    return hash(parts).to_bytes(_SIZE, "little", signed=True)
+    """Return an eight-byte hash of ``parts``, the same in every process: snapshots contain it."""
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
 
 
 def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from queenright.health.children import Children
 from queenright.health.deadlines import (
@@ -185,6 +185,16 @@ class SweepPart:
     """A line for each worker whose check failed. The other workers were checked."""
 
 
+class WorkerRecorder(Protocol):
+    """Records workers for a snapshot; see ``monitor_snapshot``."""
+
+    def record(self, worker: WorkerHealth) -> None:
+        """Record a worker that is about to change, unless it is recorded or new."""
+
+    def discard(self) -> None:
+        """Give the snapshot up: all workers are about to change."""
+
+
 class HealthMonitor:
     """
     Turns the events of workers into findings and states.
@@ -194,6 +204,8 @@ class HealthMonitor:
     """
 
     def __init__(self, settings: HealthSettings) -> None:
+        self.snapshot: WorkerRecorder | None = None
+        """Receives each worker before it changes, while a snapshot is taken."""
         self._on_delay: Callable[[FindingKind, float], None] | None = None
         self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
         self._workers: dict[WorkerKey, WorkerHealth] = {}
@@ -240,6 +252,7 @@ class HealthMonitor:
 
         Buffer sizes of known workers do not change.
         """
+        self._discard_snapshot()
         self.settings = settings
         self._shortest = shortest_limit(settings)
         self._has_shadows = settings.has_shadows
@@ -250,6 +263,16 @@ class HealthMonitor:
             if not settings.has_shadows:
                 worker.shadow = ()
             worker.vitals.clocks = self._clocks_of(worker.vitals.agent_id)
+
+    def _record(self, worker: WorkerHealth) -> None:
+        """Call this before a worker changes."""
+        if self.snapshot is not None:
+            self.snapshot.record(worker)
+
+    def _discard_snapshot(self) -> None:
+        """Call this before all workers change."""
+        if self.snapshot is not None:
+            self.snapshot.discard()
 
     # -- time and events ----------------------------------------------------------------------------
 
@@ -286,7 +309,9 @@ class HealthMonitor:
         new = worker is None
         if worker is None:
             worker = self._add_worker(key, at)
-        elif worker.deadline is not None and worker.deadline <= at:
+        if self.snapshot is not None:
+            self.snapshot.record(worker)
+        if worker.deadline is not None and worker.deadline <= at:
             # The deadline passed unchecked; the event must not hide the silence before it.
             events = self._check(worker, at, now)
         v = worker.vitals
@@ -471,6 +496,7 @@ class HealthMonitor:
         A silence with a finding keeps its age, so that a jump does not end a finding. A state keeps its age
         too, so that actions scheduled after its start are not moved.
         """
+        self._discard_snapshot()
         by = now - self._now
         for worker in self._workers.values():
             worker.vitals.source.restart()
@@ -493,6 +519,7 @@ class HealthMonitor:
         A silence is as long as it was at ``since``. A worker whose heartbeats do not resume may have ended in
         the meantime; its own report of that is lost.
         """
+        self._discard_snapshot()
         for worker in self._workers.values():
             if worker.vitals.ended_at is None:
                 worker.vitals.shift_clocks(now - since, now)
@@ -502,13 +529,21 @@ class HealthMonitor:
 
     def _restart_at(self, now: float) -> None:
         self._now = now
-        self._signs = {key: ProcessSign(now, now, sign.interval) for key, sign in self._signs.items()}
+        self._restart_signs(now)
         self._heap.clear()
         for worker in self._workers.values():
             worker.deadline = self._next(worker, now)
             if worker.deadline is not None:
                 self._heap.append((worker.deadline, worker.key))
         heapify(self._heap)
+
+    def restart_processes(self, now: float) -> None:
+        """Restart the silence of every process: it is unknown what they have sent until now."""
+        self.listening_since = now
+        self._restart_signs(now)
+
+    def _restart_signs(self, now: float) -> None:
+        self._signs = {key: ProcessSign(now, now, sign.interval) for key, sign in self._signs.items()}
 
     def record_process_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
@@ -623,8 +658,11 @@ class HealthMonitor:
 
     def forget(self, key: WorkerKey) -> None:
         """Remove a worker, if it is known."""
-        if self._workers.pop(key, None) is None:
+        worker = self._workers.get(key)
+        if worker is None:
             return
+        self._record(worker)
+        del self._workers[key]
         sessions = self._sessions[key[0]]
         sessions.remove(key[1])
         if not sessions:
@@ -689,6 +727,7 @@ class HealthMonitor:
             target = self._add_worker(new, now)
             target.incarnation_number = vitals.incarnation_count
         else:
+            self._record(target)
             older, vitals = sorted((target.vitals, vitals), key=lambda session: session.last_activity)
             vitals.absorb(older)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
@@ -723,6 +762,7 @@ class HealthMonitor:
         """Apply an event of the health layer. It is not activity of the worker and resets no clock."""
         events: list[AgentEvent] = []
         for worker in self._affected_workers(event, at):
+            self._record(worker)
             was_over = worker.vitals.ended_at
             if worker.deadline is not None and worker.deadline <= at:
                 events += self._check(worker, at, now)
@@ -784,6 +824,7 @@ class HealthMonitor:
                 del self._failed_runs[next(iter(self._failed_runs))]
         if worker is None:
             return []
+        self._record(worker)
         self._assign_failed_runs(worker.vitals)
         return [] if worker.vitals is v else self._examine(worker, at, now, now - at)
 
@@ -802,6 +843,7 @@ class HealthMonitor:
             return
         del self._failed_runs[event.agent_id]
         if (worker := self._workers.get((event.agent_id, failed.session_id))) is not None:
+            self._record(worker)
             self._assign_failed_runs(worker.vitals)
 
     def failed_runs(self, agent_id: str) -> FailedRuns:
@@ -822,6 +864,7 @@ class HealthMonitor:
 
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker whose deadline has passed, and set its next deadline."""
+        self._record(worker)
         self._update_children_activity(worker.vitals, at)
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:

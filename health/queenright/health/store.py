@@ -89,7 +89,7 @@ class Store:
         self._shut_down_lock = threading.Lock()
         self._failure: StoreError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_commit: Callable[[Sequence[Appended]], None] | None = None
+        self._commit_listeners: list[Callable[[Sequence[Appended]], None]] = []
         self._committed: list[Appended] = []
         self._readers = ThreadPoolExecutor(READERS, "queenright-read")
         self._writer: threading.Thread | None = None
@@ -179,9 +179,9 @@ class Store:
         Call ``listener`` with everything that is appended to the event log, in the log's order.
 
         It runs on the event loop, after the commit and before the writer's await returns, for ``transact``
-        too. It must be quick. A second call replaces the listener.
+        too. It must be quick.
         """
-        self._on_commit = listener
+        self._commit_listeners.append(listener)
 
     async def check_writable(self) -> None:
         """
@@ -335,11 +335,11 @@ class Store:
                 room.set_result(None)
 
     def _settle(self, outcomes: list[_Outcome], committed: Sequence[Appended]) -> None:
-        if committed and self._on_commit is not None:
+        for listener in self._commit_listeners if committed else ():
             try:
-                self._on_commit(committed)
+                listener(committed)
             except Exception:
-                _log.exception("the listener of the event log failed")
+                _log.exception("a listener of the event log failed")
         for job, result, error in outcomes:
             if not job.future.done():
                 if error is None:
@@ -453,7 +453,7 @@ class Store:
 
     def _commit(self, fn: Callable[[Connection], T]) -> T:
         with self._database.writer.begin():
-            appended = record_appends(self._database.writer) if self._on_commit is not None else []
+            appended = record_appends(self._database.writer) if self._commit_listeners else []
             result = fn(self._database.writer)
             # A transaction that wrote nothing does not prove that the database is writable again.
             works = self._failure is not None and self._database.has_written()

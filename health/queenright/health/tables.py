@@ -354,6 +354,15 @@ RECOVERIES: Final = Table(
 )
 """Recoveries of tasks."""
 
+SNAPSHOT_PARTS: Final = Table(
+    "snapshot_parts",
+    METADATA,
+    Column("snapshot_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""The snapshot of the workers (``queenright.health.snapshot_table``)."""
+
 PROCESSES: Final = MetaData()
 """Tables about the processes that write; in PostgreSQL only, and not part of a copy."""
 

@@ -49,6 +49,7 @@ from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.monitoring.pipeline import WORKER_CHANGES, EventPipeline
 from queenright.server.monitoring.remediation import TICKET_DECISIONS, Remediation
 from queenright.server.monitoring.scheduler import Scheduler
+from queenright.server.monitoring.snapshots import Snapshots
 from queenright.server.notifications.operator_requests import REQUESTING, OperatorRequests
 from queenright.server.notifications.ticket_notifications import TicketNotifications
 from queenright.server.ops.arrivals import ArrivalLog
@@ -278,6 +279,7 @@ def _build(
         stopping=stopping,
         clock=clock,
     )
+    snapshots = Snapshots(store=store, monitor=monitor, pipeline=pipeline, feed=feed)
     health = HealthMonitoringService(
         store,
         monitor=monitor,
@@ -348,6 +350,7 @@ def _build(
         health=health,
         judging=judging,
         retention=Retention(store, health_settings.retention, clock=clock),
+        snapshots=snapshots,
         recoveries=Latest(partial(remediation.recovery.recent, _RECOVERIES_SHOWN), what="recoveries"),
         stopping=stopping,
     )

@@ -45,6 +45,7 @@ from queenright.server.monitoring.log_replay import replay_log
 from queenright.server.monitoring.pipeline import EventPipeline
 from queenright.server.monitoring.remediation import Remediation
 from queenright.server.monitoring.scheduler import Scheduler
+from queenright.server.monitoring.snapshots import Snapshots
 from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.notifications.ticket_notifications import TicketNotifications
 from queenright.server.ops.background_tasks import BackgroundTasks, Work
@@ -94,6 +95,7 @@ class Service:
     health: HealthMonitoringService
     judging: JudgeAndQueen
     retention: Retention
+    snapshots: Snapshots
     recoveries: Latest[Recovery]
     stopping: asyncio.Event
     """Set when open event streams should end."""
@@ -148,6 +150,7 @@ class Service:
             "silences": self.silences.run,
             "event-streams": partial(self.feed.run, self.stopping),
             "retention": self.retention.run,
+            "snapshots": self.snapshots.run,
             "breakers": self.remediation.run_breakers,
             "instructions": self.remediation.run_expiry,
         }
@@ -178,6 +181,8 @@ class Service:
         await self.user_stack.aclose()
         await self.pipeline.publish_pending()
         await self.bus.close()
+        if self.tasks.is_started:  # otherwise the workers may not be restored
+            await self.snapshots.take()
         self.pipeline.close()
         await self.store.close()
 

@@ -1,10 +1,10 @@
-"""Restore workers, counts and ages from the event log after a restart."""
+"""Restore workers, counts and ages from their snapshot and the event log after a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from queenright.health.logged_health import LoggedHealth
 from queenright.health.monitor import HealthMonitor
 from queenright.health.provider_traffic import WINDOW, ProviderTraffic
 from queenright.health.store import Store
-from queenright.runtime.events import Clock
+from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 REBUILD_SECONDS: Final = 24 * 3600
 """
-How far back the event log is replayed at start.
+How far back the event log is replayed at start, if there is no snapshot of the workers.
 
 For sessions that began earlier, the events that matter are looked up.
 """
@@ -38,14 +38,16 @@ class ReplayedLog:
     last_events: Mapping[WorkerKey, float]
     """The time of each worker's last event."""
     logged_health: Mapping[WorkerKey, LoggedHealth]
-    """The findings and states that are in the log."""
+    """The findings and states that are in the log, once it has ``unlogged``."""
+    unlogged: Sequence[AgentEvent]
+    """Findings and states that are to be published."""
 
 
 async def replay_log(
     store: Store, *, monitor: HealthMonitor, providers: ProviderTraffic, arrivals: ArrivalLog, clock: Clock
 ) -> ReplayedLog:
     """
-    Replay the event log into a new monitor, without publishing anything.
+    Restore the snapshot in a new monitor and replay the event log after it, without publishing anything.
 
     A restart must not lose a count or repeat an alert. The time that the service was away is taken out
     of every age: nothing could be received then.
@@ -75,8 +77,14 @@ async def replay_log(
             notes.append(ArrivalMark(rebuilt.alive_until, rebuilt.last_id))
         notes.append(Gap("away", rebuilt.alive_until, now))
     arrivals.start(notes, now)
-    if rebuilt.events:
+    if rebuilt.snapshot_at is not None:
+        age = began - rebuilt.snapshot_at
+        _log.info("replayed %d events after the snapshot %.0f s ago", rebuilt.events, age)
+    elif rebuilt.events:
         _log.info("replayed %d events of the last day", rebuilt.events)
     return ReplayedLog(
-        seconds_away=seconds_away, last_events=last_events, logged_health=rebuilt.logged_health
+        seconds_away=seconds_away,
+        last_events=last_events,
+        logged_health=rebuilt.logged_health,
+        unlogged=tuple(rebuilt.unlogged.values()),
     )

@@ -22,10 +22,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from queenright.health.event_log import Appended
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.logged_health import LoggedHealth, missing_health_events
 from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor_snapshot import SnapshotHead
 from queenright.health.provider_traffic import ProviderTraffic
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
@@ -94,6 +96,10 @@ class EventPipeline:
     clock: Clock
     pending: list[AgentEvent] = field(default_factory=list, init=False)
     """Findings and states that are not published yet."""
+    _publishing: dict[str, AgentEvent] = field(default_factory=dict, init=False)
+    """Those that are being published, by id."""
+    _unobserved: dict[str, int] = field(default_factory=dict, init=False)
+    """Sequence numbers of the stored events that the monitor has not got yet, by id."""
     _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _listened_until: float | None = field(default=None, init=False)
@@ -107,6 +113,11 @@ class EventPipeline:
         """Observe everything that the bus fans out, before any subscriber acts on it."""
         self.bus.connect(on_publish=self.observe, on_drop=self.metrics.count_dropped)
         self.monitor.connect(on_delay=self.metrics.observe_detection, on_shadow=self._log_shadow_finding)
+        self.store.on_commit(self._note_stored)
+
+    def _note_stored(self, appended: Sequence[Appended]) -> None:
+        for first, events in appended:
+            self._unobserved.update((event.id, seq) for seq, event in enumerate(events, first))
 
     # -- 1. received, 2. log --------------------------------------------------------------------
 
@@ -165,6 +176,8 @@ class EventPipeline:
     def observe(self, events: Sequence[AgentEvent]) -> None:
         """Apply events of the bus. Every event of the service passes here exactly once."""
         self.metrics.count_events(events)
+        for event in events:
+            self._unobserved.pop(event.id, None)
         self.feed.add_transient(events)
         if self.reads_step_logs and not self._is_reading_step_log:
             self._live.update(
@@ -211,6 +224,8 @@ class EventPipeline:
         Events that cannot be stored stay pending and are retried: the monitor reports each once.
         """
         events, self.pending = self.pending, []
+        being_published = {event.id: event for event in events}
+        self._publishing |= being_published
         try:
             if events:
                 await self.bus.publish(*events)
@@ -219,6 +234,9 @@ class EventPipeline:
             self.pending = events + self.pending
             self._has_pending.set()
             return False
+        finally:
+            for event_id in being_published:
+                del self._publishing[event_id]
         return True
 
     async def run_publishing(self) -> None:
@@ -257,12 +275,34 @@ class EventPipeline:
     def resume(self, replay: ReplayedLog) -> None:
         """Continue after a replay: publish findings and states that were not logged before a kill."""
         self._replayed = replay.last_events
+        self.pending += replay.unlogged
         now = self.clock()
         for health in self.monitor.workers():
             logged = replay.logged_health.get(health.key) or LoggedHealth()
             self.pending += missing_health_events(health, logged, now)
         if self.pending:
             self._has_pending.set()
+
+    def describe_position(self, last_seq: int) -> SnapshotHead:
+        """
+        Return which part of the log the monitor has.
+
+        Args:
+            last_seq: The number of the last event in the log.
+        """
+        publishing = [
+            event for event_id, event in self._publishing.items() if event_id not in self._unobserved
+        ]
+        return SnapshotHead(
+            time=self.clock(),
+            seq=last_seq,
+            unobserved=tuple(self._unobserved.values()),
+            unlogged=(*publishing, *self.pending),
+        )
+
+    def forget_unobserved(self, last_seq: int) -> None:
+        """Do not wait any longer for events up to this number, such as those of a cancelled request."""
+        self._unobserved = {key: seq for key, seq in self._unobserved.items() if seq > last_seq}
 
     async def close_ended_tickets(self) -> None:
         """Close tickets of workers that ended just before a kill; move those of renamed ones."""

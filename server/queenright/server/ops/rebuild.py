@@ -1,6 +1,9 @@
 """
 Rebuild the monitor's workers from the event log after a restart, as they were when the service last ran.
 
+With a snapshot, only the events after it are read. Without one, or with one that this version cannot read, it
+is the last day of the log, and of earlier events those that still matter.
+
 The log is ordered by arrival, but has the senders' clocks. Events are replayed at their arrival times, as far
 as known: from the notes in ``arrivals``, the service's own events and the time of the start. The clock of one
 worker does not affect another.
@@ -10,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -28,10 +33,12 @@ from sqlalchemy import (
 )
 
 from queenright.health.event_log import EVENT_COLUMNS, event_of
-from queenright.health.findings import WorkerKey
+from queenright.health.findings import HealthState, WorkerKey
 from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
 from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, HealthMonitor, as_terminated
+from queenright.health.monitor_snapshot import SnapshotHead
 from queenright.health.settings import HealthSettings
+from queenright.health.snapshot_table import read_snapshot
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.vital_events import WORK_HANDLERS
 from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS
@@ -121,7 +128,11 @@ class Rebuilt:
     """The last time at which the service ran, according to the log and the notes."""
     last_id: str = ""
     """The last event in the log."""
+    snapshot_at: float | None = None
+    """When the snapshot was taken, in seconds since the epoch; None without one."""
     logged_health: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
+    unlogged: dict[str, AgentEvent] = field(default_factory=dict)
+    """Findings and states that the snapshot has and the log has not, by id."""
 
 
 class ArrivalBounds:
@@ -132,10 +143,15 @@ class ArrivalBounds:
         moments: Rows, and the times at which they arrived; ascending between two ``gaps``.
         gaps: Rows, and the gaps that follow them.
         end: The latest possible time.
+        begin: The earliest possible time.
     """
 
     def __init__(
-        self, moments: Iterable[tuple[int, float]], gaps: Iterable[tuple[int, Gap]], end: float
+        self,
+        moments: Iterable[tuple[int, float]],
+        gaps: Iterable[tuple[int, Gap]],
+        end: float,
+        begin: float = 0.0,
     ) -> None:
         moments = list(moments)
         self._known = {seq for seq, _ in moments}
@@ -143,9 +159,9 @@ class ArrivalBounds:
         times = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
         self._moments = deque(_lower_to_later(times, [(seq, gap.start) for seq, gap in self._gaps], end))
         self._end = end
-        self.now = 0.0
+        self.now = begin
         """The time of the last processed row."""
-        self.earliest = 0.0
+        self.earliest = begin
         """A lower bound of the next row's time."""
 
     def gaps_before(self, seq: int) -> Iterator[Gap]:
@@ -198,15 +214,25 @@ def rebuild(
 
     Args:
         conn: A connection with a consistent view of the log.
-        monitor: Receives every event since ``since``, and earlier events of sessions that started before.
-        since: The time from which the log is replayed.
+        monitor: A new monitor. Without a snapshot, it receives every event since ``since``, and earlier
+            events of sessions that started before.
+        since: The time from which the log is replayed, if there is no snapshot.
         now: The current time.
         notes: Known arrival times.
         alive_until: The last time at which the service is known to have run.
     """
     result = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
-    in_window = (EVENTS.c.time >= since, EVENTS.c.time <= now)
-    first = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
+    snapshot = read_snapshot(conn, monitor)
+    begin, in_window = 0.0, [EVENTS.c.time >= since, EVENTS.c.time <= now]
+    first: int | None
+    if snapshot is None:
+        first = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
+    else:
+        begin, since, first = snapshot.time, -math.inf, snapshot.seq + 1
+        result.snapshot_at = begin
+        in_window = [EVENTS.c.seq >= first]
+        notes = [note for note in notes if note.time > begin]
+        alive_until = max(alive_until or 0.0, begin)
     moments = [
         (row.seq, min(row.time, now))
         for row in conn.execute(
@@ -217,21 +243,18 @@ def rebuild(
         alive_until = min(now, max(alive_until, max((time for _, time in moments), default=0.0)))
     end = now if alive_until is None else min(now, alive_until + _SLACK_SECONDS)
     known_times, gaps = _locate_notes(conn, notes)
-    timeline = ArrivalBounds([*moments, *known_times], gaps, end)
+    timeline = ArrivalBounds([*moments, *known_times], gaps, end, begin)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
-    stopped, terminated_runs = _read_terminated(conn)
-    monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
-    for agent, sessions in _sessions_begun_before(conn, first).items():
-        for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
-            for _, events in _events_before(
-                conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first
-            ):
-                at = 0.0
-                for event in events:
-                    at = max(at, min(event.time, since))
-                    _apply(monitor, result, event, at, counts_runs=False)
-    for seq, event in _iter_events(conn, first):
+    unobserved = () if snapshot is None else snapshot.unobserved
+    stopped, terminated_runs = _read_terminated(conn, 0 if snapshot is None else min((first, *unobserved)))
+    if snapshot is None:
+        _restore_earlier(conn, monitor, result, first=first, since=since, stopped=stopped)
+    else:
+        monitor.restart_processes(now)
+        _read_logged_health(monitor, result, snapshot)
+    remaining = sorted(_read_events(conn, unobserved).items())
+    for seq, event in chain(remaining, _iter_events(conn, first)):
         for gap in timeline.gaps_before(seq):
             _apply_gap(monitor, gap)
         at = timeline.at(seq, event.time)
@@ -258,10 +281,44 @@ def rebuild(
     return result
 
 
+def _restore_earlier(
+    conn: Connection,
+    monitor: HealthMonitor,
+    result: Rebuilt,
+    *,
+    first: int,
+    since: float,
+    stopped: Collection[int],
+) -> None:
+    """Restore what still matters of the events before row ``first``."""
+    monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
+    for agent, sessions in _sessions_begun_before(conn, first).items():
+        for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
+            for _, events in _events_before(
+                conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first
+            ):
+                at = 0.0
+                for event in events:
+                    at = max(at, min(event.time, since))
+                    _apply(monitor, result, event, at, counts_runs=False)
+
+
+def _read_logged_health(monitor: HealthMonitor, result: Rebuilt, snapshot: SnapshotHead) -> None:
+    """Set what the log has of the restored workers, once it has what it had not yet."""
+    result.unlogged = {event.id: event for event in snapshot.unlogged}
+    for worker in monitor.workers():
+        if worker.findings or worker.state is not HealthState.HEALTHY:
+            result.logged_health[worker.key] = LoggedHealth(
+                state=worker.state,
+                findings={finding.kind.value: finding.to_dict() for finding in worker.findings},
+                since=worker.state_since,
+            )
+
+
 def _apply(
     monitor: HealthMonitor, result: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
 ) -> None:
-    if event.type in HEALTH_EVENTS:
+    if event.type in HEALTH_EVENTS and result.unlogged.pop(event.id, None) is None:
         result.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).apply(event)
     try:
         monitor.replay(event, at, counts_runs=counts_runs)
@@ -387,10 +444,10 @@ def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
-def _read_terminated(conn: Connection) -> tuple[set[int], list[tuple[str, str, str]]]:
+def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple[str, str, str]]]:
     """
     Return the rows in which terminated runs reported their end, before or after the termination, and these
-    runs: agent, session and incarnation.
+    runs: agent, session and incarnation. Rows before ``first`` are not read.
 
     In live operation, the monitor treats them as the end of the terminated run.
     """
@@ -398,12 +455,14 @@ def _read_terminated(conn: Connection) -> tuple[set[int], list[tuple[str, str, s
     ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
     of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
     row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
-    agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
+    agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated, EVENTS.c.seq >= first).distinct()
     rows, runs = set[int](), list[tuple[str, str, str]]()
     for (agent,) in conn.execute(agents).all():
         ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped = set[tuple[str, str]]()
-        query = select(*row).where(EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs))
+        query = select(*row).where(
+            EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs), EVENTS.c.seq >= first
+        )
         for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
             key = (run[0], run[1])
             if kind in ends:

@@ -1,0 +1,315 @@
+"""
+Snapshots of the monitor: with one, a restart reads minutes of the event log instead of a day.
+
+A snapshot is written in parts, and the event loop runs in between. All parts show the same moment: a worker
+that is about to change is recorded first. A part is a series of pickles. Their reader knows the classes of
+the state and nothing else, so that reading runs no code. Settings and callbacks are not in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from enum import Enum
+from hashlib import blake2b
+from heapq import heapify
+from io import BytesIO
+from operator import attrgetter
+from typing import Any, Final
+
+from queenright.health.calls import RecentCalls, Repeat
+from queenright.health.deadlines import ProcessSign
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity, WorkerKey
+from queenright.health.learned_clocks import LearnedClocks
+from queenright.health.monitor import FailedRuns, HealthMonitor, WorkerHealth
+from queenright.health.resource_limits import CutAnswers, Resource
+from queenright.health.session_outcome import WorkerStatus
+from queenright.health.source_clock import SourceClock
+from queenright.health.tool_counts import ToolCounts
+from queenright.health.vital_facts import (
+    HeartbeatFields,
+    McpLoss,
+    McpServerState,
+    OpenBreakers,
+    OpenTool,
+    Output,
+    Refusal,
+    SpentToday,
+)
+from queenright.health.vital_signs import VitalSigns
+from queenright.health.vital_state import VitalState
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.events import AgentEvent
+
+_VERSION: Final = 1
+"""Increase it if a value of the state gets another meaning or type, and no field another name."""
+
+_PART_WORKERS: Final = 250
+"""Workers in a part: about 5 ms."""
+_BATCH_ITEMS: Final = 250
+_PART_BATCHES: Final = 20
+
+_VITALS: Final = tuple(name for name in VitalState.__slots__ if name not in ("settings", "_loops", "clocks"))
+_HEALTH: Final = tuple(field.name for field in fields(WorkerHealth) if field.name not in ("vitals", "key"))
+_vitals_of: Final = attrgetter(*_VITALS)
+_health_of: Final = attrgetter(*_HEALTH)
+
+VALUES: Final = ("listening_since", "_now")
+"""Attributes of the monitor that are numbers."""
+MAPPINGS: Final = ("_breakers", "_failed_runs", "_renamed", "_signs", "_terminated_runs")
+"""Attributes of the monitor that map something to an immutable value."""
+
+_CLASSES: Final[tuple[type, ...]] = (
+    CutAnswers,
+    FailedRuns,
+    Finding,
+    FindingKind,
+    HealthState,
+    HeartbeatFields,
+    LearnedClocks,
+    McpLoss,
+    McpServerState,
+    OpenBreakers,
+    OpenTool,
+    Output,
+    ProcessSign,
+    RecentCalls,
+    Refusal,
+    Repeat,
+    Resource,
+    Severity,
+    SourceClock,
+    SpentToday,
+    ToolCounts,
+    WaitingReason,
+    WorkerStatus,
+    array,
+)
+"""The classes of the state. The rest are types that a pickle has without naming a class."""
+
+
+def _describe(cls: type) -> str:
+    names: Any = getattr(cls, "__slots__", ()) or list(cls.__annotations__)
+    if issubclass(cls, Enum):
+        names = [member.value for member in cls]
+    return f"{cls.__module__}.{cls.__qualname__} {names}"
+
+
+SNAPSHOT_FORMAT: Final = blake2b(
+    "\n".join(
+        map(
+            str, (_VERSION, sys.byteorder, _VITALS, _HEALTH, VALUES, MAPPINGS, *map(_describe, _CLASSES[:-1]))
+        )
+    ).encode(),
+    digest_size=16,
+).hexdigest()
+"""Differs between versions whose state has other fields: neither reads the other's snapshots."""
+
+
+class SnapshotError(QueenrightError):
+    """Raised when a snapshot cannot be read."""
+
+
+class SnapshotDiscardedError(QueenrightError):
+    """Raised when all workers changed while a snapshot was taken, as after a jump of the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotHead:
+    """What of the event log a snapshot has."""
+
+    time: float
+    """When it was taken, in seconds since the epoch."""
+    seq: int
+    """It has the events up to this one in the log."""
+    unobserved: tuple[int, ...] = ()
+    """The events up to it that it does not have: they were stored, but not observed yet."""
+    unlogged: tuple[AgentEvent, ...] = ()
+    """Findings and states that it has, and the log had not yet."""
+
+
+class MonitorSnapshot:
+    """
+    A snapshot that is being taken, of the monitor as it is now. Belongs to the monitor's event loop.
+
+    ``close`` it in the end.
+    """
+
+    def __init__(self, monitor: HealthMonitor) -> None:
+        self._monitor = monitor
+        self._unrecorded = {key: number for number, key in enumerate(monitor.keys())}
+        self._clocks = dict(monitor._clocks)
+        self._is_discarded = False
+        self._open_part()
+        self._batches = _copy_batches(monitor)
+        monitor.snapshot = self
+
+    def record(self, worker: WorkerHealth) -> None:
+        """Implement ``WorkerRecorder``. The clocks of the worker's agent are about to change, too."""
+        number = self._unrecorded.pop(worker.key, None)
+        if number is not None:
+            self._write(number, worker)
+        agent_id = worker.vitals.agent_id
+        if (clocks := self._clocks.pop(agent_id, None)) is not None:
+            self._dump(("_clocks", [(agent_id, clocks)]))
+
+    def _write(self, number: int, worker: WorkerHealth) -> None:
+        self._dump(("", number, _health_of(worker), _vitals_of(worker.vitals)))
+
+    def discard(self) -> None:
+        """Implement ``WorkerRecorder``."""
+        self._is_discarded = True
+        self.close()
+
+    def next_part(self) -> memoryview | None:
+        """
+        Return the next part; None if the last one was the last.
+
+        Raises:
+            SnapshotDiscardedError: Begin another snapshot.
+        """
+        if self._is_discarded:
+            raise SnapshotDiscardedError("all workers changed while a snapshot of them was taken")
+        for _ in range(_PART_WORKERS):
+            if not self._unrecorded:
+                break
+            key, number = self._unrecorded.popitem()
+            self._write(number, self._monitor._workers[key])
+        else:
+            return self._close_part()
+        for _ in range(_PART_BATCHES):
+            if self._clocks:
+                items = [self._clocks.popitem() for _ in range(min(_BATCH_ITEMS, len(self._clocks)))]
+                self._dump(("_clocks", items))
+            elif (batch := next(self._batches, None)) is not None:
+                self._dump(batch)
+        return self._close_part() if self._file.tell() else None
+
+    def close(self) -> None:
+        """Stop recording workers."""
+        if self._monitor.snapshot is self:
+            self._monitor.snapshot = None
+
+    def _open_part(self) -> None:
+        self._file = BytesIO()
+        pickler = pickle.Pickler(self._file, 5)
+        # Without this, a pickle names a function that makes arrays.
+        pickler.dispatch_table = {array: lambda value: (array, (value.typecode, value.tobytes()))}
+        self._dump: Callable[[Any], None] = pickler.dump
+
+    def _close_part(self) -> memoryview:
+        part = self._file.getbuffer()
+        self._open_part()
+        return part
+
+
+def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
+    """Copy all state but that of workers and clocks, and return it as names with a part of their items."""
+    today = monitor._today
+    items: dict[str, list[Any]] = {name: list(getattr(monitor, name).items()) for name in MAPPINGS}
+    items["_ended"] = list(monitor._ended)
+    items["traces"] = [(trace, dict(workers)) for trace, workers in monitor._children._traces.items()]
+    items["spending"] = list(today._agents.items())
+    items["values"] = [(name, getattr(monitor, name)) for name in VALUES]
+    items["spending_sums"] = [(today._day, today._fleet)]
+    return (
+        (name, all_items[start : start + _BATCH_ITEMS])
+        for name, all_items in items.items()
+        for start in range(0, len(all_items), _BATCH_ITEMS)
+    )
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads the classes of the state."""
+
+    _known: Final = {(cls.__module__, cls.__qualname__): cls for cls in _CLASSES}
+
+    def find_class(self, module: str, name: str) -> type:
+        try:
+            return self._known[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"a snapshot has no {module}.{name}") from None
+
+
+def compress_part(part: memoryview) -> bytes:
+    """Return a part as it is stored, a third as long. Other threads run meanwhile."""
+    return zlib.compress(part, 1)
+
+
+def restore_snapshot(monitor: HealthMonitor, parts: Iterable[bytes]) -> None:
+    """
+    Restore the state in a new monitor. Its settings apply from the next sweep on.
+
+    Args:
+        monitor: A new monitor; unchanged after an error.
+        parts: All parts of a snapshot with this version's ``SNAPSHOT_FORMAT``, compressed, in any order.
+
+    Raises:
+        SnapshotError: They cannot be read.
+    """
+    items: dict[str, list[Any]] = {}
+    workers: dict[int, WorkerHealth] = {}
+    for part in parts:
+        with _explaining_damage():
+            for name, *rest in _read_records(zlib.decompress(part)):
+                if name:
+                    items.setdefault(name, []).extend(rest[0])
+                else:
+                    number, *values = rest
+                    workers[number] = _make_worker(monitor, *values)
+    with _explaining_damage():
+        _restore(monitor, items, [worker for _, worker in sorted(workers.items())])
+
+
+@contextlib.contextmanager
+def _explaining_damage() -> Iterator[None]:
+    try:
+        yield
+    # A damaged pickle raises whatever its opcodes happen to mean.
+    except Exception as error:
+        raise SnapshotError(f"it is damaged: {error!r}") from error
+
+
+def _read_records(part: bytes) -> Iterator[Any]:
+    file = BytesIO(part)
+    unpickler = _Unpickler(file)
+    while file.tell() < len(part):
+        yield unpickler.load()
+
+
+def _make_worker(monitor: HealthMonitor, health: tuple[Any, ...], vitals: tuple[Any, ...]) -> WorkerHealth:
+    v = VitalSigns.__new__(VitalSigns)
+    for name, value in zip(_VITALS, vitals, strict=True):
+        setattr(v, name, value)
+    v.settings, v._loops = monitor.settings, monitor.settings.loops
+    return WorkerHealth(v, **dict(zip(_HEALTH, health, strict=True)))
+
+
+def _restore(monitor: HealthMonitor, items: dict[str, list[Any]], workers: list[WorkerHealth]) -> None:
+    sessions: dict[str, list[str]] = {}
+    for worker in workers:
+        sessions.setdefault(worker.key[0], []).append(worker.key[1])
+    values, [(day, fleet)] = dict(items["values"]), items["spending_sums"]
+    state: dict[str, Any] = {name: values[name] for name in VALUES}
+    state |= {name: dict(items.get(name, ())) for name in (*MAPPINGS, "_clocks")}
+    state["_workers"] = {worker.key: worker for worker in workers}
+    state["_sessions"] = sessions
+    state["_ended"] = deque[tuple[float, float, WorkerKey]](items.get("_ended", ()))
+    state["_heap"] = [(worker.deadline, worker.key) for worker in workers if worker.deadline is not None]
+    heapify(state["_heap"])
+    traces, spending = dict(items.get("traces", ())), dict(items.get("spending", ()))
+
+    # Nothing below fails.
+    vars(monitor).update(state)
+    monitor._children._traces = traces
+    today = monitor._today
+    today._day, today._fleet, today._agents = day, fleet, spending
+    for worker in workers:
+        worker.vitals.clocks = monitor._clocks_of(worker.vitals.agent_id)

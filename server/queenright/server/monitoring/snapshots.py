@@ -1,0 +1,82 @@
+"""Snapshots of the workers, which a restart or a takeover begins with instead of a day of the event log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor_snapshot import MonitorSnapshot, SnapshotDiscardedError, compress_part
+from queenright.health.snapshot_table import complete_snapshot, write_part
+from queenright.health.store import Store, StoreError
+from queenright.instrumentation.identity import new_id
+from queenright.server.monitoring.pipeline import EventPipeline
+from queenright.server.stream.feed import Feed
+
+_log = logging.getLogger(__name__)
+
+_FIRST_SECONDS: Final = 30.0
+"""A service that is killed again and again makes progress, too."""
+_INTERVAL_SECONDS: Final = 300.0
+_PAUSE_FACTOR: Final = 200
+"""The event loop spends half a percent of its time on snapshots, at most."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Snapshots:
+    """Writes a snapshot of the workers every few minutes. Belongs to one event loop."""
+
+    store: Store
+    monitor: HealthMonitor
+    pipeline: EventPipeline
+    feed: Feed
+    _last_seq: int = field(default=0, init=False)
+
+    async def run(self) -> None:
+        """Take snapshots until cancelled."""
+        await asyncio.sleep(_FIRST_SECONDS)
+        while True:
+            seconds = await self.take()
+            await asyncio.sleep(max(_INTERVAL_SECONDS, _PAUSE_FACTOR * seconds))
+
+    async def take(self) -> float:
+        """
+        Write a snapshot, which replaces the last one. A failure is logged, and the last one stays.
+
+        Returns:
+            How many seconds the event loop was busy with it.
+        """
+        if not self.monitor.settings.enabled:
+            return 0.0
+        snapshot_id, number, began = new_id(), 0, time.perf_counter()
+        head = self.pipeline.describe_position(self.feed.head.seq)
+        snapshot = MonitorSnapshot(self.monitor)
+        busy = time.perf_counter() - began
+        try:
+            while True:
+                began = time.perf_counter()
+                part = snapshot.next_part()
+                busy += time.perf_counter() - began
+                if part is None:
+                    break
+                number += 1
+                data = await asyncio.to_thread(compress_part, part)
+                await self.store.transact(
+                    partial(write_part, snapshot_id=snapshot_id, number=number, data=data)
+                )
+            await self.store.transact(
+                partial(complete_snapshot, snapshot_id=snapshot_id, parts=number, head=head)
+            )
+        except (StoreError, SnapshotDiscardedError) as error:
+            _log.warning("no snapshot of the workers was written, the last one stays: %s", error)
+            return busy
+        finally:
+            snapshot.close()
+        # What was not observed in the minutes since the last snapshot never will be.
+        self.pipeline.forget_unobserved(self._last_seq)
+        self._last_seq = head.seq
+        return busy

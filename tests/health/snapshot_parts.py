@@ -1,0 +1,73 @@
+"""Snapshots in memory, and the state of a monitor as values that can be compared."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor_snapshot import MonitorSnapshot, compress_part, restore_snapshot
+from queenright.health.settings import HealthSettings
+
+NOT_RESTORED = frozenset(
+    {
+        # settings, and what follows from them
+        "settings",
+        "_shortest",
+        "_has_shadows",
+        "_no_tokens",
+        "_degraded",
+        # connections of the process
+        "is_stopping",
+        "snapshot",
+        "_on_delay",
+        "_on_shadow",
+        # within one call, and the rest of a sweep
+        "_counts_runs",
+        "_unswept",
+        # follows from the deadlines of workers
+        "_heap",
+    }
+)
+"""Attributes of a monitor that a snapshot need not have."""
+
+
+def state_of(monitor: HealthMonitor) -> dict[str, Any]:
+    """Return all other state, as values that are equal if the states are."""
+    state = {name: plain(value) for name, value in vars(monitor).items() if name not in NOT_RESTORED}
+    return state | {"_clocks": sorted(state["_clocks"])}  # the only mapping whose order means nothing
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, (int, float, str, bytes, bytearray, Enum)) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return [(plain(key), plain(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple, deque, array)):
+        return [type(value).__name__, *map(plain, value)]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    names = list(vars(value)) if hasattr(value, "__dict__") else []
+    for cls in type(value).__mro__:
+        names += getattr(cls, "__slots__", ())
+    return {name: plain(getattr(value, name)) for name in names if name not in ("settings", "_loops")}
+
+
+def finish(snapshot: MonitorSnapshot) -> list[bytes]:
+    """Return the remaining parts."""
+    parts = []
+    while (part := snapshot.next_part()) is not None:
+        parts.append(compress_part(part))
+    snapshot.close()
+    return parts
+
+
+def restored(parts: list[bytes], settings: HealthSettings) -> HealthMonitor:
+    monitor = HealthMonitor(settings)
+    restore_snapshot(monitor, parts)
+    return monitor

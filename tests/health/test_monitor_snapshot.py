@@ -1,0 +1,232 @@
+"""B117: what a monitor knows after it was restored from a snapshot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health import monitor_snapshot
+from queenright.health.findings import FindingKind
+from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor_snapshot import (
+    MAPPINGS,
+    VALUES,
+    MonitorSnapshot,
+    SnapshotDiscardedError,
+    SnapshotError,
+    restore_snapshot,
+)
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import AgentEvent, EventType
+from tests.health.snapshot_parts import NOT_RESTORED, finish, restored, state_of
+from tests.health.test_state import datas
+from tests.health.worker_script import START, WorkerScript
+
+SETTINGS = HealthSettings.model_validate({"spending": {"run_usd": 1, "agent_day_usd": 2}})
+
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "cost_usd": st.floats(0, 2),
+        "duration": st.floats(0, 100),
+        "agent_id": st.sampled_from(["a", "b", "c"]),
+        "session_id": st.sampled_from(["s", "t"]),
+        "new_agent_id": st.sampled_from(["a", "b"]),
+        "new_session_id": st.sampled_from(["s", "t"]),
+        "server": st.sampled_from(["m", ""]),
+        "status": st.sampled_from(["connected", "failed", "resolved"]),
+        "resource": st.just("memory"),
+        "used": st.floats(0, 10),
+        "limit": st.just(10.0),
+        "error": st.sampled_from(["429, try again in 30 s", "File has not been read yet"]),
+    },
+)
+moves = st.tuples(
+    st.sampled_from(list(EventType)),
+    st.builds(lambda one, other: one | other, datas, fields),
+    st.floats(0, 2000),
+    st.tuples(st.floats(-100, 100), st.sampled_from(["a", "b"]), st.sampled_from(["s", "t"])),
+    st.sampled_from(["i1", "i2", ""]),
+    st.sampled_from(["0af7651916cd43dd8448eb211c80319c", ""]),
+)
+
+
+class Run:
+    """Applies moves, and lets time pass, at monitors that should always say the same."""
+
+    def __init__(self, *monitors: HealthMonitor) -> None:
+        self.monitors = list(monitors)
+        self.now = START
+        self.moves = 0
+
+    def move(self, move: Any) -> None:
+        type_, data, after, (skew, agent, session), incarnation, trace = move
+        self.now += after
+        self.moves += 1
+        event = AgentEvent(
+            type=type_,
+            time=self.now + skew,
+            agent_id=agent,
+            session_id=session,
+            incarnation_id=incarnation,
+            node_id="n",
+            trace_id=trace,
+            data=data,
+            id=str(self.moves),
+        )
+        self.each(lambda monitor: monitor.apply(event, self.now))
+        self.each(lambda monitor: monitor.record_process_alive(incarnation, self.now, 30.0))
+        self.each(lambda monitor: monitor.advance(self.now))
+        self.each(HealthMonitor.next_deadline)
+
+    def each(self, do: Callable[[HealthMonitor], Any]) -> None:
+        first, *others = (_without_ids(do(monitor)) for monitor in self.monitors)
+        assert all(other == first for other in others)
+
+
+def _without_ids(result: Any) -> Any:
+    if isinstance(result, list):
+        return [replace(event, id="") for event in result]
+    if isinstance(result, tuple):
+        return tuple(_without_ids(each) for each in result)
+    return result
+
+
+@given(st.lists(moves, max_size=30), st.lists(moves, max_size=15), st.floats(0, 4000))
+def test_restored_monitor_continues_like_the_original(
+    before: list[Any], after: list[Any], later: float
+) -> None:
+    """B117: the same findings, states, deadlines and sweeps, whatever has happened before and happens then."""
+    run = Run(HealthMonitor(SETTINGS))
+    for move in before:
+        run.move(move)
+    run.monitors.append(restored(finish(MonitorSnapshot(run.monitors[0])), SETTINGS))
+    assert state_of(run.monitors[0]) == state_of(run.monitors[1])
+
+    for move in after:
+        run.move(move)
+    run.now += later
+    run.each(lambda monitor: monitor.advance(run.now))
+    run.each(lambda monitor: monitor.sweep(run.now))
+
+    assert state_of(run.monitors[0]) == state_of(run.monitors[1])
+
+
+@given(st.lists(moves, max_size=30), st.lists(moves, max_size=10), st.integers(1, 3))
+def test_snapshot_in_parts_shows_the_moment_of_its_beginning(
+    before: list[Any], meanwhile: list[Any], size: int
+) -> None:
+    """B117: what happens between two parts is in none of them."""
+    run = Run(HealthMonitor(SETTINGS))
+    for move in before:
+        run.move(move)
+    [monitor] = run.monitors
+    expected, parts = state_of(monitor), list[bytes]()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_PART_WORKERS", "_PART_BATCHES", "_BATCH_ITEMS"):
+            patch.setattr(monitor_snapshot, name, size)
+        snapshot = MonitorSnapshot(monitor)
+        for move in meanwhile:
+            run.move(move)
+            if (part := snapshot.next_part()) is not None:
+                parts.append(zlib.compress(part))
+        run.each(lambda monitor: monitor.sweep(run.now))
+        parts += finish(snapshot)
+
+    assert state_of(restored(parts, SETTINGS)) == expected
+    assert monitor.snapshot is None
+
+
+def test_every_attribute_of_the_monitor_is_restored_or_need_not_be() -> None:
+    """A new attribute belongs in the snapshot, or in the list of those that do not."""
+    known = {*VALUES, *MAPPINGS, "_workers", "_sessions", "_ended", "_children", "_today", "_clocks"}
+
+    assert set(vars(HealthMonitor(SETTINGS))) == known | NOT_RESTORED
+
+
+def test_sessions_of_an_agent_still_share_their_learned_clocks() -> None:
+    """B98: what one session learns holds for the next one."""
+    script = WorkerScript().start()
+    other = WorkerScript(session="other", monitor=script.monitor).start()
+    parts = finish(MonitorSnapshot(script.monitor))
+
+    monitor = restored(parts, SETTINGS)
+
+    workers = [monitor.get("agent", session) for session in (script.session, other.session)]
+    [clocks] = {worker.vitals.clocks for worker in workers if worker is not None}
+    assert clocks is not None
+    assert clocks is monitor._clocks_of("agent")
+
+
+def test_new_settings_apply_to_restored_workers() -> None:
+    """As after a reload: what is found is examined again, with the limits of today."""
+    script = WorkerScript().start()
+    script.silence(300)
+    assert script.kinds() == {FindingKind.STALL}
+    parts = finish(MonitorSnapshot(script.monitor))
+    longer = HealthSettings.model_validate({"stall": {"idle_seconds": 1000}})
+
+    monitor = restored(parts, longer)
+    _, events = monitor.sweep(script.now)
+
+    assert [event.type for event in events] == [EventType.FINDING_CLEARED, EventType.HEALTH_STATE_CHANGED]
+
+
+def test_repeated_call_is_known_in_another_process() -> None:
+    """B33: fingerprints of calls do not depend on the process."""
+    program = "from queenright.health.calls import digest; print(digest('search', 'x', '\\ud800').hex())"
+
+    digests = {
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
+
+    assert len(digests) == 1
+
+
+def test_jump_of_the_clock_discards_the_snapshot() -> None:
+    script = WorkerScript().start()
+    snapshot = MonitorSnapshot(script.monitor)
+    script.monitor.handle_clock_jump(script.now + 1000)
+
+    with pytest.raises(SnapshotDiscardedError):
+        snapshot.next_part()
+    assert script.monitor.snapshot is None
+
+
+class _Command:
+    """What an attacker would write into the database."""
+
+    def __reduce__(self) -> Any:
+        return print, ("owned",)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "command", "text"])
+def test_damaged_snapshot_is_an_error_and_changes_nothing(
+    damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = WorkerScript().start()
+    [part] = finish(MonitorSnapshot(script.monitor))
+    if damage == "command":
+        snapshot = MonitorSnapshot(script.monitor)
+        snapshot._dump(("_renamed", [_Command()]))
+        parts = finish(snapshot)
+    else:
+        changed = part[:40] + bytes([part[40] ^ 1]) + part[41:]
+        parts = {"cut": [part[:-20]], "changed": [changed], "missing": [], "text": [b"{}"]}[damage]
+    monitor = HealthMonitor(SETTINGS)
+    before = state_of(monitor)
+
+    with pytest.raises(SnapshotError):
+        restore_snapshot(monitor, parts)
+
+    assert state_of(monitor) == before
+    assert capsys.readouterr().out == ""
