@@ -38,7 +38,8 @@ NOT_RESTORED = frozenset(
 def state_of(monitor: HealthMonitor) -> dict[str, Any]:
     """Return all other state, as values that are equal if the states are."""
     state = {name: plain(value) for name, value in vars(monitor).items() if name not in NOT_RESTORED}
-    return state | {"_clocks": sorted(state["_clocks"])}  # the only mapping whose order means nothing
+    # The order of the other mappings has a meaning.
+    return state | {name: sorted(state[name]) for name in ("_clocks", "_sessions")}
 
 
 def plain(value: Any) -> Any:

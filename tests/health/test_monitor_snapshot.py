@@ -104,7 +104,7 @@ def _without_ids(result: Any) -> Any:
 def test_restored_monitor_continues_like_the_original(
     before: list[Any], after: list[Any], later: float
 ) -> None:
-    """B117: the same findings, states, deadlines and sweeps, whatever has happened before and happens then."""
+    """B117: the same findings, states, deadlines and sweeps, whatever has happened and happens then."""
     run = Run(HealthMonitor(SETTINGS))
     for move in before:
         run.move(move)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete
 
 from queenright.health.findings import FindingKind
 from queenright.health.health_state import HealthState
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
+from queenright.health.tables import SNAPSHOT_PARTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring import remediation, scheduler
@@ -30,18 +31,19 @@ T = 1_700_000_000.0
 
 
 class Clock:
-    """The time that the service gets."""
+    """The time that the service gets, and whether a restart finds a snapshot or reads the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_snapshots: bool = True) -> None:
         self.now = T
+        self.keeps_snapshots = keeps_snapshots
 
     def __call__(self) -> float:
         return self.now
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+@pytest.fixture(params=["snapshot", "log"])
+def clock(request: pytest.FixtureRequest) -> Clock:
+    return Clock(keeps_snapshots=request.param == "snapshot")
 
 
 @pytest.fixture
@@ -83,6 +85,10 @@ class ServiceRun:
 
     async def __aexit__(self, *_: object) -> None:
         await self.service.stop()
+        if not self._clock.keeps_snapshots:
+            store = Store.open(self._settings.database_url)
+            await store.transact(lambda connection: connection.execute(delete(SNAPSHOT_PARTS)))
+            await store.close()
 
 
 def look(service: Service, clock: Clock, seconds: float) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,22 +23,32 @@ from tests.warm import queenright
 SCRIPT = Path(__file__).with_name("dying_service.py")
 
 
-def killed_after(settings: Settings, events: list[AgentEvent], tmp_path: Path) -> None:
+Kill = Callable[[list[AgentEvent]], None]
+
+
+@pytest.fixture(params=["log", "old snapshot", "new snapshot"])
+def kill_after(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Kill:
     """Run a service of its own process on the same storage: it takes in the events and is killed -9."""
-    file = tmp_path / "settings.json"
-    file.write_text(settings.model_dump_json(), encoding="utf-8")
-    died = queenright(file, script=SCRIPT, typed=json.dumps([asdict(event) for event in events]))
-    assert died.returncode == -9, died.stderr
+
+    def run(events: list[AgentEvent]) -> None:
+        file = tmp_path / "settings.json"
+        file.write_text(settings.model_dump_json(), encoding="utf-8")
+        counts = {"log": [], "old snapshot": [len(events) // 2], "new snapshot": [len(events)]}
+        typed = json.dumps([asdict(event) for event in events])
+        died = queenright(file, *map(str, counts[request.param]), script=SCRIPT, typed=typed)
+        assert died.returncode == -9, died.stderr
+
+    return run
 
 
-async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, tmp_path: Path) -> None:
+async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, kill_after: Kill) -> None:
     """B33: killed outright between call two and three, the counters go on where they were."""
     now = time.time()
     events = list(looping(now, times=3))
     third = [event for event in events if event.type is EventType.TOOL_CALL_COMPLETED][2]
     before = events[: events.index(third)]
 
-    killed_after(settings, before, tmp_path)
+    kill_after(before)
     service = await build(settings)
     await service.start()
     try:
@@ -50,11 +61,11 @@ async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, t
     assert FindingKind.DOOM_LOOP in [finding.kind for finding in health.findings]
 
 
-async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings, tmp_path: Path) -> None:
+async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings, kill_after: Kill) -> None:
     """B43, B77: opened or triaged before, handed over after, and ended by the worker's recovery."""
     now = time.time()
     events = list(looping(now))
-    killed_after(settings, events, tmp_path)
+    kill_after(events)
 
     service = await build(settings)
     await service.start()
@@ -83,11 +94,11 @@ async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings,
 
 
 async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
-    settings: Settings, tmp_path: Path
+    settings: Settings, kill_after: Kill
 ) -> None:
     """B40, B77: killed between the worker's end and its consequences."""
     now = time.time()
-    killed_after(settings, list(looping(now)), tmp_path)
+    kill_after(list(looping(now)))
     service = await build(settings)
     await service.start()
     try:
@@ -101,7 +112,7 @@ async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
         session_id="looper-session",
         incarnation_id="one",
     )
-    killed_after(settings, [ended], tmp_path)
+    kill_after([ended])
 
     service = await build(settings)
     await service.start()
@@ -114,12 +125,14 @@ async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
     assert ticket.status.value == "worker_gone"
 
 
-async def test_silence_found_before_a_restart_is_remembered(settings: Settings, tmp_path: Path) -> None:
+# A snapshot would have the time at which the events of two hours ago really arrived.
+@pytest.mark.parametrize("kill_after", ["log"], indirect=True)
+async def test_silence_found_before_a_restart_is_remembered(settings: Settings, kill_after: Kill) -> None:
     """B23: the gap is taken out of every clock, and takes no finding with it."""
     now = time.time()
     stalled = list(looping(now - 2 * HOUR, times=2))
     witness = AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id="other", session_id="s")
-    killed_after(settings, [*stalled, witness], tmp_path)
+    kill_after([*stalled, witness])
 
     service = await build(settings)
     await service.start()

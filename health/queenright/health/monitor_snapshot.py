@@ -126,7 +126,7 @@ class SnapshotHead:
     """What of the event log a snapshot has."""
 
     time: float
-    """When it was taken, in seconds since the epoch."""
+    """When it was taken, in seconds since the epoch; if nothing could arrive then, when that began."""
     seq: int
     """It has the events up to this one in the log."""
     unobserved: tuple[int, ...] = ()

@@ -290,11 +290,13 @@ class EventPipeline:
         Args:
             last_seq: The number of the last event in the log.
         """
+        now = self.clock()
         publishing = [
             event for event_id, event in self._publishing.items() if event_id not in self._unobserved
         ]
         return SnapshotHead(
-            time=self.clock(),
+            # The rest of an outage is yet to be excluded from every age.
+            time=now if self.check_listening(now) else self._listened_until or now,
             seq=last_seq,
             unobserved=tuple(self._unobserved.values()),
             unlogged=(*publishing, *self.pending),

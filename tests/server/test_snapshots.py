@@ -1,0 +1,295 @@
+"""Snapshots of the workers: what a restart or a takeover begins with."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, delete, func, insert, select, update
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor_snapshot import MonitorSnapshot
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.tables import SNAPSHOT_PARTS
+from queenright.runtime.events import EventType
+from queenright.server.build import build
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from tests.cluster.test_keys import RECORDINGS, events_of, load_recording
+from tests.databases import Postgres
+from tests.health.snapshot_parts import finish, restored, state_of
+from tests.server.test_clocks import HOUR, Clock, T, event, look, start_event, states
+
+_READ_LOG = "reading the last day of the event log"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    return Settings(storage=tmp_path / "storage", database=database_url)
+
+
+@asynccontextmanager
+async def killed_service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
+    """A service that writes nothing at its end: no snapshot, and not until when it ran."""
+    service = await build(settings, clock=clock)
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.tasks.stop()
+        service.pipeline.arrivals.close()
+        await service.store.close()
+        await service.stop()
+
+
+async def snapshot_rows(service: Service) -> list[tuple[str, int]]:
+    query = select(SNAPSHOT_PARTS.c.snapshot_id, SNAPSHOT_PARTS.c.number)
+    rows = await service.store.read(lambda conn: conn.execute(query).all())
+    return [(row.snapshot_id, row.number) for row in rows]
+
+
+def change(settings: Settings, statement: Any) -> None:
+    store = Store.open(settings.database_url)
+    with store._database.writer.begin():
+        store._database.writer.execute(statement)
+    store.close_now()
+
+
+async def test_killed_service_continues_from_its_snapshot(settings: Settings, clock: Clock) -> None:
+    """B117: the time of a call that began before the snapshot still counts, and so does all after it."""
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now), start_event(clock.now, "other")])
+        look(service, clock, 100)
+        await service.snapshots.take()
+        await service.ingest([event(EventType.STEP_COMPLETED, clock.now, "other", verdict="ACCEPT")])
+        look(service, clock, 100)
+
+    clock.now += HOUR
+    async with killed_service(settings, clock) as service:
+        assert states(service) == {"bee": "healthy", "other": "healthy"}
+        look(service, clock, 41)
+        assert states(service) == {"bee": "stuck", "other": "healthy"}
+        look(service, clock, 100)
+        assert states(service) == {"bee": "stuck", "other": "stuck"}
+
+
+async def test_restart_reads_only_events_after_the_snapshot(
+    settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        await service.snapshots.take()
+        clock.now += 60
+        await service.ingest([event(EventType.STEP_COMPLETED, clock.now, verdict="RETRY")])
+    async with killed_service(settings, clock) as service:
+        [worker] = service.workers()
+
+    assert worker.vitals.steps_total == 1
+    assert "replayed 1 events after the snapshot 60 s ago" in caplog.text
+
+
+async def test_stopped_service_leaves_a_snapshot_and_nothing_to_read(
+    settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    service = await build(settings, clock=clock)
+    await service.start()
+    await service.ingest([start_event(clock.now)])
+    await service.stop()
+    async with killed_service(settings, clock) as service:
+        assert states(service) == {"bee": "healthy"}
+
+    assert "replayed 0 events after the snapshot 0 s ago" in caplog.text
+
+
+async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock) -> None:
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        await service.snapshots.take()
+        before = await snapshot_rows(service)
+        await service.snapshots.take()
+        after = await snapshot_rows(service)
+
+    assert sorted(number for _, number in after) == [0, 1]
+    assert {name for name, _ in before}.isdisjoint(name for name, _ in after)
+
+
+async def test_events_that_were_stored_but_not_observed_are_not_lost(
+    settings: Settings, clock: Clock
+) -> None:
+    """B117: between the commit and the monitor, a snapshot is taken."""
+    accepted = event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        await service.store.append([accepted])
+        await service.ingest([start_event(clock.now, "other")])
+        await service.snapshots.take()
+        head = service.pipeline.describe_position(0)
+    async with killed_service(settings, clock) as service:
+        bee = service.monitor.get("bee")
+
+    assert len(head.unobserved) == 1
+    assert bee is not None
+    assert bee.vitals.steps_total == 1
+
+
+async def test_findings_that_a_snapshot_has_are_logged_once(settings: Settings, clock: Clock) -> None:
+    """B77: a snapshot is taken, and the service killed, before or after the findings in it are logged."""
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now), start_event(clock.now, "logged")])
+        look(service, clock, 300)
+        assert len(service.pipeline.pending) == 4
+        await service.snapshots.take()
+        of_logged = [each for each in service.pipeline.pending if each.agent_id == "logged"]
+        await service.bus.publish(*of_logged)
+    for _ in range(2):
+        async with killed_service(settings, clock) as service:
+            await service.pipeline.publish_pending()
+            assert states(service) == {"bee": "stuck", "logged": "stuck"}
+            types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
+            logged = await service.store.history(types=types)
+
+    assert sorted((each.agent_id, each.type.value) for each in logged) == [
+        ("bee", "finding_opened"),
+        ("bee", "health_state_changed"),
+        ("logged", "finding_opened"),
+        ("logged", "health_state_changed"),
+    ]
+
+
+async def test_processes_heard_after_the_snapshot_are_not_taken_for_gone(
+    settings: Settings, clock: Clock
+) -> None:
+    """B88: reports of open work are in no log."""
+    open_call = event(EventType.TOOL_CALL_STARTED, clock.now, tool="bash", call_id="1", foreign=True)
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now, framework="crewai", foreign=True), open_call])
+        service.record_process_alive({"one": 5.0})
+        await service.snapshots.take()
+        for _ in range(10):
+            clock.now += 5
+            service.record_process_alive({"one": 5.0})
+        look(service, clock, 1)
+        [alive] = service.workers()
+        assert not alive.vitals.ended
+    async with killed_service(settings, clock) as service:
+        [worker] = service.workers()
+
+    assert not worker.vitals.ended
+
+
+DAMAGES = {
+    "part is damaged": update(SNAPSHOT_PARTS).where(SNAPSHOT_PARTS.c.number == 1).values(data=b"x"),
+    "part is no snapshot": update(SNAPSHOT_PARTS)
+    .where(SNAPSHOT_PARTS.c.number == 1)
+    .values(data=zlib.compress(b"x")),
+    "part is missing": delete(SNAPSHOT_PARTS).where(SNAPSHOT_PARTS.c.number == 1),
+    "head is damaged": update(SNAPSHOT_PARTS).where(SNAPSHOT_PARTS.c.number == 0).values(data=b"x"),
+    "head is of another version": update(SNAPSHOT_PARTS)
+    .where(SNAPSHOT_PARTS.c.number == 0)
+    .values(data=b'{"format": "of the future", "anything": 1}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_service_without_a_readable_snapshot_reads_the_log(
+    damage: str, settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B120: a version whose state differs loses nothing."""
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        look(service, clock, 100)
+        await service.snapshots.take()
+        await service.ingest([start_event(clock.now, "other")])
+    change(settings, DAMAGES[damage])
+    async with killed_service(settings, clock) as service:
+        look(service, clock, 141)
+        assert states(service) == {"bee": "stuck", "other": "healthy"}
+        await service.snapshots.take()
+        assert len(await snapshot_rows(service)) == 2
+
+    [warning] = [each.getMessage() for each in caplog.records if _READ_LOG in each.getMessage()]
+    assert warning.startswith(_READ_LOG)
+
+
+async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, clock: Clock) -> None:
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        await service.snapshots.take()
+        look(service, clock, 100)
+    change(settings, insert(SNAPSHOT_PARTS).values(snapshot_id="killed", number=1, data=b"x"))
+    async with killed_service(settings, clock) as service:
+        assert states(service) == {"bee": "healthy"}
+        await service.snapshots.take()
+        assert "killed" not in {name for name, _ in await snapshot_rows(service)}
+
+
+async def test_service_that_did_not_start_keeps_the_snapshot(settings: Settings, clock: Clock) -> None:
+    """Its monitor has no workers yet."""
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        await service.snapshots.take()
+        before = await snapshot_rows(service)
+    service = await build(settings, clock=clock)
+    await service.stop()
+    async with killed_service(settings, clock) as service:
+        assert await snapshot_rows(service) == before
+
+
+async def test_replaced_owner_cannot_write_a_snapshot(
+    postgres: Postgres, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B116: a process that was paused, and is replaced, writes nothing more."""
+    settings = Settings(storage=tmp_path / "storage", database=postgres.migrated())
+    async with killed_service(settings, clock) as zombie:
+        await zombie.ingest([start_event(clock.now)])
+        engine = create_engine(settings.database_url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.connect() as conn:
+            conn.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+        engine.dispose()
+        successor = Store.open(settings.database_url)
+        try:
+            await zombie.snapshots.take()
+            count = select(func.count()).select_from(SNAPSHOT_PARTS)
+            assert await successor.read(lambda conn: conn.execute(count).scalar()) == 0
+        finally:
+            await successor.close()
+
+    assert "no snapshot of the workers was written" in caplog.text
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_recorded_run_continues_from_a_snapshot(path: Path) -> None:
+    """B117: at each recorded run, in the middle of it."""
+    settings = HealthSettings()
+    events = events_of(load_recording(path))
+    cut = zlib.crc32(path.name.encode()) % (len(events) + 1)
+    original = HealthMonitor(settings)
+    for each in events[:cut]:
+        original.apply(each, each.time)
+        original.advance(each.time)
+    copy = restored(finish(MonitorSnapshot(original)), settings)
+
+    for monitor in (original, copy):
+        for each in events[cut:]:
+            monitor.apply(each, each.time)
+            monitor.advance(each.time)
+        monitor.sweep(events[-1].time + HOUR if events else T)
+
+    assert state_of(copy) == state_of(original)
+    assert copy.next_deadline() == original.next_deadline()
