@@ -1,5 +1,5 @@
 """
-What a span and a worker cost one process on PostgreSQL: CPU, memory, rows, bytes, and the time of a restart.
+What a span and a worker cost one process on PostgreSQL: CPU, memory, rows, bytes, snapshots, and a restart.
 
 Each worker reports its start, and by turns a model call, a tool call and a step.
 """
@@ -13,7 +13,14 @@ from pathlib import Path
 
 import httpx
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from sqlalchemy import delete, func, select
 
+from queenright.cli.jobs.service import tune_garbage_collector
+from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor_snapshot import MonitorSnapshot
+from queenright.health.settings import HealthSettings
+from queenright.health.snapshot_table import read_snapshot
+from queenright.health.tables import SNAPSHOT_PARTS
 from queenright.instrumentation import names
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import Postgres, connected
@@ -54,7 +61,7 @@ async def _run() -> list[Row]:
 async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process) -> list[Row]:
     # What the first requests import and compile belongs to nobody.
     await _send(client, cluster, process, first=0, spans=_FIRST, workers=200, stored=0)
-    empty = await _restart(client, process)
+    empty = await _restart(client, cluster, process)
     idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
     begun, tables = memory_of(process), _sizes(cluster)
 
@@ -70,7 +77,9 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
     spans = new + more
     rows = {table: all_tables[table][0] - tables[table][0] for table in tables}
     sizes = {table: all_tables[table][1] - tables[table][1] for table in tables}
-    started = await _restart(client, process)
+    started_with_snapshot = await _restart(client, cluster, process, with_snapshot=True)
+    snapshot = _measure_snapshot(cluster)
+    started = await _restart(client, cluster, process)
     await _send(
         client,
         cluster,
@@ -81,7 +90,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         prefix="old",
         stored=at + more,
     )
-    started_with_old = await _restart(client, process)
+    started_with_old = await _restart(client, cluster, process)
     bodies = make_requests(_BATCH, _BATCH * 20)
     megabytes = 1024
     return [
@@ -117,8 +126,16 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
             "",
             True,
         ),
+        *snapshot,
         Row(
-            f"start with {tables['events'][0]:,} events of the last day, with {all_tables['events'][0]:,}",
+            f"start with a snapshot of {WORKERS:,} workers, and {all_tables['events'][0]:,} events",
+            f"{started_with_snapshot:.1f} s",
+            "",
+            True,
+        ),
+        Row(
+            f"the same without a snapshot: {tables['events'][0]:,} events of the last day, "
+            f"{all_tables['events'][0]:,}",
             f"{empty:.1f}, {started:.1f} s",
             "",
             True,
@@ -132,14 +149,55 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
     ]
 
 
-async def _restart(client: httpx.AsyncClient, process: Process) -> float:
-    """Kill the process, and return the seconds until another one is ready."""
-    process.kill()
+async def _restart(
+    client: httpx.AsyncClient, cluster: Cluster, process: Process, *, with_snapshot: bool = False
+) -> float:
+    """End the process, with a snapshot or without any, and return the seconds until another one is ready."""
+    if with_snapshot:
+        await asyncio.to_thread(process.stop)
+    else:
+        process.kill()
+        with connected(cluster.database) as conn:
+            conn.execute(delete(SNAPSHOT_PARTS))
+            conn.commit()
     began = time.monotonic()
     await asyncio.to_thread(process.start)
     while (await client.get(f"{process.url}/readyz")).status_code != 200:  # noqa: ASYNC110  # another process
         await asyncio.sleep(0.02)
     return time.monotonic() - began
+
+
+def _measure_snapshot(cluster: Cluster) -> list[Row]:
+    """Read the snapshot in the database, and take another one of the same workers."""
+    monitor = HealthMonitor(HealthSettings())
+    tune_garbage_collector()
+    with connected(cluster.database) as conn:
+        size = conn.execute(select(func.sum(func.length(SNAPSHOT_PARTS.c.data)))).scalar_one()
+        began = time.perf_counter()
+        read_snapshot(conn, monitor)
+        read = time.perf_counter() - began
+    began, longest = time.perf_counter(), 0.0
+    snapshot = MonitorSnapshot(monitor)
+    part_began = began
+    while snapshot.next_part() is not None:
+        longest = max(longest, time.perf_counter() - part_began)
+        part_began = time.perf_counter()
+    taken = time.perf_counter() - began
+    workers = len(list(monitor.workers()))
+    return [
+        Row(
+            "a worker in a snapshot: time in the event loop, time to read, bytes",
+            f"{1e6 * taken / workers:.0f} µs, {1e6 * read / workers:.0f} µs, {size / workers:.0f}",
+            "40 µs",
+            1e6 * taken <= 40 * workers,
+        ),
+        Row(
+            f"a part of a snapshot of {workers:,} workers, the longest",
+            f"{1000 * longest:.0f} ms",
+            "50 ms",
+            longest <= 0.05,
+        ),
+    ]
 
 
 async def _report_starts(client: httpx.AsyncClient, process: Process) -> None:

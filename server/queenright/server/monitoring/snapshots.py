@@ -19,16 +19,15 @@ from queenright.server.stream.feed import Feed
 
 _log = logging.getLogger(__name__)
 
-_FIRST_SECONDS: Final = 30.0
-"""A service that is killed again and again makes progress, too."""
-_INTERVAL_SECONDS: Final = 300.0
+_INTERVAL_SECONDS: Final = 60.0
+"""The events of a minute are read within seconds, as many as one process can take."""
 _PAUSE_FACTOR: Final = 200
 """The event loop spends half a percent of its time on snapshots, at most."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Snapshots:
-    """Writes a snapshot of the workers every few minutes. Belongs to one event loop."""
+    """Writes snapshots of the workers, one a minute or fewer. Belongs to one event loop."""
 
     store: Store
     monitor: HealthMonitor
@@ -37,11 +36,12 @@ class Snapshots:
     _last_seq: int = field(default=0, init=False)
 
     async def run(self) -> None:
-        """Take snapshots until cancelled."""
-        await asyncio.sleep(_FIRST_SECONDS)
+        """Take a snapshot of what has changed, again and again, until cancelled."""
+        busy = 0.0
         while True:
-            seconds = await self.take()
-            await asyncio.sleep(max(_INTERVAL_SECONDS, _PAUSE_FACTOR * seconds))
+            await asyncio.sleep(max(_INTERVAL_SECONDS, _PAUSE_FACTOR * busy))
+            if self.feed.head.seq != self._last_seq:
+                busy = await self.take()
 
     async def take(self) -> float:
         """
@@ -50,7 +50,7 @@ class Snapshots:
         Returns:
             How many seconds the event loop was busy with it.
         """
-        if not self.monitor.settings.enabled:
+        if not self.monitor.settings.enabled or not self.store.is_writable:
             return 0.0
         snapshot_id, number, began = new_id(), 0, time.perf_counter()
         head = self.pipeline.describe_position(self.feed.head.seq)
@@ -73,6 +73,9 @@ class Snapshots:
             )
         except (StoreError, SnapshotDiscardedError) as error:
             _log.warning("no snapshot of the workers was written, the last one stays: %s", error)
+            return busy
+        except Exception:
+            _log.exception("no snapshot of the workers was written, the last one stays")
             return busy
         finally:
             snapshot.close()
