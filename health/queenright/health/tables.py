@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0014"
+SCHEMA_REVISION: Final = "0015"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
