@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Repeat
 from queenright.health.deadlines import ProcessSign
-from queenright.health.findings import Finding, FindingKind, HealthState, Severity, WorkerKey
+from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
+from queenright.health.health_state import HealthState
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.monitor import FailedRuns, HealthMonitor, WorkerHealth
 from queenright.health.resource_limits import CutAnswers, Resource
@@ -212,7 +213,7 @@ class MonitorSnapshot:
 
 def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
     """Copy all state but that of workers and clocks, and return it as names with a part of their items."""
-    today = monitor._today
+    today = monitor.today
     items: dict[str, list[Any]] = {name: list(getattr(monitor, name).items()) for name in MAPPINGS}
     items["_ended"] = list(monitor._ended)
     items["traces"] = [(trace, dict(workers)) for trace, workers in monitor._children._traces.items()]
@@ -309,7 +310,7 @@ def _restore(monitor: HealthMonitor, items: dict[str, list[Any]], workers: list[
     # Nothing below fails.
     vars(monitor).update(state)
     monitor._children._traces = traces
-    today = monitor._today
+    today = monitor.today
     today._day, today._fleet, today._agents = day, fleet, spending
     for worker in workers:
         worker.vitals.clocks = monitor._clocks_of(worker.vitals.agent_id)

@@ -33,7 +33,8 @@ from sqlalchemy import (
 )
 
 from queenright.health.event_log import EVENT_COLUMNS, event_of
-from queenright.health.findings import HealthState, WorkerKey
+from queenright.health.findings import WorkerKey
+from queenright.health.health_state import HealthState
 from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
 from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, HealthMonitor, as_terminated
 from queenright.health.monitor_snapshot import SnapshotHead
