@@ -204,6 +204,9 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     assert fault.startswith("cluster.partitions is 2 here and 4 in the other processes")
     assert await shares(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503
+    refused = await client.post(f"{second.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5))
+    assert refused.status_code == 503
+    assert "cluster.partitions is 2 here" in refused.text
 
 
 async def test_third_process_gets_its_share_one_partition_at_a_time(

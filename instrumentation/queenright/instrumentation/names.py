@@ -265,7 +265,7 @@ CLUSTER_OWNER: Final = MetricName(
     "queenright_cluster_owner", "gauge", (), "1 if this process of the cluster watches the workers."
 )
 CLUSTER_MEMBERS: Final = MetricName(
-    "queenright_cluster_members", "gauge", (), "Processes of the cluster that this one sees."
+    "queenright_cluster_members", "gauge", (), "Running processes of the cluster that this one sees."
 )
 CLUSTER_STREAM_UP: Final = MetricName(
     "queenright_cluster_stream_up", "gauge", (), "1 if this process can publish telemetry to NATS."

@@ -52,6 +52,9 @@ class ClusterFront:
         proxy: Passes requests on to owners.
         local: Answers `LOCAL_PATHS` and `EMERGENCY_STOP`.
         is_exposed: Whether other machines reach this process.
+
+    Attributes:
+        refusal: Why this process takes nothing; None if it does.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ClusterFront:
         local: ASGIApp,
         is_exposed: bool,
     ) -> None:
+        self.refusal: str | None = None
         self._partitions = partitions
         self._proxy = proxy
         self._local = local
@@ -93,6 +97,8 @@ class ClusterFront:
         Raises:
             RejectedRequestError: It was not acknowledged (503), or is too large (413).
         """
+        if self.refusal is not None:
+            raise unavailable_error(self.refusal, _RETRY_SECONDS)
         count = len(self._partitions)
         parts = {0: piece} if count == 1 else await self._in_thread(split_request, path, piece, count)
         results = await asyncio.gather(
@@ -126,6 +132,9 @@ class ClusterFront:
 
         A hook whose owner does not answer in time is kept in the stream, and its agent continues.
         """
+        if self.refusal is not None:
+            await JSONResponse({}, 503)(scope, receive, send)
+            return
         if len(self._partitions) == 1 and (apps := self._partitions[0].apps) is not None:
             await apps.hooks(scope, receive, send)
             return

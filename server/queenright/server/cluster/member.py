@@ -354,8 +354,10 @@ class ClusterMember:
         if count != self.member.partitions:
             fault = (
                 f"cluster.partitions is {self.member.partitions} here and {count} in the other processes; "
-                "this one owns nothing until it is restarted with the same number"
+                "this one owns nothing, and takes no telemetry, until it is restarted with the same number"
             )
+        # Nobody reads what it would publish to other streams than those of the others.
+        self.front.refusal = fault if count != self.member.partitions else None
         if fault != self._number_fault and fault is not None:
             _log.error("%s", fault)
         self._number_fault = fault
