@@ -309,6 +309,23 @@ async def test_hook_with_a_token_is_answered_at_every_process(
     assert sorted(agent["session_id"] for agent in agents) == [f"s-{number}" for number in range(8)]
 
 
+async def test_wrong_token_is_one_failed_login(partitioned: Cluster, client: httpx.AsyncClient) -> None:
+    """However many partitions a request is about: else it would lock out its address."""
+    require_token(partitioned, client, Role.VIEWER)
+    first, second = [partitioned.add(), partitioned.add()]
+    await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    wrong = {"Authorization": "Bearer wrong"}
+
+    statuses = [
+        (await client.get(f"{process.url}/api/agents", headers=wrong)).status_code
+        for process in (first, second)
+        for _ in range(15)
+    ]
+
+    assert set(statuses) == {401}
+    assert (await client.get(f"{second.url}/api/agents")).status_code == 200
+
+
 async def test_sign_in_and_stream_continue_at_another_process(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:

@@ -52,6 +52,7 @@ class ClusterFront:
         proxy: Passes requests on to owners.
         local: Answers `LOCAL_PATHS` and `EMERGENCY_STOP`.
         is_exposed: Whether other machines reach this process.
+        guard: Puts the guards of the API before an app.
 
     Attributes:
         refusal: Why this process takes nothing; None if it does.
@@ -64,6 +65,7 @@ class ClusterFront:
         proxy: Proxy,
         local: ASGIApp,
         is_exposed: bool,
+        guard: Callable[[ASGIApp], ASGIApp],
     ) -> None:
         self.refusal: str | None = None
         self._partitions = partitions
@@ -74,13 +76,13 @@ class ClusterFront:
         self._thread = ThreadPoolExecutor(1, "split")
         count = len(partitions)
         self._local_paths = LOCAL_PATHS if count == 1 else LOCAL_PATHS | {EMERGENCY_STOP}
-        self._gateway = (
-            Gateway(
+        self._gateway: ASGIApp | None = None
+        if count > 1:
+            gateway = Gateway(
                 self.backends, partial(partition_of_agent, count=count), partial(_answer_no_owner, _UNOWNED)
             )
-            if count > 1
-            else None
-        )
+            # Before the partitions are asked: else a wrong token would be counted by each of them.
+            self._gateway = guard(gateway)
 
     def backends(self) -> Sequence[ASGIApp | None]:
         """

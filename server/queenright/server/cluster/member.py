@@ -36,7 +36,9 @@ from queenright.server.cluster.metrics import ClusterMetrics, collect_process, m
 from queenright.server.cluster.partition import Partition
 from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
+from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import Exposition
+from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
@@ -103,11 +105,13 @@ class ClusterMember:
         self._exposition = Exposition(
             partial(collect_process, self.registry, self.partitions), merge_families
         )
+        bound = ports.api.getsockname()[0]
         self.front = ClusterFront(
             self.partitions,
             proxy=proxy,
-            local=create_local_app(self, access=ports.access, bound=ports.api.getsockname()[0]),
+            local=create_local_app(self, access=ports.access, bound=bound),
             is_exposed=ports.is_exposed,
+            guard=partial(guarded_app, state={}, access=ports.access, bound=bound, page=render_error),
         )
 
     @property
