@@ -187,6 +187,7 @@ async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: 
     change(url, "ALTER TABLE members DROP COLUMN partitions, DROP serving, DROP has_failed")
     change(url, "DROP TABLE secrets")
     change(url, "DROP TABLE shared_values")
+    change(url, "DROP TABLE snapshot_parts")
     change(url, "UPDATE alembic_version SET version_num = '0012'")
 
     assert (await lease.look(can_publish=True)).members == ()
