@@ -45,8 +45,10 @@ def state_of(monitor: HealthMonitor) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     if isinstance(value, float) and value != value:
         return "nan"
-    if isinstance(value, (int, float, str, bytes, bytearray, Enum)) or value is None:
+    if isinstance(value, (int, float, str, bytes, Enum)) or value is None:
         return value
+    if isinstance(value, bytearray):
+        return bytes(value)
     if isinstance(value, Mapping):
         return [(plain(key), plain(item)) for key, item in value.items()]
     if isinstance(value, (list, tuple, deque, array)):

@@ -25,6 +25,7 @@ from tests.cluster.test_keys import RECORDINGS, events_of, load_recording
 from tests.databases import Postgres
 from tests.health.snapshot_parts import finish, restored, state_of
 from tests.server.test_clocks import HOUR, Clock, T, event, look, start_event, states
+from tests.waiting import until
 
 _READ_LOG = "reading the last day of the event log"
 
@@ -124,6 +125,22 @@ async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock
 
     assert sorted(number for _, number in after) == [0, 1]
     assert {name for name, _ in before}.isdisjoint(name for name, _ in after)
+
+
+async def test_snapshots_are_written_while_something_changes(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenright.server.monitoring.snapshots._INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("queenright.server.monitoring.snapshots._PAUSE_FACTOR", 0.0)
+    async with killed_service(settings, clock) as service:
+        await service.ingest([start_event(clock.now)])
+        await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot")
+        first = await snapshot_rows(service)
+        await service.store.check_writable()
+        assert await snapshot_rows(service) == first
+        await service.ingest([start_event(clock.now, "other")])
+        await until(lambda: service.snapshots._last_seq == service.feed.head.seq, "another snapshot")
+        assert await snapshot_rows(service) != first
 
 
 async def test_events_that_were_stored_but_not_observed_are_not_lost(
@@ -255,6 +272,7 @@ async def test_replaced_owner_cannot_write_a_snapshot(
     settings = Settings(storage=tmp_path / "storage", database=postgres.migrated())
     async with killed_service(settings, clock) as zombie:
         await zombie.ingest([start_event(clock.now)])
+        await zombie.tasks.stop()
         engine = create_engine(settings.database_url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.connect() as conn:
             conn.exec_driver_sql(

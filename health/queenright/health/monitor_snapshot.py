@@ -20,6 +20,7 @@ from enum import Enum
 from hashlib import blake2b
 from heapq import heapify
 from io import BytesIO
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
@@ -145,7 +146,7 @@ class MonitorSnapshot:
 
     def __init__(self, monitor: HealthMonitor) -> None:
         self._monitor = monitor
-        self._unrecorded = {key: number for number, key in enumerate(monitor.keys())}
+        self._unrecorded = dict(zip(monitor._workers, range(len(monitor._workers)), strict=True))
         self._clocks = dict(monitor._clocks)
         self._is_discarded = False
         self._open_part()
@@ -214,17 +215,21 @@ class MonitorSnapshot:
 def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
     """Copy all state but that of workers and clocks, and return it as names with a part of their items."""
     today = monitor.today
-    items: dict[str, list[Any]] = {name: list(getattr(monitor, name).items()) for name in MAPPINGS}
-    items["_ended"] = list(monitor._ended)
-    items["traces"] = [(trace, dict(workers)) for trace, workers in monitor._children._traces.items()]
-    items["spending"] = list(today._agents.items())
-    items["values"] = [(name, getattr(monitor, name)) for name in VALUES]
-    items["spending_sums"] = [(today._day, today._fleet)]
-    return (
-        (name, all_items[start : start + _BATCH_ITEMS])
-        for name, all_items in items.items()
-        for start in range(0, len(all_items), _BATCH_ITEMS)
-    )
+    # Copies of mappings, not lists of their items: the loop waits meanwhile.
+    copies: dict[str, Any] = {name: dict(getattr(monitor, name)) for name in MAPPINGS}
+    copies["traces"] = {trace: dict(workers) for trace, workers in monitor._children._traces.items()}
+    copies["spending"] = dict(today._agents)
+    copies["values"] = {name: getattr(monitor, name) for name in VALUES}
+    copies["_ended"] = list(monitor._ended)
+    copies["spending_sums"] = [(today._day, today._fleet)]
+    return _batches(copies)
+
+
+def _batches(copies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, copy in copies.items():
+        items = iter(copy.items() if isinstance(copy, dict) else copy)
+        while batch := list(islice(items, _BATCH_ITEMS)):
+            yield name, batch
 
 
 class _Unpickler(pickle.Unpickler):
