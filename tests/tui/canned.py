@@ -80,6 +80,7 @@ TICKETS: Final = [
         ticket_id=TICKET,
         agent_id="deep_research_agent",
         session_id="deep_research_agent-1",
+        actions=["acknowledge"],
     ),
     row(
         Ticket,
@@ -93,6 +94,7 @@ TICKETS: Final = [
         evidence_snippet="ConnectError: connection refused (db:5432), 4 times",
         occurrences=2,
         first_seen=NOW - 95,
+        actions=["acknowledge"],
     ),
     row(
         Ticket,
@@ -350,9 +352,22 @@ ATTENTION: Final = [
         title="Model provider anthropic",
         text="mail_digest has had no answer from its model provider since 09:48 UTC",
         since=NOW - 700,
+        options=["acknowledge"],
         ticket_id="018f6f7e-0000-7000-8000-0000000000c4",
         workers=4,
     ),
+]
+INCIDENTS: Final = [
+    {
+        "incident_id": "incident-1",
+        "cause": "provider:anthropic",
+        "severity": "high",
+        "opened_at": NOW - 700,
+        "closed_at": None,
+        "workers": 4,
+        "open_tickets": 3,
+        "ticket_ids": [ticket["ticket_id"] for ticket in TICKETS],
+    }
 ]
 HAPPENED: Final = [
     *work("price_watch", 4, 11),
@@ -467,7 +482,11 @@ class Canned:
             return httpx.Response(200, json={"items": self.attention, "total": len(self.attention)})
         if path.endswith("/steps"):
             return httpx.Response(200, json=_steps(request.url.params.get("after")))
-        return httpx.Response(200, json=_found(path))
+        if path == "/api/incidents":
+            return httpx.Response(200, json={"incidents": INCIDENTS})
+        own = ("", "/acknowledge")
+        tickets = {f"/api/tickets/{one['ticket_id']}{verb}": one for one in TICKETS for verb in own}
+        return httpx.Response(200, json=tickets.get(path) or _found(path))
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
         types = request.url.params.get("types", "")

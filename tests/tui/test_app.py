@@ -385,6 +385,30 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
         assert sent["incarnation_id"] == EXAMPLES["AttentionItem"]["incarnation_id"]
 
 
+async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
+    """Closed ones are left out, and one that somebody else has acknowledged meanwhile is no error."""
+    ids = [str(ticket["ticket_id"]) for ticket in TICKETS]
+
+    class Taken(Canned):
+        async def _answer(self, request: httpx.Request) -> httpx.Response:
+            answer = await super()._answer(request)
+            is_taken = request.url.path == f"/api/tickets/{ids[0]}/acknowledge"
+            problem = {"content-type": "application/problem+json"}
+            return httpx.Response(409, headers=problem, json={"title": "taken"}) if is_taken else answer
+
+    canned = Taken([])
+    async with terminal(canned) as (app, pilot):
+        table = app.screen.query_one("#need-list", RowTable)
+        await until(lambda: table.row_count == len(canned.attention), "the list")
+        await pilot.press(*["down"] * 5, "a")
+        await until(seldom(lambda: "Acknowledge all tickets on" in text_of(app)), "the question")
+        assert canned.asked == []
+        await pilot.press("y")
+        await until(seldom(lambda: "2 more: done" in text_of(app)), "the result")
+
+    assert [path for _, path, _ in canned.asked] == [f"/api/tickets/{one}/acknowledge" for one in ids[:2]]
+
+
 async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> None:
     """A key that was meant for one item answers no other."""
     canned = Canned([])

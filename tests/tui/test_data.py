@@ -233,6 +233,7 @@ def test_shadow_finding_says_since_when_it_holds() -> None:
         ("ticket", {"options": ["terminate", "acknowledge"]}, ("acknowledge", "terminate")),
         ("ticket", {"options": ["terminate"]}, ("terminate",)),
         ("escalation", {"options": ["more_time", "later"]}, ("more_time",)),
+        ("incident", {"options": ["acknowledge"]}, ("acknowledge_all",)),
         ("incident", {}, ()),
     ],
 )

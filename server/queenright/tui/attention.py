@@ -26,6 +26,7 @@ ANSWERS: Final = {
     "hand_off": Answer("h", "Hand over", "Hand {agent} over?", "The work is handed over."),
     "terminate": Answer("t", "Terminate", "Terminate {agent}?", "The worker saves its state and stops."),
     "acknowledge": Answer("a", "Ack", "Acknowledge the ticket on {agent}?", "Reminders stop."),
+    "acknowledge_all": Answer("a", "Ack all", "Acknowledge all tickets on {agent}?", "Reminders stop."),
     "reply": Answer("r", "Reply", "Reply to {agent}"),
 }
 """All answers by name."""
@@ -41,7 +42,7 @@ def answers_to(item: AttentionItem) -> tuple[str, ...]:
     if item.kind == "question":
         return ("reply",) if item.can_answer else ()
     if item.kind == "incident":
-        return ()
+        return ("acknowledge_all",) if "acknowledge" in item.options else ()
     if item.kind == "ticket":
         return tuple(action for action in ("acknowledge", "terminate") if action in item.options)
     return tuple(option for option in item.options if option in ANSWERS)

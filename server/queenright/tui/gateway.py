@@ -174,6 +174,8 @@ class ServiceGateway:
                 await client.escalations.decide(
                     item.item_id, answer, reason=text or None, by=self.by, incarnation_id=incarnation_id
                 )
+            case "incident", _:
+                await self._acknowledge_incident(item.item_id)
             case _, "acknowledge":
                 await self.acknowledge(item.ticket_id)
             case _:
@@ -183,6 +185,20 @@ class ServiceGateway:
     async def acknowledge(self, ticket_id: str) -> None:
         """Acknowledge a ticket."""
         await self._client.tickets.acknowledge(ticket_id, by=self.by)
+
+    async def _acknowledge_incident(self, incident_id: str) -> None:
+        """Acknowledge those tickets of an incident that can be."""
+        incidents = await self._client.tickets.incidents()
+        ticket_ids = next((one.ticket_ids for one in incidents if one.incident_id == incident_id), ())
+        for ticket_id in ticket_ids:
+            if "acknowledge" not in (await self._client.tickets.get(ticket_id)).actions:
+                continue
+            try:
+                await self.acknowledge(ticket_id)
+            except RequestRejectedError as error:
+                # It has been closed, or acknowledged, meanwhile.
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
 
     async def reset_breaker(self, name: str) -> None:
         """Close a circuit breaker."""

@@ -38,7 +38,7 @@ def terminate(screen: AppScreen, worker: AgentRow) -> None:
 def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     """Ask for a confirmation, and give an answer to something that waits for a person."""
     choice = ANSWERS[name]
-    title = choice.question.format(agent=item.agent_id, tool=item.tool or "it")
+    title = choice.question.format(agent=item.agents, tool=item.tool or "it")
 
     def on_confirm(yes: bool | None) -> None:
         if yes:
@@ -123,7 +123,7 @@ async def _reset(screen: AppScreen, breaker: str) -> None:
 
 async def _answer(screen: AppScreen, item: AttentionItem, name: str, text: str = "") -> None:
     state = screen.app_state
-    label = f"{ANSWERS[name].label.lower()} {item.agent_id}"
+    label = f"{ANSWERS[name].label.lower()} {item.agents}"
     state.set_status("act", f"{label} …")
     try:
         state.set_status("act", f"{label}: {await state.gateway.answer(item, name, text)}")
