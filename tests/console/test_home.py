@@ -15,6 +15,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.console.conftest import HOSTILE, Cable, Watched
+from tests.console.shifts import RECORD_SHIFTS, SHIFT
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import request_for_looper
@@ -64,6 +65,35 @@ async def test_message_covers_nothing(running: Running, page: Page, width: int) 
     assert said
     assert content["y"] + content["height"] <= said["y"]
     assert said["y"] + said["height"] <= 844
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
+    running: Running, page: Page, others: int
+) -> None:
+    """It is announced where it needs no room, and shown when that is wanted."""
+    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
+    if others:
+        await wait_for_user(running, "writer", "Which title?")
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(running.url)
+    needs = page.get_by_role("list", name="Needs you")
+    await expect(needs).to_contain_text("Which title?" if others else "Nothing needs you.")
+    await expect(page.get_by_label("Loading")).to_have_count(0)
+    await page.evaluate(RECORD_SHIFTS)
+    before = await page.evaluate(SHIFT)
+
+    await ticket_on(running, agent="well")
+    announced = page.get_by_role("button", name="Show 1 new")
+    await expect(announced).to_be_visible()
+    await expect(page.get_by_role("row").filter(has_text="well")).to_contain_text("stuck")
+    assert await page.evaluate(SHIFT) - before <= 0.01
+    await expect(needs.get_by_role("button", name="Acknowledge")).to_have_count(0)
+
+    await announced.press("Enter")
+    await expect(needs.get_by_role("button", name="Acknowledge")).to_be_visible()
+    await expect(announced).to_have_count(0)
+    await expect(needs).to_be_focused()
 
 
 async def test_a_stop_is_approved_where_it_is_asked_for(

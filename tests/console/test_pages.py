@@ -23,6 +23,7 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running
 from queenright.server.views.attention import incidents_of_tickets
 from tests.console.conftest import HOSTILE, Cable, Watched
+from tests.console.shifts import RECORD_SHIFTS, SHIFT
 from tests.console.walk import SCREENS
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import HOUR, demo_settings, looping
@@ -511,16 +512,6 @@ async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
 
 
 OPENS_DIALOG: Final = re.compile("…$|^Preferences$|^Search")
-
-
-RECORD_SHIFTS: Final = """() => {
-    window.shift = 0
-    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
-        .observe({type: "layout-shift", buffered: true})
-}"""
-
-
-SHIFT: Final = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(window.shift))))"
 
 
 class TestNeeds:

@@ -10,6 +10,7 @@ import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Clamped, Panel, ReadOnly, Shape, toneOf } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
+import { PHONE, useMatches } from '../ui/media'
 import { acknowledgeTickets, answerApproval } from '../api/acts'
 import type { Target } from '../api/acts'
 import { DECISIONS } from './decisions'
@@ -54,6 +55,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
   // A reply that was being written stays, with what happened, when its question is not open any more.
   const left = drafts.filter((draft) => !open.has(keyOf(draft.item)))
   const textOf = (item: AttentionItem): string => drafts.find((draft) => keyOf(draft.item) === keyOf(item))?.text ?? ''
+  const [listed, held, showHeld] = useHeld(items)
   const list = useRef<HTMLUListElement>(null)
   const hasFocus = useRef(false)
   const shown = items.map((item) => item.item_id).join()
@@ -64,7 +66,23 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
   return (
     <>
       {(isOnly || total > 0 || left.length > 0) && (
-        <Panel title={total ? `Needs you (${count(total)})` : 'Needs you'}>
+        <Panel
+          title={total ? `Needs you (${count(total)})` : 'Needs you'}
+          aside={
+            held.length > 0 && (
+              <Button
+                small
+                look="primary"
+                onPress={() => {
+                  showHeld()
+                  list.current?.focus({ preventScroll: true })
+                }}
+              >
+                Show {count(held.length)} new
+              </Button>
+            )
+          }
+        >
           <ul
             className="attention"
             aria-label="Needs you"
@@ -76,10 +94,15 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
               if (relatedTarget || (target.isConnected && !target.matches(':disabled'))) hasFocus.current = false
             }}
           >
-            {[...items, ...left.map((draft) => draft.item)].map((item) => (
+            {[...listed, ...left.map((draft) => draft.item)].map((item) => (
               <Item key={keyOf(item)} item={item} isOpen={open.has(keyOf(item))} draft={textOf(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
             ))}
             {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
+            {held.length > 0 && !listed.length && !left.length && (
+              <li className="calm">
+                <span className="clip">{held.map((item) => item.agents).join(', ')}</span>
+              </li>
+            )}
             {!total && !left.length && (
               <li className="calm">
                 <svg width="22" height="22" viewBox="0 0 22 22" fill="none" stroke="currentColor" strokeWidth="2" aria-hidden="true">
@@ -95,6 +118,20 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
       {asked && <Dialog {...asked} isOpen={items.some((item) => item.item_id === asked.item.item_id)} onClose={() => setAsked(null)} />}
     </>
   )
+}
+
+/**
+ * The items that are listed, those that are held back, and what lists them. On a phone, what comes while the page is
+ * looked at would move all of it, also the button under a finger: it is listed when that is wanted.
+ */
+function useHeld(items: readonly AttentionItem[]): [listed: readonly AttentionItem[], held: readonly AttentionItem[], show: () => void] {
+  const isPhone = useMatches(PHONE)
+  const [known, setKnown] = useState(() => new Set(items.map(keyOf)))
+  const held = isPhone ? items.filter((item) => !known.has(keyOf(item))) : []
+  const show = (): void => setKnown(new Set(items.map(keyOf)))
+  // What a wide screen lists stays when it becomes narrow.
+  if (!isPhone && items.some((item) => !known.has(keyOf(item)))) show()
+  return [items.filter((item) => !held.includes(item)), held, show]
 }
 
 const targetOf = ({ agent_id, session_id, incarnation_id }: AttentionItem): Target => ({ agentId: agent_id, session_id, incarnation_id })

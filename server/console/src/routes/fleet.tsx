@@ -2,7 +2,7 @@ import { useInfiniteQuery, useQueryClient } from '@tanstack/react-query'
 import type { InfiniteData } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
 import { useVirtualizer } from '@tanstack/react-virtual'
-import { useEffect, useRef, useState } from 'react'
+import { useEffect, useRef } from 'react'
 import { data, GET } from '../api/client'
 import type { AgentRow, AgentsPage } from '../api/schema'
 import { BAR_SECONDS, fleetBars, fleetPerMinute, sessionBars } from '../api/spending'
@@ -11,6 +11,7 @@ import { useNow } from '../clock'
 import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { Ignored, isTyping, SearchInput } from '../ui/filters'
+import { PHONE, useMatches } from '../ui/media'
 import { ACTIVITY, activityOf, HEALTH, knownFilters, RUNNING, stateOf } from './fleet-filters'
 import type { Filters } from './fleet-filters'
 
@@ -162,7 +163,7 @@ const COLUMNS: readonly { label: string; sort?: string; className?: string }[] =
 /** @param above Rows before the first one that is kept. */
 function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: readonly AgentRow[]; above: number; total: number; sort: string; onSort: (sort: string) => void; more: () => void; earlier: () => void }) {
   const scroll = useRef<HTMLDivElement>(null)
-  const small = useMatches('(max-width: 640px)')
+  const small = useMatches(PHONE)
   const height = small ? 64 : 48
   const length = rows.length ? above + rows.length : total
   const virtual = useVirtualizer({
@@ -314,15 +315,4 @@ function Rates() {
       })}
     </dl>
   )
-}
-
-function useMatches(query: string): boolean {
-  const [matches, setMatches] = useState(() => matchMedia(query).matches)
-  useEffect(() => {
-    const list = matchMedia(query)
-    const change = (): void => setMatches(list.matches)
-    list.addEventListener('change', change)
-    return () => list.removeEventListener('change', change)
-  }, [query])
-  return matches
 }
