@@ -274,8 +274,8 @@ async def test_page_opened_without_a_connection_is_loaded_later(
     cable.is_in = True
 
     await expect(page.get_by_role("heading", level=1, name="Tickets")).to_be_visible()
-    # The browser says what it could not load.
-    assert all("Unable to preload" in fault for fault in watched.faults)
+    # React says why it shows an error.
+    assert all("did not send the code" in fault for fault in watched.faults)
     watched.faults.clear()
 
 

@@ -3,6 +3,7 @@ import { createRootRouteWithContext, createRoute, createRouter, lazyRouteCompone
 import { Home } from './routes/home'
 import { NotFound, RouteError } from './shell/errors'
 import { Shell } from './shell/shell'
+import { loadCode } from './ui/load'
 
 interface Context {
   queries: QueryClient
@@ -33,46 +34,46 @@ export const sessionRoute = createRoute({
   getParentRoute: () => root,
   path: '/agents/$agentId',
   validateSearch: texts('session', 'at', 'view', 'kinds', 'repeat', 'set'),
-  component: lazyRouteComponent(() => import('./routes/session'), 'SessionPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/session')), 'SessionPage'),
 })
 
 export const ticketsRoute = createRoute({
   getParentRoute: () => root,
   path: '/tickets',
   validateSearch: texts('status', 'severity', 'agent'),
-  component: lazyRouteComponent(() => import('./routes/tickets'), 'TicketsPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/tickets')), 'TicketsPage'),
 })
 
 export const ticketRoute = createRoute({
   getParentRoute: () => root,
   path: '/tickets/$ticketId',
-  component: lazyRouteComponent(() => import('./routes/ticket'), 'TicketPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/ticket')), 'TicketPage'),
 })
 
 export const incidentsRoute = createRoute({
   getParentRoute: () => root,
   path: '/incidents',
-  component: lazyRouteComponent(() => import('./routes/incidents'), 'IncidentsPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/incidents')), 'IncidentsPage'),
 })
 
 export const incidentRoute = createRoute({
   getParentRoute: () => root,
   path: '/incidents/$incidentId',
-  component: lazyRouteComponent(() => import('./routes/incident'), 'IncidentPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/incident')), 'IncidentPage'),
 })
 
 export const talkRoute = createRoute({
   getParentRoute: () => root,
   path: '/talk',
   validateSearch: texts('agent', 'session', 'ticket', 'graph'),
-  component: lazyRouteComponent(() => import('./routes/talk'), 'TalkPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/talk')), 'TalkPage'),
 })
 
 export const operateRoute = createRoute({
   getParentRoute: () => root,
   path: '/operate/$section',
   validateSearch: texts('search', 'state', 'agent', 'type'),
-  component: lazyRouteComponent(() => import('./routes/operate'), 'OperatePage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/operate')), 'OperatePage'),
 })
 
 /** Shorter addresses of sections, as the service redirects them too, and the former address of the actions. */
@@ -90,7 +91,7 @@ export const connectRoute = createRoute({
   getParentRoute: () => root,
   path: '/connect',
   validateSearch: texts('client'),
-  component: lazyRouteComponent(() => import('./routes/connect'), 'ConnectPage'),
+  component: lazyRouteComponent(() => loadCode(() => import('./routes/connect')), 'ConnectPage'),
 })
 
 const tree = root.addChildren([

@@ -10,6 +10,7 @@ import { useNow } from '../clock'
 import { ago, count, dateTime, duration, words } from '../format'
 import { useTitle } from '../shell/title'
 import { Button, Clamped, Empty, Loading, Panel, Pill, ReadError, sentence, toneOf } from '../ui/basics'
+import { loadCode } from '../ui/load'
 import { NeedsYou } from './attention'
 import { activityOf, stateOf } from './fleet-filters'
 import { Actions } from './session/actions'
@@ -17,7 +18,7 @@ import { NextDetectors, OpenWork } from './session/open-work'
 import { Side } from './session/side'
 import { Timeline } from './session/timeline'
 
-const Recorder = lazy(() => import('./session/recorder').then((module) => ({ default: module.Recorder })))
+const Recorder = lazy(() => loadCode(() => import('./session/recorder')).then((module) => ({ default: module.Recorder })))
 
 // A link is not the current page because another view of the same session is.
 const EXACT = { exact: true, includeSearch: true }

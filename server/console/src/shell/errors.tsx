@@ -1,6 +1,6 @@
 import { Link, useLocation } from '@tanstack/react-router'
 import type { ErrorComponentProps } from '@tanstack/react-router'
-import { useEffect, useRef } from 'react'
+import { useEffect, useState } from 'react'
 import { useConnection } from '../api/watch'
 import { Button, Empty } from '../ui/basics'
 
@@ -31,13 +31,15 @@ export function NotFound() {
 
 const reload = (): void => location.reload()
 
-/** A page that could not be loaded, or that failed. What was not connected when it was opened is loaded later. */
+/** A page that could not be loaded, or that failed. What was not connected meanwhile is loaded later. */
 export function RouteError({ error }: ErrorComponentProps) {
   const isLost = useConnection().state !== 'live'
-  const wasLost = useRef(isLost)
+  const [wasLost, setWasLost] = useState(isLost)
+  // That the connection is lost is noticed after the page could not be loaded.
+  if (isLost && !wasLost) setWasLost(true)
   useEffect(() => {
-    if (wasLost.current && !isLost) reload()
-  }, [isLost])
+    if (wasLost && !isLost) reload()
+  }, [wasLost, isLost])
   return (
     <Empty isPage title="This page could not be shown">
       <p className="muted">{isLost ? 'The service cannot be reached. The page is loaded when the connection is back.' : error instanceof Error ? error.message : String(error)}</p>

@@ -9,11 +9,12 @@ import { actorName, isDone } from '../../api/acts'
 import { useNow } from '../../clock'
 import { count, counted, duration, money, timeOfDay, words } from '../../format'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
+import { loadCode } from '../../ui/load'
 import { isOpen, useTickets } from './actions'
 
-const Chart = lazy(() => import('./chart').then((module) => ({ default: module.Chart })))
+const Chart = lazy(() => loadCode(() => import('./chart')).then((module) => ({ default: module.Chart })))
 
-const QueenChat = lazy(() => import('../queen').then((module) => ({ default: module.QueenChat })))
+const QueenChat = lazy(() => loadCode(() => import('../queen')).then((module) => ({ default: module.QueenChat })))
 
 export function Side({ worker }: { worker: AgentHealth }) {
   const found = useTickets(worker)
