@@ -42,6 +42,7 @@ export function ago(at: number, now: number): string {
 
 /** The time that a call took: `12 ms`, `3.4 s`, `2 min 5 s`. */
 export function took(seconds: number): string {
+  if (seconds > 0 && seconds < 0.0005) return '< 1 ms'
   if (seconds < 1) return measure(Math.round(seconds * 1000), 'ms')
   return seconds < 10 ? measure(seconds.toFixed(1), 's') : duration(seconds)
 }

@@ -109,7 +109,7 @@ export function ProviderStatus() {
             <span className="wrap">
               {row.model || row.provider} <span className="muted">{[isShared(row) ? row.provider : '', row.status === 'ok' ? '' : words(row.status)].filter(Boolean).join(' · ')}</span>
             </span>
-            <span className="when number">
+            <span className="when number" title="Of the last ten minutes">
               {row.limited_until && row.limited_until > now
                 ? `limited until ${timeOfDay(row.limited_until)}`
                 : row.failed

@@ -92,6 +92,13 @@ export function Fleet() {
         <Choice label="Activity" value={filters.activity} options={ACTIVITY.map((name) => [name, first?.counts.activity?.[name] ?? 0] as const).filter(([, total]) => total)} onChange={(activity) => change({ activity })} />
         <Choice label="Owner" value={filters.owner} options={Object.entries(first?.counts.owner ?? {})} onChange={(owner) => change({ owner })} />
         <Choice label="Repository" value={filters.repository} options={Object.entries(first?.counts.repository ?? {})} onChange={(repository) => change({ repository })} />
+        <select className="input sort" aria-label="Sort" value={filters.sort ?? 'attention'} onChange={(event) => change({ sort: event.target.value as NonNullable<Filters['sort']> })}>
+          {COLUMNS.map(({ label, sort }) => sort && (
+            <option key={sort} value={sort}>
+              Sort: {label.toLowerCase()}
+            </option>
+          ))}
+        </select>
         {isFiltered && (
           <button className="button plain small" onClick={() => change({ search: '', health: '', activity: '', owner: '', repository: '' })}>
             Clear
@@ -164,7 +171,7 @@ const COLUMNS: readonly { label: string; sort?: string; className?: string }[] =
 function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: readonly AgentRow[]; above: number; total: number; sort: string; onSort: (sort: string) => void; more: () => void; earlier: () => void }) {
   const scroll = useRef<HTMLDivElement>(null)
   const small = useMatches(PHONE)
-  const height = small ? 64 : 48
+  const height = small ? 76 : 48
   const length = rows.length ? above + rows.length : total
   const virtual = useVirtualizer({
     count: length,
@@ -233,7 +240,7 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
         </Link>
         <small className="clip">{[row.repository, row.owner, row.session_id].filter(Boolean).join(' · ')}</small>
       </span>
-      <span role="cell">
+      <span role="cell" className="state">
         <Pill tone={toneOf(state)}>{state}</Pill>
       </span>
       <span role="cell" className="clip hides hides-small" title={row.activity}>
@@ -249,7 +256,7 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
           ))}
         </span>
       </span>
-      <span role="cell" className="number hides-small">
+      <span role="cell" className="number">
         <Burn row={row} series="progress" />
         <Ago at={row.last_progress} />
       </span>
@@ -257,7 +264,7 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
         <Burn row={row} series="tokens" />
         {count(row.tokens)}
       </span>
-      <span role="cell" className="number hides-small">
+      <span role="cell" className="number">
         <Burn row={row} series="cost" />
         {money(row.cost_usd)}
       </span>

@@ -30,7 +30,7 @@ export function Tokens() {
       </Panel>
       <Panel title="Manage tokens">
         <div className="body stack">
-          <p className="muted">Tokens are managed on the machine of the service; changes take effect at once. A token is shown once, when it is created, and only its hash is stored.</p>
+          <p className="muted">Tokens are managed on the machine of the service; changes take effect at once. A token is shown once, when it is created, and only its hash is stored. If the service was started with <code>--config</code> or <code>--storage</code>, give these commands the same.</p>
           <Copyable text="queenright token list" />
           <Copyable text="queenright token create ada --role operator --expires 90d" />
           <Copyable text="queenright token revoke ada" />
