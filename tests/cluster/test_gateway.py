@@ -139,3 +139,23 @@ async def test_agent_with_sessions_in_several_partitions_is_shown_whole(fleets: 
         await service.ingest(list(events))
     detail = (await fleets.many.get("/api/agents/team%2Fa")).json()
     assert sorted(row["session_id"] for row in detail["sessions"]) == ["s0", "s1", "s2"]
+
+
+async def test_heartbeat_without_a_session_is_of_the_latest_one(fleets: Fleets) -> None:
+    """Whatever partition knows an older session of the agent."""
+    for latest in range(PARTITIONS):
+        agent = f"courier-{latest}"
+        for number in sorted(range(PARTITIONS), key=latest.__eq__):
+            events = looping(fleets.services[0].clock(), agent=agent)
+            await fleets.services[number].ingest(
+                [dataclasses.replace(each, session_id=f"s{number}") for each in events]
+            )
+
+        assert (await fleets.many.post("/api/heartbeats", json={"agent_id": agent})).status_code == 202
+
+        taken = []
+        for app in fleets.apps:
+            assert app is not None
+            async with client_of(app) as http:
+                taken.append((await http.get(f"/api/agents/{agent}/heartbeat")).status_code == 200)
+        assert taken == [number == latest for number in range(PARTITIONS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, quote
 
@@ -32,7 +32,7 @@ from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import merge_of
 from queenright.server.http.problems import problem
 from queenright.server.middleware.gate import MAX_BODY
-from queenright.server.routes.pagination import ASKED, InvalidCursorError
+from queenright.server.routes.pagination import ASKED, LOCATE, InvalidCursorError
 
 _MOST_REMEMBERED: Final = 100_000
 _OWNER_SECONDS: Final = 4.0
@@ -185,12 +185,7 @@ class Gateway:
         asked["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
         present = {number: app for number, app in enumerate(backends) if app is not None}
         replies = await ask_all(list(present.values()), [asked] * len(present), receive)
-        latest = [
-            (reply.json()["last_activity"], number)
-            for number, reply in zip(present, replies, strict=True)
-            if reply.status == 200
-        ]
-        return max(latest)[1] if latest else None
+        return _latest(dict(zip(present, replies, strict=True)))
 
     def _remember(self, session: SessionKey, partition: int) -> None:
         self._remembered[session] = partition
@@ -209,6 +204,15 @@ class Gateway:
             await app(scope, replay(body, receive), send)
             return
         search = Search(SessionKey(heartbeat.agent_id, heartbeat.session_id), takes_new=True)
+        if not heartbeat.session_id:
+            if None in backends:
+                # The latest session may be in the one that has no owner.
+                await self._answer_unowned(scope, receive, send)
+                return
+            asked = _marked(scope, LOCATE)
+            apps = [app for app in backends if app is not None]
+            replies = await _ask_each(apps, asked, body, receive)
+            search = search._replace(first=_latest(dict(enumerate(replies))))
         await self._find(backends, search, scope, replay(body, receive), send)
 
     async def _find(
@@ -274,9 +278,17 @@ class _UnlessMissing:
             self.messages.append(message)
 
 
-def _marked(scope: Scope) -> Scope:
+def _marked(scope: Scope, value: str = "1") -> Scope:
     """Return the scope of a request that is sent to several partitions."""
-    return {**scope, "headers": [*scope["headers"], (ASKED.encode(), b"1")]}
+    return {**scope, "headers": [*scope["headers"], (ASKED.encode(), value.encode())]}
+
+
+def _latest(replies: Mapping[int, Reply]) -> int | None:
+    """Return the partition with the latest activity of those that know what was asked for; None if none."""
+    found = [
+        (reply.json()["last_activity"], number) for number, reply in replies.items() if reply.status == 200
+    ]
+    return max(found)[1] if found else None
 
 
 def _session_in(body: bytes) -> str:
@@ -295,15 +307,17 @@ def _merged(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> 
     return refused[0] if refused else json_reply(merge([reply.json() for reply in known]), known[0])
 
 
+async def _ask_each(apps: Sequence[ASGIApp], scope: Scope, body: bytes, receive: Receive) -> list[Reply]:
+    """Return the response of each app to the same request with a body."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ask(app, scope, replay(body, receive))) for app in apps]
+    return [task.result() for task in tasks]
+
+
 async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
     """Send a request that changes something to all partitions, and return one response."""
     body = await read_body(receive)
-    asked = scope
-    if kind is RouteKind.CLICK:
-        asked = _marked(scope)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(ask(app, asked, replay(body, receive))) for app in apps]
-    replies = [task.result() for task in tasks]
+    replies = await _ask_each(apps, _marked(scope) if kind is RouteKind.CLICK else scope, body, receive)
     known = [reply for reply in replies if reply.status != 404] or replies[:1]
     refused = [reply for reply in known if reply.status >= 400]
     if refused:
