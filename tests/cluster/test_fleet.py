@@ -298,6 +298,43 @@ async def test_agent_that_crashes_in_one_partition_after_the_other_is_no_storm(
     assert [one.service.remediation.storm.workers for one in processes] == [1, 1]
 
 
+async def test_tool_that_fails_for_workers_of_several_partitions_is_one_incident(
+    processes: list[Process],
+) -> None:
+    """B104: three in all, and fewer in each."""
+    first, second = processes
+    await fail(first, "bee-0")
+    await fail(second, "bee-1")
+    for one in processes:
+        await until(partial(_are_in_storm, one.service, "", 1), "a person is paged")
+    await look(processes)
+
+    await fail(first, "bee-2")
+    await until(lambda: len(first.service.tickets.open_tickets()) == 2, "there is another ticket")
+    await look(processes)
+
+    for one, count in ((first, 2), (second, 1)):
+        await until(partial(_have_cause, one.service, count), "its tickets have the cause")
+
+
+def _have_cause(service: Service, count: int) -> bool:
+    return [ticket.storm_id for ticket in service.tickets.open_tickets()] == ["tool:search"] * count
+
+
+async def fail(process: Process, agent: str) -> None:
+    """Let a worker repeat a call that fails."""
+    service = process.service
+    failed = {"outcome": "error", "error_type": "unavailable"}
+    await service.ingest(
+        [
+            dataclasses.replace(event, data={**event.data, **failed})
+            if event.type is EventType.TOOL_CALL_COMPLETED
+            else event
+            for event in looping(service.clock(), agent=agent)
+        ]
+    )
+
+
 # -- limits -------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from queenright.health.incidents import INCIDENT_SECONDS, incidents_of
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.shared_cause import shared_cause
+from queenright.health.shared_cause import list_failing, shared_cause
 from queenright.health.tickets import (
     EscalationTicket,
     TicketClosedError,
@@ -203,6 +203,20 @@ def test_mcp_server_is_shared_unless_others_get_answers(
     assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
     fleet.reverse()
     assert shared_cause(scripts[0].health, finding, lambda: fleet, scripts[0].now) == cause
+
+
+@pytest.mark.parametrize(("known", "cause"), [(1, ""), (2, "tool:search")])
+def test_workers_of_other_services_that_fail_alike_count(known: int, cause: str) -> None:
+    """B104: the fleet is in several parts, and each has only a few."""
+    mine, *others = workers_that_repeat("search", "unavailable", 20)
+    finding = worst(mine.health.findings)
+    assert finding is not None
+    elsewhere = list_failing([(one.health, finding) for one in others[:known]], mine.now)
+    assert sum(map(len, elsewhere.values())) == known
+
+    found = shared_cause(mine.health, finding, lambda: [mine.health], mine.now, elsewhere=elsewhere)
+
+    assert found == cause
 
 
 def test_items_missing_for_several_workers_are_no_incident() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from queenright.health.findings import WorkerKey
 from queenright.health.switch_state import SwitchState
 from queenright.instrumentation.identity import new_id
 
@@ -25,6 +26,10 @@ class FleetState:
     def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
         """Return what the other services know to be spent on a day: by the agent, and by all agents."""
         return 0.0, 0.0
+
+    def failing_elsewhere(self) -> Mapping[str, Collection[WorkerKey]]:
+        """Return the workers of other services with each failure; see ``shared_cause``."""
+        return {}
 
     async def read_emergency_stop(self) -> SwitchState:
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, WorkerKey
@@ -15,6 +15,8 @@ from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 INCIDENT_WORKERS: Final = 3
 """Workers whose calls fail alike: two may be a coincidence."""
+Failing = Mapping[str, Collection[WorkerKey]]
+"""The workers with each failure; see `failure_of`."""
 _MCP_TOOL: Final = "mcp__"
 _FAILING_CALL_KINDS: Final = frozenset(
     {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS, FindingKind.DOOM_LOOP}
@@ -32,6 +34,8 @@ def shared_cause(
     finding: Finding,
     workers: Callable[[], Iterable[WorkerHealth]],
     now: float,
+    *,
+    elsewhere: Failing | None = None,
 ) -> str:
     """
     Return the cause that this worker shares with other workers in trouble; empty if there is none.
@@ -46,17 +50,19 @@ def shared_cause(
     Args:
         finding: Its worst finding.
         workers: Returns the fleet, in any order.
+        elsewhere: Workers that other services watch, if the fleet has several.
     """
     cause, v = possible_cause(health, finding), health.vitals
     since, most = now - INCIDENT_SECONDS, INCIDENT_WORKERS
     kind, _, name = cause.partition(":")
+    failing = set((elsewhere or {}).get(failure_of(health, cause), ())) if cause else set[WorkerKey]()
     match kind:
         case "provider":
-            is_shared = _is_provider_shared(v, workers(), since, most)
+            is_shared = _is_provider_shared(v, workers(), since, most, failing)
         case "mcp":
-            is_shared = _is_mcp_server_shared(v, name, workers(), since, most)
+            is_shared = _is_mcp_server_shared(v, name, workers(), since, most, failing)
         case "tool":
-            is_shared = _is_tool_shared(v, workers(), since, most)
+            is_shared = _is_tool_shared(v, workers(), since, most, failing)
         case _:
             is_shared = False
     return cause if is_shared else ""
@@ -84,8 +90,35 @@ def possible_cause(health: WorkerHealth, finding: Finding) -> str:
     return f"tool:{v.streak_tool}"
 
 
-def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
-    failing: set[WorkerKey] = set()
+def failure_of(health: WorkerHealth, cause: str) -> str:
+    """Return the failure that a worker has with a possible cause: equal for workers that fail alike."""
+    v = health.vitals
+    is_of_provider = cause.startswith("provider:")
+    return "\n".join((cause, v.model, v.llm_error) if is_of_provider else (cause, v.streak_error))
+
+
+def list_failing(workers: Iterable[tuple[WorkerHealth, Finding]], now: float) -> dict[str, list[WorkerKey]]:
+    """
+    Return the workers with each failure, as few as make it a shared one, for the other services of a fleet.
+
+    Args:
+        workers: Workers in trouble, each with the finding that its ticket is about.
+    """
+    failing: dict[str, list[WorkerKey]] = {}
+    for health, finding in workers:
+        if health.vitals.last_activity < now - INCIDENT_SECONDS or not (
+            cause := possible_cause(health, finding)
+        ):
+            continue
+        alike, key = failing.setdefault(failure_of(health, cause), []), _counted_as(health.vitals)
+        if key not in alike and len(alike) < INCIDENT_WORKERS:
+            alike.append(key)
+    return failing
+
+
+def _is_provider_shared(
+    v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int, failing: set[WorkerKey]
+) -> bool:
     answers = 0
     for other in workers:
         vitals = other.vitals
@@ -101,9 +134,13 @@ def _is_provider_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: f
 
 
 def _is_mcp_server_shared(
-    v: VitalSigns, server: str, workers: Iterable[WorkerHealth], since: float, most: int
+    v: VitalSigns,
+    server: str,
+    workers: Iterable[WorkerHealth],
+    since: float,
+    most: int,
+    failing: set[WorkerKey],
 ) -> bool:
-    failing: set[WorkerKey] = set()
     answers = 0
     prefix = f"{_MCP_TOOL}{server}__"
     for other in workers:
@@ -119,8 +156,9 @@ def _is_mcp_server_shared(
     return _OWN_ERROR.search(v.streak_error) is None and answers <= len(failing)
 
 
-def _is_tool_shared(v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int) -> bool:
-    failing: set[WorkerKey] = set()
+def _is_tool_shared(
+    v: VitalSigns, workers: Iterable[WorkerHealth], since: float, most: int, failing: set[WorkerKey]
+) -> bool:
     for other in workers:
         if other.vitals.streak_tool == v.streak_tool and _fails_by_tool(v, other, since):
             failing.add(_counted_as(other.vitals))

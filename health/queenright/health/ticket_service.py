@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection
@@ -29,6 +31,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
+from queenright.health.shared_cause import list_failing
 from queenright.health.store import Store
 from queenright.health.ticket_deadlines import TicketDeadlines
 from queenright.health.ticket_reports import (
@@ -67,6 +70,8 @@ _END_REASONS: Final = {
     WorkerStatus.COMPLETED: lifecycle.RUN_COMPLETED,
     WorkerStatus.UNKNOWN: "the worker sent nothing more",
 }
+_MOST_FAILING: Final = 500
+"""The most tickets, the newest, among which failures are looked for that other services may share."""
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
 
@@ -294,6 +299,29 @@ class TicketService:
             return raised
 
         return await self._commit(work)
+
+    def list_failing(self) -> dict[str, list[WorkerKey]]:
+        """Return the workers with open tickets that may share their failure with those of other services."""
+        newest = itertools.islice(reversed(self._live.values()), _MOST_FAILING)
+        workers = (
+            (health, finding)
+            for ticket in newest
+            if ticket.is_open and (health := self._find_worker(ticket.agent_id, ticket.session_id))
+            for finding in health.findings
+            if finding.kind is ticket.kind
+        )
+        return list_failing(workers, self._clock())
+
+    async def join_causes(self, causes: Collection[str]) -> None:
+        """
+        Let open tickets join the causes that their workers share with workers of other services by now.
+
+        Raises:
+            StoreError: Writing failed; nothing has changed.
+        """
+        joining = find_joining(self._live.values(), causes, self._find_worker, self._group)
+        if joining:
+            await self._commit(partial(join_groups, joining=joining, now=self._clock()))
 
     async def join_storm(self, storm_of: Callable[[WorkerKey], str]) -> None:
         """

@@ -152,6 +152,7 @@ class InterventionService:
         self._storm = storm
         self._clock = clock
         self._orchestrator = orchestrator
+        self._fleet = fleet or FleetState()
         self._lives_elsewhere: dict[WorkerKey, Life] = {}
         self._seen_at: float | None = None
         self.ledger = InterventionLedger(store, publish=publish)
@@ -275,7 +276,10 @@ class InterventionService:
     def _shares_cause(self, worker: WorkerHealth) -> bool:
         monitor, finding = self._monitor, worst(worker.findings)
         now = self._clock()
-        return finding is not None and bool(shared_cause(worker, finding, monitor.workers, now))
+        if finding is None:
+            return False
+        elsewhere = self._fleet.failing_elsewhere()
+        return bool(shared_cause(worker, finding, monitor.workers, now, elsewhere=elsewhere))
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from queenright.health.cluster_lease import ClusterLease, LeaseError
+from queenright.health.findings import WorkerKey
 from queenright.health.fleet import Change, FleetState
 from queenright.health.interventions.action_limits import SHARED_ACTIONS
 from queenright.health.interventions.emergency_stop import new_state
@@ -40,6 +41,8 @@ _STORM_ID: Final = "next_storm"
 """The id of the next storm: agreed on before it begins, so that services that notice it at once agree."""
 _WORSE: Final = "worse/"
 """Followed by the partition: its workers that got worse, and the storm that it is in."""
+_FAILING: Final = "failing/"
+"""Followed by the partition: its workers whose failure may be shared."""
 _SPENT: Final = "spent/"
 """Followed by the partition and an agent: what it spent on a day."""
 _MOST_WORSE: Final = 500
@@ -176,15 +179,16 @@ class ClusterFleet:
 
     async def _write(self, owned: OwnedService) -> None:
         partition, token, service = owned
-        values: dict[str, Any] = {}
         worse = service.interventions.list_worse()[-_MOST_WORSE:]
         storm = service.remediation.storm.current
-        name = f"{_WORSE}{partition}"
+        shares: dict[str, Any] = {
+            f"{_WORSE}{partition}": {"storm": storm, "workers": worse} if worse or storm else None,
+            f"{_FAILING}{partition}": service.tickets.list_failing() or None,
+        }
         if self._services.get(partition) is not service:
-            self._written.pop(name, None)
-        value = {"storm": storm, "workers": worse} if worse or storm else None
-        if value != self._written.get(name):
-            values[name] = value
+            for name in shares:
+                self._written.pop(name, None)
+        values = {name: value for name, value in shares.items() if value != self._written.get(name)}
         day, sums = service.monitor.today.take_changed()
         values |= {f"{_SPENT}{partition}/{agent}": (day, dollars) for agent, dollars in sums.items()}
         if not values:
@@ -194,7 +198,7 @@ class ClusterFleet:
         except LeaseError:
             service.monitor.today.changed |= sums.keys()
             raise
-        self._written[name] = value
+        self._written |= {name: value for name, value in values.items() if name in shares}
         if storm is not None and storm[0] == self._known.get(_STORM_ID):
             self._known[_STORM_ID] = await self._values.update(_STORM_ID, partial(_follow_id, storm[0]))
         if partition == 0 and (today := int(self._clock() // DAY)) != self._cleaned_day:
@@ -207,6 +211,9 @@ class ClusterFleet:
                 service.interventions.budget.replace(self._known[name] or ())
             elif name == SHARED_SPENDING:
                 service.judging.budget.replace_spending(self._known[name])
+            elif name.startswith(_FAILING) and name != f"{_FAILING}{partition}" and self._known[name]:
+                causes = {failure.partition("\n")[0] for failure in self._known[name]}
+                self._in_background(service.tickets.join_causes(causes))
         service.interventions.follow_emergency_stop(self.emergency_stop)
         self._join_storm(partition, service)
 
@@ -299,6 +306,15 @@ class ClusterFleet:
         """See `SharedSpending.outside`."""
         return self._spent.outside(partition, agent_id, day)
 
+    def failing_outside(self, partition: int) -> dict[str, set[WorkerKey]]:
+        """Return the workers of the other partitions with each failure."""
+        found: dict[str, set[WorkerKey]] = {}
+        for name, value in self._known.items():
+            if value and name.startswith(_FAILING) and name != f"{_FAILING}{partition}":
+                for failure, keys in value.items():
+                    found.setdefault(failure, set()).update((agent, session) for agent, session in keys)
+        return found
+
     async def update(self, name: str, change: Change) -> Any:
         """See `SharedValues.update`."""
         if self._values.is_available:
@@ -326,6 +342,9 @@ class _PartitionState(FleetState):
 
     def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
         return self._cluster.spent_outside(self._partition, agent_id, day)
+
+    def failing_elsewhere(self) -> dict[str, set[WorkerKey]]:
+        return self._cluster.failing_outside(self._partition)
 
     async def read_emergency_stop(self) -> SwitchState:
         return await _or_store_error(self._cluster.read_emergency_stop())

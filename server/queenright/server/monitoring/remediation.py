@@ -90,6 +90,7 @@ class Remediation:
         self._breakers = breakers
         self._clock = clock
         self._quiet_until = 0.0
+        self._fleet = fleet
         self._orchestrator_webhook = _open_orchestrator_webhook(settings)
         self._respawn_webhook = _open_respawn_webhook(settings, store, RuntimeRespawner(runtime))
         self.stop_switch = EmergencyStop(
@@ -159,7 +160,8 @@ class Remediation:
 
     def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
         """Return the cause that a worker shares with others, else the storm that it is part of, else ""."""
-        cause = shared_cause(worker, finding, self._monitor.workers, self._clock())
+        elsewhere = self._fleet.failing_elsewhere()
+        cause = shared_cause(worker, finding, self._monitor.workers, self._clock(), elsewhere=elsewhere)
         return cause or self.storm.storm_of(worker.key)
 
     # -- lifecycle ----------------------------------------------------------------------------------
