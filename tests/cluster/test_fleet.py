@@ -30,7 +30,7 @@ from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.service import Service
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import run_service
+from queenright.server.up import run_service, serving
 from tests.cluster.test_gateway import client_of, unowned
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping
@@ -391,9 +391,11 @@ def findings(process: Process, agent: str, session: str) -> list[str]:
 async def test_spending_is_not_doubled_when_a_partition_has_a_new_owner(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
+    """Nor is it lost, if the former one did not share it."""
     async with process(database, 2, settings) as former:
-        await spend(former, "bee", "s1", 3.0)
+        await spend(former, "bee", "s1", 1.0)
         await look([former])
+        await spend(former, "bee", "s1", 2.0)
     async with process(database, 2, settings) as new:
         await look([*processes, new])
         await spend(new, "bee", "s2", 0.5)
@@ -430,3 +432,14 @@ async def test_former_owner_writes_nothing_more(processes: list[Process], databa
     with connected(database) as conn:
         names = conn.exec_driver_sql("SELECT name FROM shared_values WHERE name LIKE 'worse/%%'").all()
     assert names == []
+
+
+async def test_single_process_says_that_it_watches_one_of_several_partitions(
+    processes: list[Process], database: str, tmp_path: Path
+) -> None:
+    """Such as one whose settings lost the block ``cluster``."""
+    settings = settings_of(database, tmp_path / "single", {})
+    await processes[0].service.stop()
+    async with serving(settings) as running:
+        [fault] = running.service.ready()
+    assert fault.startswith("the database has 2 partitions")

@@ -19,6 +19,18 @@ from tests.health.worker_script import WorkerScript
 SPENDING = FindingKind.SPENDING
 
 
+def test_restored_sums_are_shared_with_other_services() -> None:
+    spending = DailySpending()
+    spending.elsewhere = lambda agent, day: (1.0, 2.0)
+
+    spending.restore(3, 5.0, {"bee": 5.0})
+
+    assert spending.take_changed() == (3, {"bee": 5.0})
+    assert spending.take_changed() == (3, {})
+    assert spending.add("bee", 1.0, 3 * DAY) == (3, 7.0, 8.0)
+    assert spending.take_changed() == (3, {"bee": 6.0})
+
+
 def settings_with(**limits: Any) -> HealthSettings:
     return HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}, "spending": limits})
 

@@ -315,7 +315,6 @@ def _restore(monitor: HealthMonitor, items: dict[str, list[Any]], workers: list[
     # Nothing below fails.
     vars(monitor).update(state)
     monitor._children._traces = traces
-    today = monitor.today
-    today._day, today._fleet, today._agents = day, fleet, spending
+    monitor.today.restore(day, fleet, spending)
     for worker in workers:
         worker.vitals.clocks = monitor._clocks_of(worker.vitals.agent_id)

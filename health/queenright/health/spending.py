@@ -53,6 +53,12 @@ class DailySpending:
             by_agent, by_all = by_agent + of_agent, by_all + of_all
         return SpentToday(self._day, by_agent, by_all)
 
+    def restore(self, day: int, fleet: float, agents: dict[str, float]) -> None:
+        """Continue with the sums of a former process, which it may not have shared."""
+        self._day, self._fleet, self._agents = day, fleet, agents
+        if self.elsewhere is not None:
+            self.changed |= agents.keys()
+
     def take_changed(self) -> tuple[int, dict[str, float]]:
         """Return the day, and the sums of the agents that have changed since the last call."""
         sums = {agent: self._agents.get(agent, 0.0) for agent in self.changed}

@@ -174,6 +174,18 @@ class Store:
         """Return why the last write failed, None once a write succeeds again."""
         return self._failure
 
+    def list_partitions(self) -> list[int]:
+        """
+        Return the numbers of the partitions in the database, from 0. Reads it; call it in a thread.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        try:
+            return self._database.list_partitions()
+        except DBAPIError as error:
+            raise self._error("read from", error) from error
+
     def on_commit(self, listener: Callable[[Sequence[Appended]], None]) -> None:
         """
         Call ``listener`` with everything that is appended to the event log, in the log's order.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -58,6 +59,8 @@ from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Price, Prices, load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
 from queenright.server.webhooks.hooks import HookReceiver, with_hooks
+
+_log = logging.getLogger(__name__)
 
 _API: Final = "the API and the console"
 
@@ -198,6 +201,12 @@ async def serving(
             on_denied=intake.hooks.count_denied,
         )
         ports.access.sessions.key = await service.store.transact(partial(get_secret, name=LOGIN_KEY))
+        if (count := len(await asyncio.to_thread(service.store.list_partitions))) > 1:
+            service.faults.append(
+                f"the database has {count} partitions, and this process watches the workers of one: start it "
+                f"with cluster.nats and cluster.partitions: {count}"
+            )
+            _log.error("%s", service.faults[-1])
         app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)
         await stack.enter_async_context(ports.serve(guarded, app, intake.receiver.refuse_grpc))
         add_intake_tasks(service, intake, ports.access)
