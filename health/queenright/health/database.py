@@ -31,6 +31,10 @@ class StoreError(QueenrightError):
     """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
 
 
+class DatabaseInUseError(StoreError):
+    """Raised when another service writes to the database."""
+
+
 class NoDatabaseError(StoreError):
     """Raised when a database that should be read has no tables yet, or no file."""
 

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from queenright.health.database import Database, StoreError, engine_options
+from queenright.health.database import Database, DatabaseInUseError, StoreError, engine_options
 from queenright.instrumentation.identity import new_id
 
 WRITER_LOCK: Final = 0x717565656E  # "queen"
@@ -270,7 +270,7 @@ class PostgresDatabase(Database):
             raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
         except psycopg.errors.LockNotAvailable:
             _, who = _last_writer(raw)
-            raise StoreError(
+            raise DatabaseInUseError(
                 f"another queenright{who} is using {self.name}; stop it, or give this one another database"
             ) from None
         if self._claimed:

@@ -57,7 +57,11 @@ _STARTING: Final = 4
 _MOVING_SECONDS: Final = 30.0
 """For how long a partition that nobody watches holds up the next hand-over: it may be unable to start."""
 _FAILED_SECONDS: Final = 60.0
-"""For how long a process that could not run a partition gets no more; doubled each time, up to an hour."""
+"""
+For how long a process that could not run a partition gets no more.
+
+Doubled each time that another one could run it, up to an hour.
+"""
 _MOST_FAILED_SECONDS: Final = 3600.0
 
 
@@ -84,6 +88,8 @@ class ClusterMember:
         self._is_stopping = False
         self._has_login_key = False
         self._failures = 0
+        self._failed: set[int] = set()
+        """The partitions that it could not run, and nobody else has run since."""
         self._failed_until = float("-inf")
         self._failure: str | None = None
         starting = asyncio.Semaphore(_STARTING)
@@ -328,16 +334,21 @@ class ClusterMember:
         )
 
     def _note_failures(self, view: View, now: float) -> None:
-        """Note which partitions this process could not run, unless another one was quicker."""
-        for partition, seen in zip(self.partitions, view.partitions, strict=True):
+        """Note which partitions this process could not run, and whether it or the partition is at fault."""
+        for partition in self.partitions:
             failure, partition.failure = partition.failure, None
-            if failure is not None and seen.is_vacant:
-                self._failures += 1
-                pause = min(_FAILED_SECONDS * 2 ** (self._failures - 1), _MOST_FAILED_SECONDS)
-                self._failed_until = now + pause
+            if failure is not None:
+                self._failed.add(partition.number)
+                self._failed_until = max(self._failed_until, now + _FAILED_SECONDS)
                 self._failure = (
                     f"this process could not watch {_name_partitions([partition.number])}: {failure}"
                 )
+            elif partition.number in self._failed and view.is_served(partition.number):
+                self._failed.discard(partition.number)
+                self._failed_until = now
+                if partition.apps is None:
+                    self._failed_until += min(_FAILED_SECONDS * 2**self._failures, _MOST_FAILED_SECONDS)
+                    self._failures += 1
         if now >= self._failed_until:
             self._failure = None
             if any(partition.apps is not None for partition in self.partitions):

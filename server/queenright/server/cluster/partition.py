@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from queenright.health.cluster_lease import (
     LeaseLostError,
     Member,
 )
+from queenright.health.database import DatabaseInUseError
 from queenright.health.fleet import FleetState
 from queenright.health.store import Store, StoreError
 from queenright.server.app import create_app
@@ -41,6 +43,8 @@ _log = logging.getLogger(__name__)
 _CLAIM_SECONDS: Final = 2.0
 """How long to wait for the lock of an owner whose session has just ended."""
 _BACKLOG_SECONDS: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 32.0
+"""The most between two attempts to start a partition that nobody owns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ class Partition:
         self.surplus_since: float | None = None
         self.unserved_since: float | None = None
         self.failure: str | None = None
+        self._failures = 0
+        self._retry_at = float("-inf")
         self._ports = ports
         self._settings = partition_settings(ports.settings, number)
         self._lease = lease
@@ -146,8 +152,8 @@ class Partition:
         return self.is_running and self._lost.is_set()
 
     def claim(self) -> None:
-        """Try to become the owner, unless this process is already."""
-        if not self.is_running:
+        """Try to become the owner, unless this process is already, or has just failed to."""
+        if not self.is_running and time.monotonic() >= self._retry_at:
             self._lost.clear()
             self._claimed.clear()
             self._is_released = False
@@ -190,16 +196,20 @@ class Partition:
                     if not self._lost.is_set():
                         await self._serve(service, stack)
                 await self._lost.wait()
-        except StoreError as error:
+        except DatabaseInUseError as error:
             _log.warning("not the owner%s: %s", self._suffix, error)
+        except StoreError as error:
+            _log.error("the service has failed%s: %s", self._suffix, error)
             failure = str(error)
         except Exception as error:
             # The next look finds that there is no owner.
             _log.exception("the service has failed%s", self._suffix)
             failure = f"{type(error).__name__}: {error}"
         finally:
-            if self.service is None and not self._is_released:
+            if failure is not None and self.service is None and not self._is_released:
                 self.failure = failure
+                self._failures += 1
+                self._retry_at = time.monotonic() + min(2.0**self._failures, _LONGEST_PAUSE_SECONDS)
             token, self._token = self._token, None
             self.service, self.apps, self.backlog = None, None, None
             if token is not None and self._is_released:
@@ -263,6 +273,7 @@ class Partition:
         add_intake_tasks(service, intake, None if self.number else self._ports.access)
         service.tasks.add("telemetry-stream", partial(self._consume, consumer))
         service.tasks.add("backlog", self._watch_backlog)
+        self._failures = 0
         self.service = service
         self.apps = OwnerApps(
             api=RowOrders(app) if self._settings.cluster.partitions > 1 else app, hooks=intake.hooks
