@@ -195,6 +195,9 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     partitioned.settings["cluster"]["partitions"] = 2
     second = partitioned.add()
 
+    # At once, before anybody has asked it for the cluster.
+    refused = await client.post(f"{second.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5))
+    assert (refused.status_code, "cluster.partitions is 2 here" in refused.text) == (503, True)
     # A process that has just started may not have reached NATS.
     async with asyncio.timeout(60):
         while len(faults := (await status_of(client, second))["faults"]) != 1:  # noqa: ASYNC110
@@ -204,9 +207,9 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     assert fault.startswith("cluster.partitions is 2 here and 4 in the other processes")
     assert await shares(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503
-    refused = await client.post(f"{second.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5))
-    assert refused.status_code == 503
-    assert "cluster.partitions is 2 here" in refused.text
+    # With its own number it would look for workers in other partitions than the others.
+    refused = await client.get(f"{second.url}/api/agents")
+    assert (refused.status_code, "cluster.partitions is 2 here" in refused.text) == (503, True)
 
 
 async def test_third_process_gets_its_share_one_partition_at_a_time(

@@ -122,6 +122,8 @@ class ClusterFront:
         """Serve the API and the console."""
         if scope["type"] != "http" or scope["path"] in self._local_paths:
             await self._local(scope, receive, send)
+        elif self.refusal is not None:
+            await _answer_no_owner(self.refusal, scope, receive, send)
         elif self._gateway is not None and (number := self._addressed_partition(scope)) is None:
             await self._gateway(scope, receive, send)
         else:
@@ -252,7 +254,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _answer_no_owner(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     wants_page = "text/html" in Headers(scope=scope).get("accept", "")
-    response = render_error(503, f"Starting: {reason}.") if wants_page else problem(503, reason)
+    response = render_error(503, f"Not available: {reason}.") if wants_page else problem(503, reason)
     response.headers["Retry-After"] = str(_RETRY_SECONDS)
     set_security_headers(response.headers)
     await response(scope, receive, send)

@@ -165,7 +165,7 @@ class ClusterMember:
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as this process sees it."""
-        await self._look()
+        await self.look()
         faults, view = self.faults() + self.stream_faults(), self._view
         backlogs = await asyncio.gather(*(self._backlog(partition) for partition in self.partitions))
         known = [backlog for backlog in backlogs if backlog is not None]
@@ -227,7 +227,8 @@ class ClusterMember:
     async def run(self) -> None:
         """Look at the cluster, and own this process's share of it, until cancelled."""
         while True:
-            await self._look()
+            if (view := await self.look()) is not None:
+                self._balance(view, time.monotonic())
             await self._share()
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -235,14 +236,15 @@ class ClusterMember:
         """Hand over what this process owns."""
         self._is_stopping = True
         # First, so that the others do not count on this process.
-        await self._look()
+        await self.look()
         for partition in self.partitions:
             partition.hand_over()
         await asyncio.gather(*(partition.wait_ended() for partition in self.partitions))
         if self.fleet is not None:
             await self.fleet.close()
 
-    async def _look(self) -> None:
+    async def look(self) -> View | None:
+        """Note that this process runs, and return the cluster; None if the database cannot be reached."""
         self._metrics.is_stream_available = any(stream.is_accepting for stream in self._nats.streams)
         try:
             view = await self._lease.look(
@@ -258,7 +260,7 @@ class ClusterMember:
                 self.ports.access.sessions.key, self._has_login_key = key, True
         except LeaseError as error:
             self._note_fault(f"the database cannot be reached: {str(error).splitlines()[0]}")
-            return
+            return None
         self._note_fault(None)
         self._view = view
         self._metrics.members = sum(seen.is_alive for seen in view.members)
@@ -275,9 +277,9 @@ class ClusterMember:
                 partition.unserved_since = None
             elif partition.unserved_since is None:
                 partition.unserved_since = now
+        self._note_number(_agreed_partitions(view) or self.member.partitions, view.stored_partitions)
         self._note_failures(view, now)
-        if not self._is_stopping:
-            self._balance(view, now)
+        return view
 
     async def _share(self) -> None:
         """Share with the owners of the other partitions what holds for the fleet."""
@@ -296,9 +298,7 @@ class ClusterMember:
     def _balance(self, view: View, now: float) -> None:
         """Claim and hand over partitions, so that each member owns its share."""
         own_id = self.member.member_id
-        count = _agreed_partitions(view) or self.member.partitions
-        self._note_number(count, view.stored_partitions)
-        candidates = find_candidates(view, count) or {own_id}
+        candidates = find_candidates(view, _agreed_partitions(view) or self.member.partitions) or {own_id}
         failed = {seen.member.member_id for seen in view.members if seen.has_failed}
         assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates, failed)
         if own_id in candidates:
@@ -450,6 +450,8 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             access=ports.access,
             bound=ports.otlp.getsockname()[0],
         )
+        # Before it takes telemetry, it knows the number of partitions of the others.
+        await member.look()
         await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
         await stack.enter_async_context(_background(member.run()))
         stack.push_async_callback(member.stop)
