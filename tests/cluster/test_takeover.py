@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 import signal
 import time
@@ -271,6 +272,52 @@ async def test_hook_without_an_owner_is_kept_and_its_agent_continues(
     assert sessions == ["s-1"]
 
 
+def stored_prompts(cluster: Cluster) -> list[str]:
+    """Return the session of each stored prompt."""
+    with connected(cluster.database) as conn:
+        query = "SELECT session_id FROM events WHERE type = 'client_input_received' ORDER BY seq"
+        return [row[0] for row in conn.exec_driver_sql(query)]
+
+
+async def test_hook_that_was_passed_on_and_kept_is_stored_once(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """B118: its owner answered too late, and stored it; whichever of the two the owner reads first."""
+    process = cluster.add()
+    await cluster.owner()
+    nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
+    running = asyncio.create_task(nats.run())
+    await until(lambda: nats.is_available, "the stream is there")
+    [stream] = nats.streams
+    path = "/hooks/claude-code"
+
+    async def pass_on(session: str, call_id: str) -> None:
+        answer = await client.post(
+            f"{process.otlp_url}{path}", json=prompt(session), headers={"x-queenright-call": call_id}
+        )
+        assert answer.status_code == 200
+
+    async def keep(session: str, call_id: str) -> None:
+        await stream.publish(f"{path}?", json.dumps(prompt(session)).encode(), message_id=call_id)
+
+    await pass_on("s-1", "one")
+    await until(lambda: stored_prompts(cluster) == ["s-1"], "the first one is stored")
+    await keep("s-1", "one")
+    await keep("s-2", "two")
+    await until(lambda: "s-2" in stored_prompts(cluster), "the second one is stored")
+    await pass_on("s-2", "two")
+    await keep("s-3", "three")
+    await until(lambda: "s-3" in stored_prompts(cluster), "the third one is stored")
+    running.cancel()
+
+    assert stored_prompts(cluster) == ["s-1", "s-2", "s-3"]
+    assert "Traceback" not in process.log()
+
+
+def prompt(session: str) -> dict[str, str]:
+    return {"hook_event_name": "UserPromptSubmit", "session_id": session, "cwd": "/work", "prompt": "go"}
+
+
 async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner: Process) -> dict[str, Any]:
     """Return the cluster as a process sees it, once it sees another one as the owner."""
     async with asyncio.timeout(60):
@@ -352,7 +399,7 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
     await until(lambda: nats.is_available, "the stream is there")
     [stream] = nats.streams
     for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
-        await stream.publish(path, b"\xff\xff\xff", is_unique=False)
+        await stream.publish(path, b"\xff\xff\xff")
     running.cancel()
     sender = Sender(client, [process])
     await sender.send(tool_spans("clerk", "order-7", 5))

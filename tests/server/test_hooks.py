@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from queenright.server.otlp import OtlpReceiver
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.up import Running, serving
 from queenright.server.webhooks import hooks as hooks_module
-from queenright.server.webhooks.hooks import HookReceiver, with_hooks
+from queenright.server.webhooks.hooks import CALL_ID, HookReceiver, with_hooks
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.frameworks.matrix import settings_for
 from tests.server.access.test_service_with_tokens import guarded, token_for
@@ -301,16 +302,28 @@ class Slow:
         self.stored += events
 
 
+class Keeper:
+    """Keeps one call; then NATS is away, too."""
+
+    def __init__(self, database: Slow) -> None:
+        self._database = database
+        self.call_ids: list[str] = []
+        self.kept: list[tuple[str, bytes, str]] = []
+
+    async def ingest(self, events: Sequence[AgentEvent], call_id: str) -> None:
+        self.call_ids.append(call_id)
+        await self._database.ingest(list(events))
+
+    async def keep(self, path: str, body: bytes, call_id: str) -> None:
+        if self.kept:
+            raise OSError("NATS is away, too")
+        self.kept.append((path, body, call_id))
+
+
 async def test_call_that_cannot_be_stored_in_a_cluster_is_kept(running: Running) -> None:
     """B119: PostgreSQL is away. What cannot be kept either is refused; the agent continues in any case."""
-    kept: list[tuple[str, bytes]] = []
-
-    async def keep(path: str, body: bytes) -> None:
-        if kept:
-            raise OSError("NATS is away, too")
-        kept.append((path, body))
-
     database = Slow()
+    keeper = Keeper(database)
     database.let.set()
     database.failure = StoreError("the server closed the connection")
     hooks = HookReceiver(
@@ -321,19 +334,54 @@ async def test_call_that_cannot_be_stored_in_a_cluster_is_kept(running: Running)
         running.service.intake,
         clock=time.time,
         registry=CollectorRegistry(),
-        keep=keep,
+        keeper=keeper,
     )
     start, prompt, *_ = calls("healthy")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(hooks), base_url="http://q") as client:
         answer = await client.post(HOOK, json=start)
         assert (answer.status_code, answer.json()) == (200, {})
-        [(path, body)] = kept
+        [(path, body, call_id)] = keeper.kept
         assert (path, json.loads(body)) == (HOOK, start)
         assert (await client.post(HOOK, json=prompt)).status_code == 503
+        again = await client.post(HOOK, json=start, headers={CALL_ID.decode(): call_id})
+        assert (again.status_code, again.json()) == (503, {})
+        # Its events may be stored, and the monitor does not know them.
+        assert await hooks.end_call(call_id)
+        again = await client.post(HOOK, json=start, headers={CALL_ID.decode(): call_id})
+        assert (again.status_code, again.json()) == (200, {})
     database.failure = None
     path, _, query = path.partition("?")
     await hooks.store_call(path, query.encode(), body, time.time(), database.ingest)
     assert {event.session_id for event in database.stored} == {start["session_id"]}
+
+
+async def test_call_from_the_stream_waits_for_the_same_call_that_is_late(running: Running) -> None:
+    """B118: another process has kept it, as this one did not answer in time."""
+    database = Slow()
+    keeper = Keeper(database)
+    hooks = HookReceiver(
+        database.ingest,
+        Assembler(),
+        running.service.instructions,
+        running.service.permissions,
+        running.service.intake,
+        clock=time.time,
+        registry=CollectorRegistry(),
+        keeper=keeper,
+    )
+    start, *_ = calls("healthy")
+    headers = {CALL_ID.decode(): "call-7"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(hooks), base_url="http://q") as client:
+        assert (await client.post(HOOK, json=start, headers=headers)).json() == {}
+        ending = asyncio.create_task(hooks.end_call("call-7"))
+        await asyncio.wait([ending], timeout=0)
+        assert not ending.done()
+        database.let.set()
+        assert not await ending
+        assert keeper.call_ids == ["call-7"]
+        # One that arrives after the message of the stream is not stored.
+        assert (await client.post(HOOK, json=start, headers=headers)).json() == {}
+    assert keeper.call_ids == ["call-7"]
 
 
 async def test_slow_or_failing_service_does_not_block_the_agent(running: Running) -> None:

@@ -13,7 +13,7 @@ import fcntl
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Price, Prices, load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
-from queenright.server.webhooks.hooks import HookReceiver, with_hooks
+from queenright.server.webhooks.hooks import CallKeeper, HookReceiver, with_hooks
 
 _log = logging.getLogger(__name__)
 
@@ -302,7 +302,7 @@ async def make_intake_apps(
     *,
     prices: Prices | None = None,
     forwarder: Forwarder | None = None,
-    keep_hook: Callable[[str, bytes], Awaitable[None]] | None = None,
+    keeper: CallKeeper | None = None,
 ) -> IntakeApps:
     """
     Return the receivers of OTLP and hooks, with the runs that were open before a restart.
@@ -311,7 +311,7 @@ async def make_intake_apps(
         service: The service.
         prices: Prices of models, beside the known ones.
         forwarder: Sends OTLP requests on.
-        keep_hook: Keeps a hook call that cannot be stored now; see ``HookReceiver``.
+        keeper: Keeps hook calls that cannot be stored now.
     """
     assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
     events = await service.store.read(
@@ -334,7 +334,7 @@ async def make_intake_apps(
         service.intake,
         clock=service.clock,
         registry=service.registry,
-        keep=keep_hook,
+        keeper=keeper,
     )
     return IntakeApps(receiver, hooks)
 

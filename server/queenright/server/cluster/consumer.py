@@ -120,6 +120,8 @@ class StreamConsumer:
         while True:
             try:
                 await self._store_once(group, identity)
+            except UnknownCommitError:
+                raise
             except RefusedEventsError as error:
                 return await self._store_each(group, identity, error)
             except StoreError as error:
@@ -152,11 +154,15 @@ class StreamConsumer:
         return False
 
     async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:
+        path, _, query = group[0].path.partition("?")
+        has_failed = False
+        if path.startswith(PREFIX):
+            # It may also have been passed on to this process, which was late.
+            has_failed = await self._hooks.end_call(group[0].message_id)
         ids = {message.message_id for message in group if message.message_id}
         stored = await self._store.read(partial(read_stored, message_ids=ids))
         # A message that was sent again may be in the group twice.
         new = {message.message_id or message.seq: message for message in group}
-        path, _, query = group[0].path.partition("?")
 
         def also(conn: Connection) -> None:
             write_position(conn, stream=identity, seq=group[-1].seq)
@@ -167,6 +173,10 @@ class StreamConsumer:
 
         if path.startswith(PREFIX):
             [call] = group
+            if call.message_id in stored:
+                if has_failed:
+                    raise UnknownCommitError
+                return
             await self._hooks.store_call(path, query.encode("latin-1"), call.body, call.time, ingest)
         elif pieces := [message.body for message in new.values() if message.message_id not in stored]:
             await self._receiver.store_pieces(path, pieces, ingest)

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.cluster_lease import Member
+from queenright.instrumentation.identity import new_id
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.gateway import Gateway
@@ -25,7 +26,7 @@ from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavail
 from queenright.server.console.templates import render_error
 from queenright.server.http.problems import problem
 from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
-from queenright.server.webhooks.hooks import ANSWER_SECONDS, BODY_SECONDS, CLIENT_BY_PATH, MAX_BODY
+from queenright.server.webhooks.hooks import ANSWER_SECONDS, BODY_SECONDS, CALL_ID, CLIENT_BY_PATH, MAX_BODY
 
 T = TypeVar("T")
 
@@ -104,10 +105,7 @@ class ClusterFront:
         count = len(self._partitions)
         parts = {0: piece} if count == 1 else await self._in_thread(split_request, path, piece, count)
         results = await asyncio.gather(
-            *(
-                self._partitions[number].stream.publish(path, part, is_unique=True)
-                for number, part in parts.items()
-            ),
+            *(self._partitions[number].stream.publish(path, part) for number, part in parts.items()),
             return_exceptions=True,
         )
         for error in results:
@@ -152,6 +150,9 @@ class ClusterFront:
         query = scope.get("query_string", b"").decode("latin-1")
         path = f"{scope['path']}?{query}"
         partition = self._partitions[await self._partition_of_hook(b"" if is_too_long else body)]
+        # With an id: an owner that is only late stores it too.
+        call_id = new_id()
+        scope = {**scope, "headers": [*scope["headers"], (CALL_ID, call_id.encode())]}
         if partition.apps is not None:
             await partition.apps.hooks(scope, _replay(body, receive), send)
             return
@@ -170,7 +171,7 @@ class ClusterFront:
             pass
         if body and not is_too_long and scope["method"] == "POST" and scope["path"] in CLIENT_BY_PATH:
             try:
-                await partition.keep_hook(path, body)
+                await partition.stream.publish(path, body, message_id=call_id)
             except (StreamUnavailableError, MessageTooLargeError) as error:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
         await JSONResponse({})(scope, receive, send)

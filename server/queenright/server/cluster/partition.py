@@ -32,6 +32,7 @@ from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
 from queenright.server.cluster.fleet import OwnedService
 from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.hook_calls import HookCalls
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.reload import read_reloadable
 from queenright.server.service import Service
@@ -170,19 +171,6 @@ class Partition:
         if self._running is not None:
             await self._running
 
-    async def keep_hook(self, path: str, body: bytes) -> None:
-        """
-        Publish a hook call that cannot be stored now; the owner stores it later.
-
-        Args:
-            path: Its path, with the query.
-            body: Its body.
-
-        Raises:
-            StreamUnavailableError, MessageTooLargeError: It was not published.
-        """
-        await self.stream.publish(path, body, is_unique=False)
-
     async def _own(self) -> None:
         """Run the service until the lease is lost or it is handed over."""
         failure: str | None = None
@@ -257,7 +245,8 @@ class Partition:
             await asyncio.sleep(RENEWAL_SECONDS)
 
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
-        intake = await make_intake_apps(service, keep_hook=self.keep_hook)
+        calls = HookCalls(self.stream, service.pipeline.ingest, service.clock)
+        intake = await make_intake_apps(service, keeper=calls)
         app = create_app(service, bound=self._ports.api.getsockname()[0], access=self._ports.access)
         dropped = service.metrics.telemetry_dropped.labels("stream")
         consumer = StreamConsumer(

@@ -205,14 +205,15 @@ class TelemetryStream:
     def _jetstream(self) -> JetStreamContext:
         return self._connection.jetstream
 
-    async def publish(self, path: str, body: bytes, *, is_unique: bool) -> None:
+    async def publish(self, path: str, body: bytes, *, message_id: str | None = None) -> None:
         """
         Publish a message, and return once the servers have stored it.
 
         Args:
             path: The path of the request, with its query.
             body: The message.
-            is_unique: The same bytes again are the same message, sent again: it is stored once.
+            message_id: That of a message which may be sent again: it is stored once. By default, the same
+                bytes are the same message.
 
         Raises:
             StreamUnavailableError: The message may not be stored.
@@ -225,9 +226,9 @@ class TelemetryStream:
                 f"a message of {len(body)} bytes is longer than max_payload of the nats-server, "
                 f"{self._connection.max_payload} bytes; raise max_payload"
             )
-        headers = {_PATH: path}
-        if is_unique:
-            headers[_MESSAGE_ID] = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
+        if message_id is None:
+            message_id = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
+        headers = {_PATH: path, _MESSAGE_ID: message_id}
         try:
             await self._jetstream.publish(
                 self._subject, body, timeout=_ACK_SECONDS, stream=self._name, headers=headers

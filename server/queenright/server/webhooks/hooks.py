@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry
@@ -28,8 +29,8 @@ from queenright.health.interventions.target import Target
 from queenright.health.store import StoreError
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
-from queenright.instrumentation.identity import clean_name
-from queenright.runtime.events import Clock
+from queenright.instrumentation.identity import clean_name, new_id
+from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.http.json_limits import without_lone_surrogates
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
@@ -57,6 +58,10 @@ BODY_SECONDS: Final = 10.0
 _MAX_INLINE: Final = 64 * 1024
 """Longer bodies are parsed in a thread."""
 _QUERY_FIELDS: Final = 16
+CALL_ID: Final = b"x-queenright-call"
+"""The header with the id of a call that a process of a cluster passes on, and keeps if the answer is late."""
+_REMEMBERED: Final = 10_000
+"""Calls whose ids are remembered: they come twice within seconds, or not at all."""
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -72,6 +77,16 @@ class _Question:
     observation: Observation
 
 
+class CallKeeper(Protocol):
+    """Keeps calls that cannot be stored now: in a cluster, in the stream."""
+
+    async def ingest(self, events: Sequence[AgentEvent], call_id: str) -> None:
+        """Store the events of a call, and that it is stored; return once they are durable."""
+
+    async def keep(self, path: str, body: bytes, call_id: str) -> None:
+        """Keep a call, by its path with query and its body: it is given to ``HookReceiver.store_call``."""
+
+
 class HookReceiver:
     """
     The ASGI app for ``POST /hooks/CLIENT``; the query may name ``user``, ``host`` and ``repository``.
@@ -84,7 +99,7 @@ class HookReceiver:
         intake: The statistics of senders.
         clock: Seconds since the epoch.
         registry: The registry for ``queenright_hook_calls_total``.
-        keep: Keeps a call that cannot be stored now, by its path with query and its body; see ``store_call``.
+        keeper: Keeps calls that cannot be stored now; None: they are lost.
     """
 
     def __init__(
@@ -97,7 +112,7 @@ class HookReceiver:
         *,
         clock: Clock,
         registry: CollectorRegistry,
-        keep: Callable[[str, bytes], Awaitable[None]] | None = None,
+        keeper: CallKeeper | None = None,
     ) -> None:
         self._ingest = ingest
         self._assembler = assembler
@@ -105,7 +120,12 @@ class HookReceiver:
         self._permissions = permissions
         self._intake = intake
         self._clock = clock
-        self._keep = keep
+        self._keeper = keeper
+        self._under_way: dict[str, asyncio.Task[dict[str, Any] | _Question]] = {}
+        """The calls that are being stored, by id."""
+        self._from_stream: OrderedDict[str, None] = OrderedDict()
+        self._failed: OrderedDict[str, None] = OrderedDict()
+        """The calls that the database may have stored although it did not answer, by id."""
         self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
         self._calls = counter(names.HOOK_CALLS, registry)
@@ -193,7 +213,14 @@ class HookReceiver:
             return self._refuse(client, 408, f"the body did not arrive within {BODY_SECONDS:g} s")
         if body is None:
             return self._refuse(client, 413, f"the body is longer than {MAX_BODY} bytes")
-        task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b"")))
+        call_id = next((value.decode("latin-1") for name, value in scope["headers"] if name == CALL_ID), "")
+        call_id = call_id or new_id()
+        if call_id in self._from_stream:
+            # The process that passed it on did not wait any longer, and has kept it.
+            return 200, {}
+        task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b""), call_id))
+        self._under_way[call_id] = task
+        task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
         self._working.add(task)
         task.add_done_callback(partial(self._on_task_done, client))
         finished, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
@@ -240,6 +267,18 @@ class HookReceiver:
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
+    async def end_call(self, call_id: str) -> bool:
+        """
+        Wait until a call that came from the stream is not being stored; it is not stored from now on.
+
+        Returns:
+            Whether storing it has failed here: if it is stored, the monitor does not know its events.
+        """
+        _remember(self._from_stream, call_id)
+        if (task := self._under_way.get(call_id)) is not None:
+            await asyncio.wait([task])
+        return call_id in self._failed
+
     async def store_call(
         self, path: str, query: bytes, body: bytes, received_at: float, ingest: Ingest
     ) -> None:
@@ -271,7 +310,9 @@ class HookReceiver:
         else:
             await self._store(observation, now, ingest)
 
-    async def _process_call(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
+    async def _process_call(
+        self, client: Client, body: bytes, query: bytes, call_id: str
+    ) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
         read = partial(_read_call, client, body, process, int(now * 1e9))
         event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE else read()
@@ -283,13 +324,16 @@ class HookReceiver:
             source.unused[Unused.NO_AGENT_WORK] = 1
             self._intake.add(sources, now)
             return {}
+        keeper = self._keeper
+        ingest = self._ingest if keeper is None else partial(keeper.ingest, call_id=call_id)
         try:
-            await self._store(observation, now, self._ingest)
+            await self._store(observation, now, ingest)
         except StoreError as error:
-            if self._keep is None:
+            if keeper is None:
                 raise
             _log.warning("a hook call waits in the stream: %s", error)
-            await self._keep(f"{PREFIX}{client.name}?{query.decode('latin-1')}", body)
+            _remember(self._failed, call_id)
+            await keeper.keep(f"{PREFIX}{client.name}?{query.decode('latin-1')}", body, call_id)
             return {}
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
@@ -349,6 +393,12 @@ def with_hooks(receiver: App, hooks: App) -> App:
         await (hooks if is_hook else receiver)(scope, receive, send)
 
     return app
+
+
+def _remember(ids: OrderedDict[str, None], call_id: str) -> None:
+    ids[call_id] = None
+    if len(ids) > _REMEMBERED:
+        ids.popitem(last=False)
 
 
 def _process(query: bytes) -> Process:
