@@ -110,6 +110,7 @@ async def test_a_stop_is_approved_where_it_is_asked_for(
     dialog = page.get_by_role("dialog", name="Stop looper?")
     await expect(dialog).to_contain_text("Session looper-session")
     await expect(dialog).to_contain_text("Incarnation one")
+    await expect(dialog).to_contain_text("It loops. Now: search was called 20 times")
     await dialog.get_by_role("button", name="Cancel").click()
     await deny.dblclick()
 

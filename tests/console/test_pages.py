@@ -474,7 +474,13 @@ async def test_incident_is_acknowledged_where_it_is_listed(
 async def test_incident_whose_sessions_have_ended_is_acknowledged(running: Running, page: Page) -> None:
     await failing(running, "a", "b", "c")
     await ended(running, "a", "b", "c")
+    await page.goto(f"{running.url}/console/incidents")
+    await page.get_by_role("link", name="Provider anthropic").click()
+    await expect(page.get_by_text("workers ended", exact=True)).to_be_visible()
+    await expect(page.get_by_text("open", exact=True)).to_have_count(0)
+    await expect(page.get_by_text("3 sessions of 3 agents")).to_be_visible()
     await page.goto(running.url)
+    await expect(page.get_by_role("list", name="Needs you")).to_contain_text("All its workers have ended.")
 
     await page.get_by_role("button", name="Acknowledge all").click()
 

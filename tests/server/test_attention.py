@@ -106,7 +106,7 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
     assert ticket["severity"] in ("high", "critical")
     assert (escalation["kind"], escalation["ticket_id"]) == ("escalation", ticket_id)
     assert escalation["options"] == ["more_time", "hand_off", "terminate"]
-    assert escalation["text"] == "it gets nowhere"
+    assert escalation["text"].startswith("it gets nowhere\nNow: search was called 20 times")
     assert escalation["deadline"] > service.clock()
     await http.post(f"/api/escalations/{escalation['item_id']}/decision", json={"decision": "more_time"})
     assert [item["item_id"] for item in await items(http)] == [ticket_id]
@@ -155,8 +155,26 @@ async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
         "looper-session",
         "one",
     )
-    assert (item["ticket_id"], item["text"]) == (ticket_id, "It loops.")
+    assert item["ticket_id"] == ticket_id
+    assert item["text"].startswith("It loops.\nNow: search was called 20 times")
     assert (item["deadline"], item["options"]) == (approval.expires_at, ["approve", "deny"])
+
+
+async def test_decision_has_the_current_numbers(running: Running, http: httpx.AsyncClient) -> None:
+    """A person decides on what is so now, not on what was so when the decision was asked for."""
+    ticket_id = await ticket_on(running)
+    ticket = running.service.tickets.get(ticket_id)
+    assert ticket is not None
+    await running.service.remediation.queen_actions.request_termination(ticket, "20 calls of search.")
+    [before] = await items(http)
+    await running.service.ingest(list(looping(running.service.clock(), times=45))[1 + 2 * 20 :])
+
+    [item] = await items(http)
+    health = (await http.get("/api/agents/looper/health")).json()
+
+    assert "45 times" in health["reason"]
+    assert "45 times" not in before["text"]
+    assert item["text"] == f"20 calls of search.\nNow: {health['reason']}"
 
 
 async def test_forty_failing_workers_are_one_item(running: Running, http: httpx.AsyncClient) -> None:
@@ -196,6 +214,7 @@ async def test_incident_whose_sessions_have_ended_is_listed_until_it_is_acknowle
     await ended(running, "a", "b", "c")
     [item] = await items(http)
     assert (item["kind"], item["options"]) == ("incident", ["acknowledge"])
+    assert item["text"] == "All its workers have ended. Nobody has acknowledged it."
 
     ticket = (await http.get(f"/api/tickets/{item['ticket_id']}")).json()
     assert (ticket["status"], ticket["actions"]) == ("worker_gone", ["acknowledge"])

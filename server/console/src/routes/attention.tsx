@@ -139,7 +139,7 @@ const targetOf = ({ agent_id, session_id, incarnation_id }: AttentionItem): Targ
 function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onClose: () => void }) {
   const target = targetOf(item)
   if (what === 'stop') return <StopWorker target={target} onClose={onClose} />
-  return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} isOpen={isOpen} onClose={onClose} />
+  return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} why={item.text} isOpen={isOpen} onClose={onClose} />
 }
 
 interface ItemProps {

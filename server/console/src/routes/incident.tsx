@@ -9,7 +9,7 @@ import { useNow } from '../clock'
 import { counted, duration } from '../format'
 import { useTitle } from '../shell/title'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, ReadOnly, toneOf } from '../ui/basics'
-import { causeOf, isAcknowledged, TicketList, useAcknowledgeAll, useChildren } from './incidents'
+import { affected, causeOf, isAcknowledged, statusOf, TicketList, useAcknowledgeAll, useChildren } from './incidents'
 import { mergeTimelines, runbooksOf } from './incident-timeline'
 import type { IncidentEntry } from './incident-timeline'
 import { QueenChat } from './queen'
@@ -40,12 +40,13 @@ function Shown({ incident }: { incident: Incident }) {
   const now = useNow()
   const tickets = useChildren(incident.ticket_ids)
   const isOpen = !incident.closed_at
+  const status = statusOf(incident)
   return (
     <>
       <div className="page-head">
         <h1 className="wrap">{causeOf(incident)}</h1>
-        <Pill tone={isOpen ? toneOf(incident.severity) : 'quiet'}>{incident.severity}</Pill>
-        <Pill tone={isOpen ? 'queen' : 'quiet'}>{isOpen ? 'open' : 'closed'}</Pill>
+        <Pill tone={status === 'open' ? toneOf(incident.severity) : 'quiet'}>{incident.severity}</Pill>
+        <Pill tone={status === 'open' ? 'queen' : 'quiet'}>{status}</Pill>
       </div>
       <Actions incident={incident} tickets={tickets.data ?? []} />
       <div className="ticket-page">
@@ -72,7 +73,7 @@ function Shown({ incident }: { incident: Incident }) {
                 <Ago at={incident.opened_at} />
               </dd>
               <dt>Affects</dt>
-              <dd>{counted(incident.workers, 'worker')}</dd>
+              <dd>{affected(incident, tickets.data ?? [])}</dd>
               <Traces tickets={tickets.data ?? []} />
               <dt>Incident</dt>
               <dd className="mono">{incident.incident_id}</dd>

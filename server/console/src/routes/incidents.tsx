@@ -4,7 +4,6 @@ import { acknowledgeTickets } from '../api/acts'
 import { data, GET } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Incident, Ticket } from '../api/schema'
-import { useNow } from '../clock'
 import { counted, duration, words } from '../format'
 import { useTitle } from '../shell/title'
 import { useAct } from '../ui/act'
@@ -61,6 +60,15 @@ export function causeOf(incident: Incident): string {
   return `${CAUSES[kind] ?? words(kind)} ${name.join(':')}`.trim()
 }
 
+/** Whether an incident is open, for its workers, or for their cause alone. */
+export const statusOf = (incident: Incident): 'open' | 'workers ended' | 'closed' => (incident.closed_at ? 'closed' : incident.open_tickets ? 'open' : 'workers ended')
+
+/** Whom an incident affects; the agents are known if all its tickets were read. */
+export function affected({ workers, ticket_ids }: Incident, tickets: readonly Ticket[]): string {
+  const agents = new Set(tickets.map((ticket) => ticket.agent_id)).size
+  return `${counted(workers, 'session')}${tickets.length === ticket_ids.length ? ` of ${counted(agents, 'agent')}` : ''}`
+}
+
 /** Acknowledge all tickets of an incident that can be. */
 export function useAcknowledgeAll(incident: Incident) {
   return useAct(async () => {
@@ -73,7 +81,7 @@ export function useAcknowledgeAll(incident: Incident) {
 export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((one) => !one.actions.includes('acknowledge'))
 
 function One({ incident }: { incident: Incident }) {
-  const now = useNow()
+  const status = statusOf(incident)
   const mayAct = useQuery(callerQuery).data?.may_act
   const acknowledge = useAcknowledgeAll(incident)
   const tickets = useChildren(incident.ticket_ids).data ?? []
@@ -86,7 +94,7 @@ function One({ incident }: { incident: Incident }) {
       }
       aside={
         <>
-          <Pill tone={incident.closed_at ? 'quiet' : toneOf(incident.severity)}>{incident.closed_at ? 'closed' : incident.severity}</Pill>
+          <Pill tone={status === 'open' ? toneOf(incident.severity) : 'quiet'}>{status === 'open' ? incident.severity : status}</Pill>
           {mayAct && !incident.closed_at && (
             <Button small onPress={() => acknowledge.mutate()} isDisabled={acknowledge.isPending || isAcknowledged(incident, tickets)}>
               Acknowledge all
@@ -97,7 +105,8 @@ function One({ incident }: { incident: Incident }) {
     >
       <div>
         <p className="body muted">
-          {counted(incident.workers, 'worker')}, {incident.open_tickets} of {counted(incident.ticket_ids.length, 'ticket')} open, {incident.closed_at ? 'lasted' : 'for'} {duration((incident.closed_at ?? now) - incident.opened_at)}, began <Ago at={incident.opened_at} />
+          {affected(incident, tickets)}, {incident.open_tickets} of {counted(incident.ticket_ids.length, 'ticket')} open, began <Ago at={incident.opened_at} />
+          {incident.closed_at && `, lasted ${duration(incident.closed_at - incident.opened_at)}`}
         </p>
         <Children ids={incident.ticket_ids} />
       </div>

@@ -5,6 +5,7 @@ import { data, GET, POST, RequestError } from '../api/client'
 import { duration, words } from '../format'
 import { by } from '../shell/name'
 import { say } from '../ui/act'
+import { Clamped } from '../ui/basics'
 import { Ask } from '../ui/dialog'
 import { Seen } from './seen'
 import { DECISIONS } from './decisions'
@@ -13,13 +14,13 @@ import { secondsOf } from './silence'
 
 // Dialogs that several pages have. They load with the first one that is opened.
 
-/** Ask before a worker is stopped; without a reason, `approve` stops it. */
-export function StopWorker({ target, settled, approve, onClose }: { target: Target; settled?: string; approve?: () => Promise<unknown>; onClose: () => void }) {
+/** Ask before a worker is stopped; without a reason, `approve` stops it. `why`: the reason that it was asked for. */
+export function StopWorker({ target, why, settled, approve, onClose }: { target: Target; why?: string; settled?: string; approve?: () => Promise<unknown>; onClose: () => void }) {
   return (
     <Ask
       title={`Stop ${target.agentId}?`}
       lead="The agent is told to stop; its last checkpoint is kept."
-      target={<Seen {...target} />}
+      target={<><Why text={why} /><Seen {...target} /></>}
       fields={approve ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
       confirm="Stop"
       danger
@@ -118,16 +119,19 @@ const MORE_TIME = [
 /** A decision that waits for a person. */
 export type WaitingDecision = { id: string } & ({ kind: 'approval' } | { kind: 'escalation'; choice: Decision })
 
-/** Ask before a decision. `isOpen`: it still waits; otherwise the dialog says how it was decided. */
-export function Decide({ decision, target, isOpen, onClose }: { decision: WaitingDecision; target: Target; isOpen: boolean; onClose: () => void }) {
+/** Why a decision is asked for, on lines of its own. */
+const Why = ({ text }: { text: string | undefined }) => text && <p className="wrap lines"><Clamped text={text} /></p>
+
+/** Ask before a decision. `isOpen`: it still waits; otherwise the dialog says how it was decided. `why`: it is asked for. */
+export function Decide({ decision, target, why, isOpen, onClose }: { decision: WaitingDecision; target: Target; why: string; isOpen: boolean; onClose: () => void }) {
   const outcome = useQuery({
     queryKey: ['acting', decision.kind, decision.id],
     queryFn: () => (decision.kind === 'approval' ? outcomeOfApproval(decision.id) : outcomeOfEscalation(decision.id)),
     enabled: !isOpen,
   })
   const settled = isOpen ? '' : (outcome.data ?? 'It no longer waits for a decision.')
-  if (decision.kind === 'escalation') return <DecideEscalation escalationId={decision.id} choice={decision.choice} target={target} settled={settled} onClose={onClose} />
-  return <StopWorker target={target} settled={settled} approve={async () => say(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
+  if (decision.kind === 'escalation') return <DecideEscalation escalationId={decision.id} choice={decision.choice} target={target} why={why} settled={settled} onClose={onClose} />
+  return <StopWorker target={target} why={why} settled={settled} approve={async () => say(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
 }
 
 async function outcomeOfApproval(id: string): Promise<string> {
@@ -147,12 +151,12 @@ const NEWEST = 200
 
 const outcomeText = (status: string, by: string | null | undefined): string => `Meanwhile it was ${status === 'void' ? 'withdrawn' : words(status)}${by ? ` by ${by}` : ''}. Nothing was sent from here.`
 
-function DecideEscalation({ escalationId, target, choice, settled, onClose }: { escalationId: string; target: Target; choice: Decision; settled: string; onClose: () => void }) {
+function DecideEscalation({ escalationId, target, choice, why, settled, onClose }: { escalationId: string; target: Target; choice: Decision; why: string; settled: string; onClose: () => void }) {
   const { agentId, ...seen } = target
   return (
     <Ask
       title={`${DECISIONS[choice]}: ${agentId}?`}
-      target={<Seen {...target} />}
+      target={<><Why text={why} /><Seen {...target} /></>}
       settled={settled}
       fields={[
         ...(choice === 'more_time' ? [{ name: 'seconds', label: 'For', value: '1800', options: MORE_TIME }] : []),

@@ -20,12 +20,14 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import WaitingNode
 from queenright.server.service import Service
 from queenright.server.views.possible_actions import ticket_actions
+from queenright.server.views.worker_rows import reason_of
 
 LISTED: Final = 200
 _NAMED: Final = 2
 """Agents of an incident that are named."""
 _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
 """The causes of incidents that have a name."""
+_ENDED: Final = "All its workers have ended. Nobody has acknowledged it."
 
 
 def attention(
@@ -72,10 +74,21 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
 def _decisions(service: Service) -> Iterator[api.AttentionItem]:
     """Yield what a person has to decide; its ticket is not listed besides."""
     for approval in service.approvals.pending():
-        yield _approval(approval, service.tickets.get(approval.ticket_id))
+        text = _current_text(service, approval.target, approval.reason)
+        yield _approval(approval, service.tickets.get(approval.ticket_id), text)
     if service.settings.health_monitoring.intervention.escalation.orchestrator == "none":
         for escalation in service.interventions.ledger.pending.values():
-            yield _escalation(escalation, service.tickets.open_for(*escalation.target.key))
+            text = _current_text(service, escalation.target, escalation.reason)
+            yield _escalation(escalation, service.tickets.open_for(*escalation.target.key), text)
+
+
+def _current_text(service: Service, target: Target, reason: str) -> str:
+    """Return why a decision was asked for, and what is found on the worker now."""
+    worker = service.monitor.get(*target.key)
+    if worker is None or worker.vitals.incarnation_id != target.incarnation_id:
+        return reason
+    current = reason_of(worker)
+    return reason if current in reason else f"{reason}\nNow: {current}"
 
 
 def open_incidents(service: Service) -> list[Incident]:
@@ -153,7 +166,7 @@ def _waiting_node(service: Service, worker: WorkerHealth) -> WaitingNode | None:
     return next((node for node in nodes if node.session_id == worker.vitals.session_id), None)
 
 
-def _approval(approval: Approval, ticket: EscalationTicket | None) -> api.AttentionItem:
+def _approval(approval: Approval, ticket: EscalationTicket | None, text: str) -> api.AttentionItem:
     requester = describe_requester(approval.asked_by, approval.ordered_by)
     return _item(
         approval.target,
@@ -162,14 +175,14 @@ def _approval(approval: Approval, ticket: EscalationTicket | None) -> api.Attent
         f"The {requester} asks to terminate it",
         approval.created_at,
         severity=ticket and ticket.severity,
-        text=approval.reason,
+        text=text,
         deadline=approval.expires_at,
         ticket_id=approval.ticket_id,
         options=["approve", "deny"],
     )
 
 
-def _escalation(escalation: Escalation, ticket: EscalationTicket | None) -> api.AttentionItem:
+def _escalation(escalation: Escalation, ticket: EscalationTicket | None, text: str) -> api.AttentionItem:
     return _item(
         escalation.target,
         escalation.escalation_id,
@@ -177,7 +190,7 @@ def _escalation(escalation: Escalation, ticket: EscalationTicket | None) -> api.
         "Decide how to go on with it",
         escalation.created_at,
         severity=ticket and ticket.severity,
-        text=escalation.reason,
+        text=text,
         deadline=escalation.deadline,
         ticket_id=ticket.ticket_id if ticket is not None else "",
         options=list(escalation.options),
@@ -205,8 +218,9 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
 def _incident(
     incident: Incident, tickets: Sequence[EscalationTicket], now: float
 ) -> api.AttentionItem | None:
-    """Return the item of an incident, with the text of its first ticket; None if it was acknowledged."""
+    """Return the item of an incident, with the text of its first open ticket; None if it was acknowledged."""
     unacknowledged = [ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None]
+    text = unacknowledged[0].cause if unacknowledged else _ENDED
     if not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets):
         # Its sessions have ended, and the cause holds: nobody has seen it.
         unacknowledged = [ticket for ticket in tickets if can_be_acknowledged(ticket, now=now)]
@@ -221,7 +235,7 @@ def _incident(
         f"{title} {name}".rstrip(),
         incident.opened_at,
         severity=incident.severity,
-        text=unacknowledged[0].cause,
+        text=text,
         ticket_id=incident.incident_id,
         options=["acknowledge"],
         agents=_first_names(ticket.agent_id for ticket in tickets),

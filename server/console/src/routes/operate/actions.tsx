@@ -4,7 +4,7 @@ import { useState } from 'react'
 import { actorName, answerApproval } from '../../api/acts'
 import type { Target } from '../../api/acts'
 import { data, GET, PUT } from '../../api/client'
-import { callerQuery, statusQuery } from '../../api/queries'
+import { attentionQuery, callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, InterventionOutcome } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, words } from '../../format'
@@ -140,7 +140,7 @@ function Decisions() {
   const approvals = useQuery({ queryKey: ['acting', 'approvals'], queryFn: () => data(GET('/api/approvals', { params: { query: { open: true, limit: 50 } } })) })
   const escalations = useQuery({ queryKey: ['acting', 'escalations'], queryFn: () => data(GET('/api/escalations', { params: { query: { open: true, limit: 50 } } })) })
   const error = approvals.error ?? escalations.error
-  const [asked, setAsked] = useState<{ decision: WaitingDecision; target: Target } | null>(null)
+  const [asked, setAsked] = useState<{ decision: WaitingDecision; target: Target; why: string } | null>(null)
   const waiting = [...(approvals.data?.approvals.filter((one) => one.status === 'requested').map((one) => one.approval_id) ?? []), ...(escalations.data?.escalations.map((one) => one.escalation_id) ?? [])]
   const total = (approvals.data?.approvals.length ?? 0) + (escalations.data?.escalations.length ?? 0)
   return (
@@ -151,10 +151,10 @@ function Decisions() {
       ) : (
         <ul className="entries">
           {approvals.data.approvals.map((one) => (
-            <ApprovalItem key={one.approval_id} approval={one} ask={(decision, target) => setAsked({ decision, target })} />
+            <ApprovalItem key={one.approval_id} approval={one} ask={(decision, target, why) => setAsked({ decision, target, why })} />
           ))}
           {escalations.data.escalations.map((one) => (
-            <EscalationItem key={one.escalation_id} escalation={one} ask={(decision, target) => setAsked({ decision, target })} />
+            <EscalationItem key={one.escalation_id} escalation={one} ask={(decision, target, why) => setAsked({ decision, target, why })} />
           ))}
           {total === 0 && <li className="muted">No approval and no escalation waits for a decision.</li>}
         </ul>
@@ -177,9 +177,13 @@ function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) 
   )
 }
 
-type AskDecision = (decision: WaitingDecision, target: Target) => void
+type AskDecision = (decision: WaitingDecision, target: Target, why: string) => void
+
+/** Why a decision is asked for, with what is found now; `reason` is from when it was asked for. */
+const useReason = (id: string, reason: string): string => useQuery(attentionQuery).data?.items.find((item) => item.item_id === id)?.text || reason
 
 function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision }) {
+  const why = useReason(approval.approval_id, approval.reason)
   const mayAct = useQuery(callerQuery).data?.may_act
   const target = { agentId: approval.agent_id, session_id: approval.session_id, incarnation_id: approval.incarnation_id }
   const deny = useAct(() => answerApproval(approval.approval_id, target, 'deny'))
@@ -189,7 +193,7 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
         <p>
           Stop <Worker agentId={approval.agent_id} sessionId={approval.session_id} />, asked by the {approval.asked_by} <Ago at={approval.created_at} />
         </p>
-        <p className="wrap">{approval.reason}</p>
+        <p className="wrap lines">{why}</p>
         <p className="row wraps">
           <Left until={approval.expires_at} text="Expires" />
           {approval.ticket_id && (
@@ -201,7 +205,7 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
       </div>
       {mayAct && (
         <div className="row wraps">
-          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target)} aria-label={`Approve stop of ${approval.agent_id}…`}>
+          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target, why)} aria-label={`Approve stop of ${approval.agent_id}…`}>
             Approve stop…
           </Button>
           <Button small isDisabled={deny.isPending} onPress={() => deny.mutate()} aria-label={`Deny stop of ${approval.agent_id}`}>
@@ -214,6 +218,7 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
 }
 
 function EscalationItem({ escalation, ask }: { escalation: Escalation; ask: AskDecision }) {
+  const why = useReason(escalation.escalation_id, escalation.reason)
   const mayAct = useQuery(callerQuery).data?.may_act
   const { agent_id, session_id, incarnation_id } = escalation
   return (
@@ -222,13 +227,13 @@ function EscalationItem({ escalation, ask }: { escalation: Escalation; ask: AskD
         <p>
           Decide about <Worker agentId={agent_id} sessionId={session_id} />, escalated <Ago at={escalation.created_at} />
         </p>
-        <p className="wrap">{escalation.reason}</p>
+        <p className="wrap lines">{why}</p>
         <Left until={escalation.deadline} text="It is stopped without a decision" />
       </div>
       {mayAct && (
         <div className="row wraps">
           {escalation.options.map((option) => (
-            <Button key={option} small look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => ask({ kind: 'escalation', id: escalation.escalation_id, choice: option }, { agentId: agent_id, session_id, incarnation_id })} aria-label={`${DECISIONS[option]}: ${agent_id}`}>
+            <Button key={option} small look={option === 'terminate' ? 'danger' : 'normal'} onPress={() => ask({ kind: 'escalation', id: escalation.escalation_id, choice: option }, { agentId: agent_id, session_id, incarnation_id }, why)} aria-label={`${DECISIONS[option]}: ${agent_id}`}>
               {DECISIONS[option]}…
             </Button>
           ))}
