@@ -14,6 +14,7 @@ import contextlib
 import os
 import socket
 from typing import Any, Final
+from weakref import WeakSet
 
 import psycopg
 from sqlalchemy import (
@@ -42,6 +43,7 @@ _OLDEST: Final = 14
 """Earlier releases are no longer maintained, and have no ``idle_session_timeout``."""
 
 _CONNECT_SECONDS: Final = 10
+_open_databases: Final[WeakSet[PostgresDatabase]] = WeakSet()
 _NETWORK: Final = {
     # Detects a lost peer within a minute, at either end.
     "keepalives_idle": 20,
@@ -106,6 +108,9 @@ class PostgresDatabase(Database):
         partition: int = 0,
     ) -> None:
         super().__init__()
+        self._connections: WeakSet[psycopg.Connection[Any]] = WeakSet()
+        self._is_disconnected = False
+        _open_databases.add(self)
         self.name = _mask_address(address)
         self.schema = partition_schema(partition)
         if self.schema is not None:
@@ -133,6 +138,17 @@ class PostgresDatabase(Database):
         except BaseException:
             self.close()
             raise
+
+    def disconnect(self) -> None:
+        """End all connections at once, also while threads wait for the server; there will be no new ones."""
+        self._is_disconnected = True
+        for raw in list(self._connections):
+            # Closed by another thread, it would not wake the one that waits.
+            with (
+                contextlib.suppress(OSError, psycopg.Error),
+                socket.socket(fileno=os.dup(raw.fileno())) as sock,
+            ):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def durable(self, full: bool) -> None:
         """Implement ``Database``. Runs a statement every time, which detects a broken connection in time."""
@@ -215,6 +231,16 @@ class PostgresDatabase(Database):
                 self.writer.invalidate()
             self.writer.close()
         self.writer = self._writers.connect()
+
+    def _require_connected(self, *_: object) -> None:
+        if self._is_disconnected:
+            raise psycopg.OperationalError("the connection is closed")
+
+    def _note_connection(self, raw: psycopg.Connection[Any], _record: object) -> None:
+        self._connections.add(raw)
+        # It may have been ended while it was being made.
+        if self._is_disconnected:
+            raw.close()
 
     def _on_connect_writer(self, raw: psycopg.Connection[Any], _record: object) -> None:
         """Prepare a new connection for writing, or close it."""
@@ -311,7 +337,15 @@ class PostgresDatabase(Database):
             **options,
         )
         event.listen(engine, "handle_error", _without_values)
+        event.listen(engine, "do_connect", self._require_connected)
+        event.listen(engine, "connect", self._note_connection)
         return self._keep(engine)
+
+
+def disconnect_databases() -> None:
+    """End this process's connections of stores, for its end while a server does not answer."""
+    for database in list(_open_databases):
+        database.disconnect()
 
 
 def partition_schema(partition: int) -> str | None:

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from queenright import api
 from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
 from queenright.health.engines import parse_address
+from queenright.health.postgres import disconnect_databases
 from queenright.health.shared_secrets import LOGIN_KEY
 from queenright.health.switch_state import SwitchState
 from queenright.instrumentation import names
@@ -52,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the cluster."""
+_STOP_SECONDS: Final = 10.0
+"""After so many seconds of a stop, the process looks whether the database still answers."""
 _STARTING: Final = 4
 """How many partitions start at the same time."""
 _MOVING_SECONDS: Final = 30.0
@@ -233,13 +236,20 @@ class ClusterMember:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Hand over what this process owns."""
+        """Hand over what this process owns; without the database, leave it."""
         self._is_stopping = True
         # First, so that the others do not count on this process.
-        await self.look()
+        view = await self.look()
         for partition in self.partitions:
             partition.hand_over()
-        await asyncio.gather(*(partition.wait_ended() for partition in self.partitions))
+        pending = {asyncio.create_task(partition.wait_ended()) for partition in self.partitions}
+        while pending:
+            if view is None:
+                # Threads would wait for it without limit. What they were to store is in the stream.
+                disconnect_databases()
+            _, pending = await asyncio.wait(pending, timeout=_STOP_SECONDS)
+            if pending:
+                view = await self.look()
         if self.fleet is not None:
             await self.fleet.close()
 

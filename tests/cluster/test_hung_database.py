@@ -1,0 +1,75 @@
+"""A process of a cluster whose database does not answer, without closing its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from sqlalchemy import make_url
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.test_partitions import wait_for_shares
+
+pytestmark = pytest.mark.asyncio
+
+
+@dataclass
+class Relay:
+    """Another address of a server. While it does not flow, connections are open and silent."""
+
+    host: str
+    port: int
+    flow: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[int]:
+        """Relay connections, and yield the port."""
+        self.flow.set()
+        tasks: set[asyncio.Task[None]] = set()
+        writers: list[asyncio.StreamWriter] = []
+
+        async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    await self.flow.wait()
+                    writer.write(data)
+                    await writer.drain()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection(self.host, self.port)
+            writers.extend((writer, back))
+            tasks.update(asyncio.create_task(copy(*way)) for way in ((reader, back), (there, writer)))
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        yield server.sockets[0].getsockname()[1]
+        server.close()
+        self.flow.set()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_process_whose_database_does_not_answer_stops(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    cluster.settings["cluster"] = {"partitions": 2}
+    address = make_url(cluster.database)
+    relay = Relay(address.host or "", address.port or 5432)
+    async with relay.running() as port:
+        url = address.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        process = cluster.add(database=url)
+        await wait_for_shares(client, process, lambda found: found == {process.url: 2})
+        relay.flow.clear()
+
+        async with asyncio.timeout(90):
+            code = await asyncio.to_thread(process.stop)
+
+    assert code == 0
+    assert "Traceback" not in process.log(), process.log()
