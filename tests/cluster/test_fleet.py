@@ -245,7 +245,7 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     for one, count in ((first, 4), (second, 1)):
         await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
     apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
-    async with client_of(Gateway(lambda: apps, lambda agent: 0, unowned)) as http:
+    async with client_of(Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)) as http:
         [incident] = (await http.get("/api/incidents")).json()["incidents"]
         assert (incident["cause"], incident["workers"], len(incident["ticket_ids"])) == ("storm", 5, 5)
         assert "group" not in incident

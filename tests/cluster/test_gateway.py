@@ -31,8 +31,8 @@ AGENTS: Final = 40
 _URL: Final = "http://127.0.0.1:8420"
 
 
-def partition_of(agent_id: str) -> int:
-    return crc32(agent_id.encode()) % PARTITIONS
+def partition_of(agent_id: str, namespace: str = "") -> int:
+    return crc32(f"{namespace}{agent_id}".encode()) % PARTITIONS
 
 
 async def unowned(scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,6 +139,19 @@ async def test_agent_with_sessions_in_several_partitions_is_shown_whole(fleets: 
         await service.ingest(list(events))
     detail = (await fleets.many.get("/api/agents/team%2Fa")).json()
     assert sorted(row["session_id"] for row in detail["sessions"]) == ["s0", "s1", "s2"]
+
+
+async def test_heartbeat_of_a_new_worker_is_where_its_telemetry_will_be(fleets: Fleets) -> None:
+    """B116: else the worker would be watched twice, and the heartbeats' copy would become silent."""
+    for number in range(9):
+        beat = {"agent_id": f"early-{number}", "session_id": "s", "serviceName": f"shop-{number}"}
+        if number % 2:
+            beat["serviceNamespace"] = "eu"
+        assert (await fleets.many.post("/api/heartbeats", json=beat)).status_code == 202
+        namespace = beat.get("serviceNamespace", "")
+        known = [service.monitor.get(f"early-{number}") is not None for service in fleets.services]
+        assert known.index(True) == partition_of(f"shop-{number}", namespace)
+        assert sum(known) == 1
 
 
 async def test_heartbeat_without_a_session_is_of_the_latest_one(fleets: Fleets) -> None:

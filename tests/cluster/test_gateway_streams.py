@@ -93,7 +93,7 @@ async def running_services(folder: Path) -> AsyncIterator[Sequence[Service]]:
 @contextlib.asynccontextmanager
 async def before_services(services: Sequence[Service]) -> AsyncIterator[Partitions]:
     apps: list[ASGIApp | None] = [create_app(service, bound="127.0.0.1") for service in services]
-    yield Partitions(services, apps, Gateway(lambda: apps, lambda agent_id: 0, unowned))
+    yield Partitions(services, apps, Gateway(lambda: apps, lambda agent_id, namespace="": 0, unowned))
     await until(lambda: not stream_tasks(), "no task is left behind")
     assert not any(service.feed.readers for service in services)
 
@@ -234,7 +234,7 @@ async def test_stream_resumes_at_another_process_after_each_block(partitions: Pa
             for number, service in enumerate(partitions.services):
                 await service.store.append([event(f"bee-{number}", turn=turn)])
         await client.until(lambda: len(client.events) == 12, "all come")
-    other = Gateway(lambda: partitions.apps, lambda agent_id: 0, unowned)
+    other = Gateway(lambda: partitions.apps, lambda agent_id, namespace="": 0, unowned)
     for place, block in enumerate(client.blocks):
         assert block.id is not None
         async with Client(other, _URL, block.id) as again:

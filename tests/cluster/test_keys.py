@@ -139,18 +139,32 @@ def test_key_is_in_one_of_the_partitions(key: str, count: int) -> None:
 
 def test_partition_of_a_key_never_changes() -> None:
     """Another version of Queenright in the same cluster, or the next one, has to agree."""
-    assert [partition_of_agent(name, 64) for name in ("researcher", "writer", "")] == [31, 22, 4]
+    assert [partition_of_agent(name, count=64) for name in ("researcher", "writer", "")] == [31, 22, 4]
+
+
+@pytest.mark.parametrize("namespace", ["", "eu"])
+def test_heartbeat_that_names_its_service_is_in_the_partition_of_its_telemetry(namespace: str) -> None:
+    attributes = {"service.name": "shop", **({"service.namespace": namespace} if namespace else {})}
+    resource = {
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()]
+    }
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [{"name": "work"}]}]}]}
+    request = ParseDict(body, ExportTraceServiceRequest()).SerializeToString()
+    for count in COUNTS:
+        assert set(split_request("/v1/traces", request, count)) == {
+            partition_of_agent("shop", namespace, count=count)
+        }
 
 
 def test_agent_is_in_the_partition_of_the_service_with_its_name() -> None:
     body = request_of(**{"service.name": "researcher"})
-    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", 64): body}
+    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
 
 
 def test_agent_of_the_resource_is_in_its_partition() -> None:
     """The processes of a service can be in several partitions, if each names its agent."""
     body = request_of(**{"service.name": "fleet", "gen_ai.agent.name": "researcher"})
-    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", 64): body}
+    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
 
 
 def test_own_records_are_in_the_partition_of_their_agent() -> None:
@@ -159,15 +173,15 @@ def test_own_records_are_in_the_partition_of_their_agent() -> None:
     agents = [f"agent-{number % 7}" for number in range(40)]
     body = request_of(*agents, **resource)
     parts = split_request("/v1/traces", body, 64)
-    assert set(parts) == {partition_of_agent(agent, 64) for agent in agents}
+    assert set(parts) == {partition_of_agent(agent, count=64) for agent in agents}
     found: list[tuple[int, str]] = []
     for number, part in parts.items():
         [group] = ExportTraceServiceRequest.FromString(part).resource_spans
         assert {each.key: each.value.string_value for each in group.resource.attributes} == resource
         found += [(number, span.attributes[0].value.string_value) for span in group.scope_spans[0].spans]
-    assert sorted(found) == sorted((partition_of_agent(agent, 64), agent) for agent in agents)
+    assert sorted(found) == sorted((partition_of_agent(agent, count=64), agent) for agent in agents)
     assert split_request("/v1/traces", request_of("agent-1", "agent-1", **resource), 64) == {
-        partition_of_agent("agent-1", 64): request_of("agent-1", "agent-1", **resource)
+        partition_of_agent("agent-1", count=64): request_of("agent-1", "agent-1", **resource)
     }
 
 

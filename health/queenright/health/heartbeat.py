@@ -126,6 +126,10 @@ class Heartbeat(BaseModel):
     incarnation_id: Who = ""
     """Empty if unknown; that is no new incarnation."""
     task_id: Who = ""
+    service_name: Who = ""
+    """``service.name`` of its telemetry, if that does not name the agent (``gen_ai.agent.name``)."""
+    service_namespace: Who = ""
+    """``service.namespace`` of that telemetry. With both, a cluster finds the worker's partition."""
     timestamp: Moment = None
     """On the worker's clock, in seconds since the epoch; None: the time of arrival."""
     phase: Who = ""

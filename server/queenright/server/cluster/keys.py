@@ -86,9 +86,9 @@ def partition_of(key: str, count: int) -> int:
     return int.from_bytes(blake2b(key.encode(errors="replace"), digest_size=8).digest()) % count
 
 
-def partition_of_agent(agent_id: str, count: int) -> int:
-    """Return the partition of an agent that names itself, or whose service has its name."""
-    return partition_of(_service_key("", agent_id), count)
+def partition_of_agent(name: str, namespace: str = "", *, count: int) -> int:
+    """Return the partition of an agent that names itself, or else of the service with this name."""
+    return partition_of(_service_key(namespace, name), count)
 
 
 def partition_of_hook(body: bytes, count: int) -> int:

@@ -31,6 +31,8 @@ _HEARTBEAT: dict[str, Any] = {
         "session_id": _NAME,
         "incarnation_id": _NAME,
         "task_id": _NAME,
+        "service_name": _NAME,
+        "service_namespace": _NAME,
         "timestamp": _MOMENT,
         "phase": _NAME,
         "last_tool_call": _MOMENT,

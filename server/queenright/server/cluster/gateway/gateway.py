@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs, quote
 
 import orjson
@@ -57,8 +57,17 @@ class Search(NamedTuple):
     session: SessionKey | None = None
     first: int | None = None
     """The partition to ask first; None: where it was found last, or is likely to be."""
+    likely: int | None = None
+    """The partition of a session that is new; None: that of the agent's name."""
     takes_new: bool = False
     """Whether a partition takes a session that it does not know."""
+
+
+class PartitionOf(Protocol):
+    """Returns the partition that the telemetry of an agent, or of a service, is likely to be in."""
+
+    def __call__(self, name: str, namespace: str = "", /) -> int:
+        """Return the partition by the name of the agent, or of the service with its namespace."""
 
 
 class Gateway:
@@ -67,7 +76,8 @@ class Gateway:
 
     Args:
         backends: Returns the app of each partition, by number; None while the partition has no owner.
-        partition_of_agent: Returns the partition that an agent's telemetry is likely to be in.
+        partition_of_agent: Returns the partition that the telemetry of an agent, or of a service, is likely
+            to be in.
         answer_unowned: Answers a request that needs a partition without an owner.
         clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
@@ -76,7 +86,7 @@ class Gateway:
     def __init__(
         self,
         backends: Callable[[], Sequence[ASGIApp | None]],
-        partition_of_agent: Callable[[str], int],
+        partition_of_agent: PartitionOf,
         answer_unowned: ASGIApp,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -204,6 +214,9 @@ class Gateway:
             await app(scope, replay(body, receive), send)
             return
         search = Search(SessionKey(heartbeat.agent_id, heartbeat.session_id), takes_new=True)
+        if heartbeat.service_name:
+            likely = self._partition_of_agent(heartbeat.service_name, heartbeat.service_namespace)
+            search = search._replace(likely=likely)
         if not heartbeat.session_id:
             if None in backends:
                 # The latest session may be in the one that has no owner.
@@ -226,7 +239,9 @@ class Gateway:
         """Pass a request on until a partition knows what it is about."""
         body = await read_body(receive)
         session = search.session
-        likely = 0 if session is None else self._partition_of_agent(session.agent_id)
+        likely = search.likely
+        if likely is None:
+            likely = 0 if session is None else self._partition_of_agent(session.agent_id)
         first = search.first
         if first is None and session is not None:
             first = self._remembered.get(session, likely)
