@@ -43,7 +43,7 @@ def size(files: set[str]) -> int:
 
 
 def test_first_load_and_lazy_routes_are_within_their_budgets(manifest: Manifest) -> None:
-    first = needed(manifest, "index.html")
+    first = needed(manifest, "index.html") | needed(manifest, "style.css")
     assert size(first) <= FIRST_LOAD
     routes = {
         name: size(needed(manifest, name) - first) for name in manifest if name.startswith("src/routes/")
@@ -74,6 +74,18 @@ def test_every_file_that_a_page_loads_is_there(manifest: Manifest) -> None:
     assert named
     assert (named | listed) - built == set()
     assert {name for name in built if name.startswith("assets/")} - listed == set()
+
+
+def test_class_has_one_style_sheet() -> None:
+    """All style sheets are built into one, where a class that two pages style is styled as by both."""
+    sheets: dict[str, set[str]] = {}
+    for path in (console.SOURCE / "src").rglob("*.css"):
+        text = re.sub(r"/\*.*?\*/", "", path.read_text("utf-8"), flags=re.DOTALL)
+        for selector in ",".join(re.findall(r"([^{}]+)\{", text)).split(","):
+            if first := re.match(r"\s*(\.[\w-]+)", selector):
+                sheets.setdefault(first[1], set()).add(path.name)
+    assert sheets
+    assert {name: found for name, found in sheets.items() if len(found) > 1} == {}
 
 
 def test_build_is_of_these_sources() -> None:

@@ -59,7 +59,7 @@ export function ConnectPage() {
               </span>
             </div>
           </div>
-          <ol className="steps">
+          <ol className="guide-steps">
             {guide.steps.map((step) => (
               <li key={step.text}>
                 <p>{withCode(step.text)}</p>

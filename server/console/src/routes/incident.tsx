@@ -102,7 +102,7 @@ function Timeline({ tickets, more }: { tickets: readonly Ticket[]; more: number 
       ) : !found.data ? (
         <Loading />
       ) : (
-        <ol className="timeline incident-timeline">
+        <ol className="history long-history">
           {more > 0 && <li className="muted">Without {counted(more, 'ticket')} that {more === 1 ? 'is' : 'are'} not shown.</li>}
           {entries.map((entry, index) => (
             <Entry key={`${entry.event_id}/${index}`} entry={entry} text={entry.text} about={<About entry={entry} />} />

@@ -396,7 +396,7 @@ function Timeline({ ticket }: { ticket: Ticket }) {
       ) : !found.data ? (
         <Loading />
       ) : (
-        <ol className="timeline">
+        <ol className="history">
           {found.data.more && <li className="muted">Older entries are in the audit trail.</li>}
           {found.data.timeline.map((entry, index) => (
             <Entry key={`${entry.event_id}/${index}`} entry={entry} text={textOf(entry, said)} />
