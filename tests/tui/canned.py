@@ -439,6 +439,7 @@ class Canned:
     Attributes:
         asked: Method, path and body of everything that was done.
         away: Whether it answers nothing.
+        may_act: Whether the operator may act.
         refuses: The status with which it refuses everything; 0 for nothing.
         attention: What needs a person.
         feed: What happened lately, the newest first.
@@ -454,6 +455,7 @@ class Canned:
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = 0
         self.away = False
+        self.may_act = True
         self.attention = ATTENTION
         self.feed: list[Row] = []
         self.told = 0
@@ -478,6 +480,10 @@ class Canned:
             self.asked.append((request.method, path, json.loads(request.content or b"null")))
         if path == "/api/status":
             return httpx.Response(200, json=row(Status, feed=self.feed))
+        if path == "/api/caller":
+            role = "operator" if self.may_act else "viewer"
+            caller = {"name": "ada", "role": role, "may_act": self.may_act, "may_manage": False}
+            return httpx.Response(200, json=caller)
         if path == "/api/attention":
             return httpx.Response(200, json={"items": self.attention, "total": len(self.attention)})
         if path.endswith("/steps"):

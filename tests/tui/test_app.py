@@ -247,9 +247,12 @@ class Slow(Canned):
 
 async def test_top_line_shows_connecting_until_the_first_response() -> None:
     slow = Slow()
-    async with terminal(slow) as (app, _):
+    async with terminal(slow) as (app, pilot):
+        await pilot.press("3")
         await until(seldom(lambda: "connecting" in text_of(app)), "it is connecting")
         assert "healthy" not in text_of(app).splitlines()[0]
+        assert "ticket" not in text_of(app).splitlines()[0]
+        assert "No tickets" not in text_of(app)
         slow.go.set()
         await until(
             seldom(lambda: app.app_state.fleet.workers and "connecting" not in text_of(app)), "it is there"
@@ -407,6 +410,22 @@ async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
         await until(seldom(lambda: "2 more: done" in text_of(app)), "the result")
 
     assert [path for _, path, _ in canned.asked] == [f"/api/tickets/{one}/acknowledge" for one in ids[:2]]
+
+
+async def test_viewer_is_offered_no_actions() -> None:
+    canned = Canned([])
+    canned.may_act = False
+    async with terminal(canned) as (app, pilot):
+        await until(seldom(lambda: "read-only: acting needs the role operator" in text_of(app)), "the reason")
+        for tab, keys in (("1", "adt"), ("2", "nt"), ("3", "a"), ("4", "r")):
+            await pilot.press(tab, *keys)
+            assert isinstance(app.screen, FleetScreen), (tab, keys)
+        await pilot.press("2", "enter")
+        await until(lambda: isinstance(app.screen, WorkerScreen), "the worker")
+        await pilot.press("n", "t", "a")
+        assert isinstance(app.screen, WorkerScreen)
+
+    assert canned.asked == []
 
 
 async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> None:

@@ -278,6 +278,7 @@ class Service(_Resource):
 
     status = _call(resources.AsyncService.status)
     attention = _call(resources.AsyncService.attention)
+    caller = _call(resources.AsyncService.caller)
     version = _call(resources.AsyncService.version)
     cluster = _call(resources.AsyncService.cluster)
     ready = _call(resources.AsyncService.ready)

@@ -294,6 +294,8 @@ class QueenrightApp(App[None]):
         }
         try:
             async with self._refreshing:
+                if not self.app_state.has_connected:
+                    self.app_state.may_act = await gateway.may_act()
                 for name in sorted(fleet.stale):
                     # Before the request, so that an event during it marks the list again.
                     fleet.stale.discard(name)

@@ -59,6 +59,7 @@ class AppState:
         notices: Current notices.
         outage: Why the service is unreachable; empty if it answers.
         has_connected: Whether the service has answered once.
+        may_act: Whether the operator may act on workers and tickets.
         chatted_agents: Agents with an open or earlier talk.
         run_ownership: Tells which agent a run belongs to.
     """
@@ -69,6 +70,7 @@ class AppState:
     notices: NoticeList = field(default_factory=NoticeList)
     outage: str = ""
     has_connected: bool = False
+    may_act: bool = True
     chatted_agents: set[str] = field(default_factory=set)
     run_ownership: RunOwnership = field(init=False)
     _status: tuple[str, str] = ("", "")

@@ -56,6 +56,10 @@ class ServiceGateway:
 
     # -- lists ---------------------------------------------------------------------------------
 
+    async def may_act(self) -> bool:
+        """Return whether the operator may act on workers and tickets."""
+        return (await self._client.service.caller()).may_act
+
     async def attention(self) -> api.AttentionList:
         """Return what needs a person, most urgent first."""
         return await self._client.service.attention()

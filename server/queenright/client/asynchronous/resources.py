@@ -388,6 +388,10 @@ class AsyncService(AsyncResource):
             api.AttentionList, "/api/attention", agent_id=agent_id, session_id=session_id
         )
 
+    async def caller(self) -> api.CurrentCaller:
+        """Return who the service takes the caller for, and what the caller may do."""
+        return await self._transport.get_model(api.CurrentCaller, "/api/caller")
+
     async def version(self) -> api.Version:
         """Return the version of the service."""
         return await self._transport.get_model(api.Version, "/api/version")

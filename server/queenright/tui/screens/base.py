@@ -28,6 +28,9 @@ from queenright.tui.screens.dialogs import HelpDialog
 from queenright.tui.styles import DIM, colour, styled, symbol
 from queenright.tui.widgets.noticeboard import Noticeboard
 
+_ACTS: Final = frozenset({"answer", "nudge", "terminate", "acknowledge", "reset"})
+"""Actions that need the role operator."""
+
 
 class OpenTalk(Message):
     """Request to open a talk with a loaded agent."""
@@ -124,7 +127,9 @@ class AppScreen(Screen[None]):
         """Handle an event of the fleet."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the command key where the command line is always shown."""
+        """Hide actions of other roles, and the command key where the command line is always shown."""
+        if action in _ACTS and not self.app_state.may_act:
+            return False
         return not (action == "command" and self.ALWAYS_TYPING)
 
     def ticket(self) -> Ticket | None:
@@ -261,8 +266,8 @@ class TopBar(Static):
             for state, count in fleet.counts.items():
                 name = f" {state}" if self.size.width >= _WIDE_COLUMNS else ""
                 line.append(f"  {symbol(state)} {count}{name}", style=colour(state) if count else DIM)
-        live = len(fleet.open_tickets)
-        tail = Text(f"{format_count(live, 'ticket')}  {_host(url)} ", style=DIM)
+        tickets = f"{format_count(len(fleet.open_tickets), 'ticket')}  " if has_connected else ""
+        tail = Text(f"{tickets}{_host(url)} ", style=DIM)
         gap = self.size.width - line.cell_len - tail.cell_len
         if gap > 1:
             line.append(" " * gap)

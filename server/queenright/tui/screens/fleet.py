@@ -136,6 +136,8 @@ class FleetScreen(AppScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable only the actions of the active tab."""
+        if not super().check_action(action, parameters):
+            return False
         if not self.is_mounted or not self.query(ContentSwitcher):
             return True
         if action == "answer":
@@ -177,7 +179,7 @@ class FleetScreen(AppScreen):
             case "tickets":
                 table = self.query_one("#ticket-list", RowTable)
                 table.show({ticket.ticket_id: _ticket(ticket, now, table.room) for ticket in fleet.tickets})
-                self.query_one("#ticket-detail", Static).update(_detail(fleet.ticket(table.selected)))
+                self._show_ticket(fleet.ticket(table.selected))
             case "breakers":
                 table = self.query_one("#breakers", RowTable)
                 table.show({breaker.name: _breaker(breaker, now, table.room) for breaker in fleet.breakers})
@@ -247,8 +249,7 @@ class FleetScreen(AppScreen):
         if self.tab == "needs":
             self._show_need()
         elif self.tab == "tickets":
-            ticket = self.app_state.fleet.ticket(str(event.row_key.value or ""))
-            self.query_one("#ticket-detail", Static).update(_detail(ticket))
+            self._show_ticket(self.app_state.fleet.ticket(str(event.row_key.value or "")))
 
     @property
     def attention_item(self) -> AttentionItem | None:
@@ -261,11 +262,16 @@ class FleetScreen(AppScreen):
     def _is_filtered(self) -> bool:
         return self.tab == "fleet" and self.app_state.fleet.filter != WorkerFilter()
 
+    def _show_ticket(self, ticket: Ticket | None) -> None:
+        """Show the details of a ticket; None: there are no tickets, or they are not known yet."""
+        none = styles.styled("No tickets." if self.app_state.has_connected else "", styles.DIM)
+        self.query_one("#ticket-detail", Static).update(none if ticket is None else _detail(ticket))
+
     def _show_need(self) -> None:
         state, item = self.app_state, self.attention_item
         if item is not None:
             hidden = state.fleet.attention_total - len(state.fleet.attention_items)
-            shown: Group | Text = _attention_detail(item, hidden)
+            shown: Group | Text = _attention_detail(item, hidden, may_act=state.may_act)
         else:
             shown = styles.styled(
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
@@ -360,7 +366,7 @@ def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ..
     )
 
 
-def _attention_detail(item: AttentionItem, hidden: int) -> Group:
+def _attention_detail(item: AttentionItem, hidden: int, *, may_act: bool) -> Group:
     head = Text.assemble(
         styles.label(label_of(item), as_of=item.severity or "queen"),
         "  ",
@@ -370,11 +376,13 @@ def _attention_detail(item: AttentionItem, hidden: int) -> Group:
     rows = [head, Text(" ".join(strip_control(item.title).split()))]
     if item.text:
         rows.append(styles.styled(" ".join(strip_control(item.text).split()), styles.DIM))
-    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(item)]
+    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(item) if may_act]
     keys = Text()
     for key, label in (*labels, ("Enter", "Open")):
         keys.append(f"{key} ", style=f"bold {styles.colour('act')}").append(f"{label}   ")
-    if item.kind == "question" and not item.can_answer:
+    if not may_act:
+        keys.append("read-only: acting needs the role operator   ", style=styles.DIM)
+    elif item.kind == "question" and not item.can_answer:
         keys.append("answer it where it runs   ", style=styles.DIM)
     if hidden > 0:
         keys.append(f"{hidden} more items", style=styles.DIM)
@@ -396,9 +404,7 @@ def _ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
     )
 
 
-def _detail(ticket: Ticket | None) -> Group | Text:
-    if ticket is None:
-        return styles.styled("No tickets.", styles.DIM)
+def _detail(ticket: Ticket) -> Group:
     rows: Sequence[tuple[str, str]] = (
         ("Cause", ticket.cause),
         ("Evidence", ticket.evidence_snippet),

@@ -62,6 +62,8 @@ class WorkerScreen(WorkerStreamScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable only actions that apply."""
+        if not super().check_action(action, parameters):
+            return False
         if action == "acknowledge":
             ticket = self.ticket()
             return ticket is not None and is_open(ticket)
