@@ -212,6 +212,26 @@ async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(running: Runn
         await expect(option).to_be_in_viewport(ratio=1)
 
 
+async def test_search_lists_names_that_begin_with_the_text_first(running: Running, page: Page) -> None:
+    now = running.service.clock()
+    for agent in ("archivist", "surveyor", "researcher"):
+        events = looping(now, agent=agent, times=20 if agent == "archivist" else 1)
+        named = {"owner": "research"}
+        await running.service.ingest([replace(event, data={**event.data, **named}) for event in events])
+    await page.goto(running.url)
+    await expect(page.get_by_role("row").filter(has_text="researcher")).to_be_visible()
+    await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("dialog", name="Search")).to_be_visible()
+    await page.keyboard.type("res")
+    found = page.get_by_role("option").filter(has_text="started")
+    await expect(found).to_have_count(3)
+    await expect(found.first).to_contain_text("researcher")
+
+    await page.keyboard.press("Escape")
+
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def spending(running: Running, *, tokens: int) -> AgentEvent:
     return AgentEvent(
         type=EventType.LLM_CALL_COMPLETED,

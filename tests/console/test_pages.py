@@ -643,7 +643,7 @@ class TestViewer:
         watched.watch(page)
 
         await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
-        await expect(page.get_by_text("Read-only: acting needs the role operator.").first).to_be_visible()
+        await expect(page.get_by_text("Read-only: acting needs the role operator.")).to_have_count(1)
         needs = page.get_by_role("list", name="Needs you")
         for text in ("It loops.", "Which title?"):
             await expect(needs.get_by_text(text)).to_be_visible()

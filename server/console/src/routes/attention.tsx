@@ -56,6 +56,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
   const left = drafts.filter((draft) => !open.has(keyOf(draft.item)))
   const textOf = (item: AttentionItem): string => drafts.find((draft) => keyOf(draft.item) === keyOf(item))?.text ?? ''
   const [listed, held, showHeld] = useHeld(items)
+  const mayAct = useQuery(callerQuery).data?.may_act
   const list = useRef<HTMLUListElement>(null)
   const hasFocus = useRef(false)
   const shown = items.map((item) => item.item_id).join()
@@ -69,18 +70,21 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
         <Panel
           title={total ? `Needs you (${count(total)})` : 'Needs you'}
           aside={
-            held.length > 0 && (
-              <Button
-                small
-                look="primary"
-                onPress={() => {
-                  showHeld()
-                  list.current?.focus({ preventScroll: true })
-                }}
-              >
-                Show {count(held.length)} new
-              </Button>
-            )
+            <>
+              {mayAct === false && total > 0 && <ReadOnly />}
+              {held.length > 0 && (
+                <Button
+                  small
+                  look="primary"
+                  onPress={() => {
+                    showHeld()
+                    list.current?.focus({ preventScroll: true })
+                  }}
+                >
+                  Show {count(held.length)} new
+                </Button>
+              )}
+            </>
           }
         >
           <ul
@@ -95,7 +99,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
             }}
           >
             {[...listed, ...left.map((draft) => draft.item)].map((item) => (
-              <Item key={keyOf(item)} item={item} isOpen={open.has(keyOf(item))} draft={textOf(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
+              <Item key={keyOf(item)} item={item} mayAct={mayAct} isOpen={open.has(keyOf(item))} draft={textOf(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
             ))}
             {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
             {held.length > 0 && !listed.length && !left.length && (
@@ -144,14 +148,15 @@ function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onCl
 
 interface ItemProps {
   item: AttentionItem
+  /** Undefined: it is not known yet. */
+  mayAct: boolean | undefined
   isOpen: boolean
   draft: string
   write: (text: string) => void
   ask: (what: Asked['what']) => void
 }
 
-function Item({ item, isOpen, draft, write, ask }: ItemProps) {
-  const mayAct = useQuery(callerQuery).data?.may_act
+function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
   // The queen's words about a ticket, with the commands that she suggests, are on its page.
   const [lead, rest] = distinct([
     ['title', item.title],
@@ -207,7 +212,7 @@ function Item({ item, isOpen, draft, write, ask }: ItemProps) {
         )}
         {item.deadline && <Deadline at={item.deadline} kind={item.kind} />}
       </div>
-      {mayAct === undefined ? <span /> : !mayAct ? <ReadOnly /> : item.kind === 'question' ? <Reply item={item} isOpen={isOpen} text={draft} write={write} /> : <Answers item={item} ask={ask} />}
+      {mayAct === undefined ? <span /> : !mayAct ? null : item.kind === 'question' ? <Reply item={item} isOpen={isOpen} text={draft} write={write} /> : <Answers item={item} ask={ask} />}
     </li>
   )
 }
@@ -298,7 +303,7 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
   )
 }
 
-function Reply({ item, isOpen, text, write }: Omit<ItemProps, 'ask' | 'draft'> & { text: string }) {
+function Reply({ item, isOpen, text, write }: Omit<ItemProps, 'ask' | 'draft' | 'mayAct'> & { text: string }) {
   const input = useRef<HTMLInputElement>(null)
   const reply = useAct(async (content: string) => {
     write('')

@@ -12,6 +12,7 @@ import { useNow } from '../clock'
 import { ago } from '../format'
 import { stateOf } from '../routes/fleet-filters'
 import { Shape, toneOf } from '../ui/basics'
+import { rankSessions } from './ranking'
 
 interface Entry {
   id: string
@@ -42,6 +43,10 @@ const PLACES: readonly Entry[] = [
 /** What tells sessions of one agent apart. */
 const noteOf = (row: AgentRow, now: number): string => [stateOf(row), `started ${ago(row.started_at, now)}`, row.repository, row.owner, `…${row.session_id.slice(-6)}`].filter(Boolean).join(' · ')
 
+/** Sessions that are read, and those of them that are shown. */
+const READ = 60
+const SHOWN = 12
+
 /** Search for agents, sessions, tickets and pages: Ctrl-K. */
 export default function Palette({ onClose }: { onClose: () => void }) {
   const [text, setText] = useState('')
@@ -49,13 +54,12 @@ export default function Palette({ onClose }: { onClose: () => void }) {
   const wanted = text.trim()
   const agents = useQuery({
     queryKey: ['agents', 'palette', wanted],
-    queryFn: () => data(GET('/api/agents', { params: { query: { search: wanted, limit: 12 } } })),
+    queryFn: () => data(GET('/api/agents', { params: { query: { search: wanted, limit: READ } } })),
     enabled: wanted !== '',
     placeholderData: (before) => before,
   })
   const now = useNow()
-  // Those that ended are last.
-  const rows = [...(agents.data?.agents ?? [])].sort((a, b) => Number(a.ended) - Number(b.ended))
+  const rows = rankSessions(agents.data?.agents ?? [], wanted).slice(0, SHOWN)
   const entries: Entry[] = [
     ...(wanted
       ? rows.map((row) => ({
@@ -82,14 +86,15 @@ export default function Palette({ onClose }: { onClose: () => void }) {
       <Modal className="modal palette">
         <Dialog aria-label="Search">
           <Autocomplete inputValue={text} onInputChange={setText}>
-            <SearchField aria-label="Search for agents, sessions, tickets and pages" autoFocus>
+            {/* Escape closes the search, with a text in it, too. */}
+            <SearchField aria-label="Search for agents, sessions, tickets and pages" autoFocus onClear={onClose}>
               <Input className="input" role="combobox" aria-expanded placeholder="Agent, session, ticket or page" />
             </SearchField>
             <ListBox aria-label="Found" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing found</p>}>
               {(entry) => (
                 <ListBoxItem id={entry.id} textValue={entry.label} className="palette-item">
                   {entry.tone !== undefined && <Shape tone={toneOf(entry.tone)} />}
-                  <span className="wrap">{entry.label}</span>
+                  <span className="clip">{entry.label}</span>
                   <span className="muted wrap" title={entry.search?.session}>
                     {entry.note}
                   </span>
