@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queenright.health.cluster_lease import Member, Ownership, SeenMember, View
-from queenright.server.cluster.member import find_candidates
+from queenright.server.cluster.member import agreed_partitions, find_candidates
 
 
 def seen(name: str, *, partitions: int = 4, **values: object) -> SeenMember:
@@ -41,3 +41,28 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
     )
 
     assert find_candidates(View(members=members, partitions=(Ownership(),)), 4) == {"own", "other"}
+
+
+@pytest.mark.parametrize(
+    ("members", "stored", "expected"),
+    [
+        ((seen("old", partitions=4), seen("own", partitions=1)), 4, 4),
+        ((seen("own", partitions=1),), 4, 4),
+        ((seen("wrong", partitions=1), seen("own", partitions=4)), 4, 4),
+        ((seen("grown", partitions=8), seen("own", partitions=8)), 4, 8),
+        ((seen("first", partitions=2),), 0, 2),
+        ((), 0, 1),
+    ],
+    ids=["same as the database", "alone and wrong", "after a wrong one", "grown", "new database", "alone"],
+)
+def test_member_with_fewer_partitions_than_the_database_has_decides_nothing(
+    members: tuple[SeenMember, ...], stored: int, expected: int
+) -> None:
+    view = View(members=members, partitions=(Ownership(),), stored_partitions=stored)
+
+    count = agreed_partitions(view, 1)
+
+    assert count == expected
+    assert {
+        seen.member.partitions for seen in members if seen.member.member_id in find_candidates(view, count)
+    } <= {count}

@@ -204,12 +204,17 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
             await asyncio.sleep(0.1)
 
     [fault] = faults
-    assert fault.startswith("cluster.partitions is 2 here and 4 in the other processes")
+    assert fault.startswith("cluster.partitions is 2 here, and the cluster has 4")
     assert await shares(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503
     # With its own number it would look for workers in other partitions than the others.
     refused = await client.get(f"{second.url}/api/agents")
     assert (refused.status_code, "cluster.partitions is 2 here" in refused.text) == (503, True)
+
+    # Nor when it is alone, and it does not keep the others out.
+    first.kill()
+    first.start()
+    await wait_for_shares(client, first, lambda found: found == {first.url: 4})
 
 
 async def test_third_process_gets_its_share_one_partition_at_a_time(

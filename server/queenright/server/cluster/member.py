@@ -287,7 +287,7 @@ class ClusterMember:
                 partition.unserved_since = None
             elif partition.unserved_since is None:
                 partition.unserved_since = now
-        self._note_number(_agreed_partitions(view) or self.member.partitions, view.stored_partitions)
+        self._note_number(agreed_partitions(view, self.member.partitions))
         self._note_failures(view, now)
         return view
 
@@ -308,7 +308,10 @@ class ClusterMember:
     def _balance(self, view: View, now: float) -> None:
         """Claim and hand over partitions, so that each member owns its share."""
         own_id = self.member.member_id
-        candidates = find_candidates(view, _agreed_partitions(view) or self.member.partitions) or {own_id}
+        count = agreed_partitions(view, self.member.partitions)
+        candidates = find_candidates(view, count)
+        if not candidates and count == self.member.partitions:
+            candidates = {own_id}
         failed = {seen.member.member_id for seen in view.members if seen.has_failed}
         assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates, failed)
         if own_id in candidates:
@@ -369,20 +372,15 @@ class ClusterMember:
             _log.error("%s", fault)
         self._fault = fault
 
-    def _note_number(self, count: int, stored: int) -> None:
+    def _note_number(self, count: int) -> None:
         fault = None
-        if stored > count:
-            fault = (
-                f"the database has {stored} partitions and cluster.partitions is {count}: the workers and "
-                f"tickets of the others are not watched; set it to {stored}"
-            )
         if count != self.member.partitions:
             fault = (
-                f"cluster.partitions is {self.member.partitions} here and {count} in the other processes; "
-                "this one owns nothing, and takes no telemetry, until it is restarted with the same number"
+                f"cluster.partitions is {self.member.partitions} here, and the cluster has {count}; this "
+                f"process owns nothing, and takes no telemetry, until it is restarted with {count}"
             )
         # Nobody reads what it would publish to other streams than those of the others.
-        self.front.refusal = fault if count != self.member.partitions else None
+        self.front.refusal = fault
         if fault != self._number_fault and fault is not None:
             _log.error("%s", fault)
         self._number_fault = fault
@@ -392,9 +390,18 @@ def _name_partitions(numbers: Sequence[int]) -> str:
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _agreed_partitions(view: View) -> int | None:
-    """Return the number of partitions of the oldest live member, which holds for all."""
-    return next((seen.member.partitions for seen in view.members if seen.is_alive), None)
+def agreed_partitions(view: View, own: int) -> int:
+    """
+    Return the number of partitions of the cluster: that of the oldest live member, or of the database.
+
+    A member with a smaller number than the database does not count: workers and tickets would not be watched.
+
+    Args:
+        view: The cluster.
+        own: The number of this process, which holds if no other runs.
+    """
+    oldest = next((seen.member.partitions for seen in view.members if seen.is_alive), own)
+    return max(oldest, view.stored_partitions)
 
 
 def find_candidates(view: View, partitions: int) -> set[str]:
