@@ -279,6 +279,32 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
     assert following == {storms[0][0]}
 
 
+@pytest.mark.parametrize("worse_before_look", [0, 1, 5])
+async def test_storm_goes_on_when_its_partition_has_a_new_owner(
+    worse_before_look: int, database: str, settings: Settings
+) -> None:
+    """B71, B77: the workers that got worse under the former owner count until they are old."""
+    async with process(database, 0, settings) as first:
+        async with process(database, 1, settings) as former:
+            await look([first, former])
+            await loop(former, *(f"bee-{n}" for n in range(5)))
+            await look([first, former])
+            storm = former.service.remediation.storm.current
+        async with process(database, 1, settings) as owner:
+            # An owner has looked before: as a standby.
+            await owner.fleet.look([])
+            await loop(owner, *(f"wasp-{n}" for n in range(worse_before_look)))
+            await look([first, owner])
+            await look([first, owner])
+
+            assert storm is not None
+            current = [one.service.remediation.storm.current for one in (first, owner)]
+            assert [found and found[0] for found in current] == [storm[0]] * 2
+            now = owner.service.clock()
+            struck = [one.service.remediation.storm.struck(now) for one in (first, owner)]
+            assert struck == [5 + worse_before_look] * 2
+
+
 async def test_agent_that_crashes_in_one_partition_after_the_other_is_no_storm(
     processes: list[Process],
 ) -> None:

@@ -273,6 +273,11 @@ class InterventionService:
         if began:
             _log.warning("a storm: %d workers got worse at once in the fleet", self._storm.workers)
 
+    def inherit_storm(self, worse: Iterable[WorseWorker], storm: tuple[str, float] | None) -> None:
+        """Do the same for workers that this service watches now, instead of the one that counted them."""
+        self.join_storm(worse, storm)
+        self._storm.inherit()
+
     def _shares_cause(self, worker: WorkerHealth) -> bool:
         monitor, finding = self._monitor, worst(worker.findings)
         now = self._clock()

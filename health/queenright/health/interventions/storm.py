@@ -120,6 +120,10 @@ class StormWatch:
             return False
         return self._begin(*(storm or (self._ids(), now)))
 
+    def inherit(self) -> None:
+        """Count the workers of ``join`` as those of this service, which watches them from now on."""
+        self._elsewhere.clear()
+
     @property
     def current(self) -> tuple[str, float] | None:
         """The id and the beginning of the current storm, as of the last call."""

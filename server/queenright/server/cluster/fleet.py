@@ -149,9 +149,16 @@ class ClusterFleet:
         if self._unwritten_stop is not None and not self._setting_stop.locked():
             async with self._setting_stop:
                 await self._write_stop(self._unwritten_stop)
+        changed = set[str]()
+        new = [one for one in owned if self._services.get(one.partition) is not one.service]
+        if new:
+            # What their former owners wrote last.
+            changed = await self._read()
+            for one in new:
+                self._inherit_storm(one)
         for one in owned:
             await self._write(one)
-        changed = await self._read()
+        changed |= await self._read()
         state = await self._stop.read()
         if self._unwritten_stop is None and state != self.emergency_stop:
             self._apply_stop(state)
@@ -217,6 +224,11 @@ class ClusterFleet:
         service.interventions.follow_emergency_stop(self.emergency_stop)
         self._join_storm(partition, service)
 
+    def _inherit_storm(self, owned: OwnedService) -> None:
+        """Let a new service count the workers that got worse under the partition's former owner."""
+        value = self._known.get(f"{_WORSE}{owned.partition}")
+        owned.service.interventions.inherit_storm(*_worse_and_storm([value], self._clock()))
+
     def _join_storm(self, partition: int, service: Service) -> None:
         service.interventions.join_storm(*self._worse_outside(partition))
         watch = service.remediation.storm
@@ -226,21 +238,13 @@ class ClusterFleet:
             self._in_background(service.tickets.join_storm(watch.storm_of))
         self._storms[partition] = storm_id
 
-    def _worse_outside(self, partition: int) -> tuple[list[WorseWorker], tuple[str, float] | None]:
+    def _worse_outside(self, partition: int | None) -> tuple[list[WorseWorker], tuple[str, float] | None]:
         """Return the workers of other partitions that got worse lately, and the oldest storm they are in."""
-        now, elsewhere, storms = self._clock(), list[WorseWorker](), list[tuple[str, float]]()
         own = f"{_WORSE}{partition}"
-        for name, value in self._known.items():
-            # What its former owner wrote counts until this one writes.
-            if value is None or not name.startswith(_WORSE) or (name == own and own in self._written):
-                continue
-            workers = [WorseWorker(*row) for row in value["workers"]]
-            recent = [worker for worker in workers if now - worker.at < QUIET_SECONDS]
-            elsewhere += recent
-            if recent and value["storm"] is not None:
-                storm_id, began = value["storm"]
-                storms.append((storm_id, began))
-        return elsewhere, min(storms, key=itemgetter(1), default=None)
+        return _worse_and_storm(
+            (value for name, value in self._known.items() if name.startswith(_WORSE) and name != own),
+            self._clock(),
+        )
 
     # -- the emergency stop -------------------------------------------------------------------------
 
@@ -299,7 +303,8 @@ class ClusterFleet:
 
     def storm_id_for(self, partition: int) -> str:
         """Return the id of a storm that begins now: that of the storm which other partitions are in."""
-        _, storm = self._worse_outside(partition)
+        # Until the first look, what its former owner wrote counts, too.
+        _, storm = self._worse_outside(partition if partition in self._services else None)
         return storm[0] if storm is not None else str(self._known.get(_STORM_ID) or new_id())
 
     def spent_outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
@@ -351,6 +356,19 @@ class _PartitionState(FleetState):
 
     async def update(self, name: str, change: Change) -> Any:
         return await _or_store_error(self._cluster.update(name, change))
+
+
+def _worse_and_storm(values: Iterable[Any], now: float) -> tuple[list[WorseWorker], tuple[str, float] | None]:
+    """Return the workers that got worse lately, and the oldest storm, of values of partitions."""
+    worse, storms = list[WorseWorker](), list[tuple[str, float]]()
+    for value in filter(None, values):
+        workers = [WorseWorker(*row) for row in value["workers"]]
+        recent = [worker for worker in workers if now - worker.at < QUIET_SECONDS]
+        worse += recent
+        if recent and value["storm"] is not None:
+            storm_id, began = value["storm"]
+            storms.append((storm_id, began))
+    return worse, min(storms, key=itemgetter(1), default=None)
 
 
 def _follow_id(used: str, following: str | None) -> str | None:
