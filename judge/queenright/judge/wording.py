@@ -43,7 +43,7 @@ _SENTENCES: Final[dict[FindingKind, _Sentences]] = {
         "Free or raise the resource; let the agent save its state first if it can.",
     ),
     FindingKind.SPENDING: _Sentences(
-        "has spent most or all of a limit",
+        "has been near or over its spending limit",
         "Every further model call costs more, whether its work is worth it or not.",
         "Look at its work. Raise the limit (health_monitoring.spending) if it is worth it, or stop it: "
         "queenright terminate {agent} --session {session} --reason spending.",

@@ -23,10 +23,16 @@ const StopWorker = lazyDialog(() => import('./worker-dialogs').then((module) => 
 const KINDS: Record<AttentionItem['kind'], string> = {
   permission: 'asks for permission',
   question: 'asks you',
-  approval: 'approval of a stop',
+  approval: 'stop needs your approval',
   escalation: 'decision needed',
   ticket: 'ticket',
   incident: 'incident',
+}
+
+/** `high ticket`, `decision needed, high`. */
+function kindOf({ kind, severity }: AttentionItem): string {
+  if (!severity) return KINDS[kind]
+  return kind === 'ticket' || kind === 'incident' ? `${severity} ${KINDS[kind]}` : `${KINDS[kind]}, ${severity}`
 }
 
 /** An item about which a dialog asks. It stays what was shown then, whatever takes its place meanwhile. */
@@ -180,8 +186,7 @@ function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
             </Link>
           )}
           <span className="kind">
-            {item.severity ? `${item.severity} ` : ''}
-            {isOpen ? KINDS[item.kind] : 'asked you'}
+            {isOpen ? kindOf(item) : 'asked you'}
             {item.tool ? `: ${item.tool}` : ''}
           </span>
           <span className="muted" style={{ fontWeight: 400 }}>

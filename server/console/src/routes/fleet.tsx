@@ -84,7 +84,7 @@ export function Fleet() {
           {HEALTH.map((name) => (
             <button key={name} className="tile" aria-pressed={chosen.has(name)} onClick={() => toggle(name)}>
               <Shape tone={toneOf(name)} />
-              {name} <span className="number">{count(first?.counts.health?.[name] ?? 0)}</span>
+              {name} <span className="number">{first ? count(first.counts.health?.[name] ?? 0) : '–'}</span>
             </button>
           ))}
         </div>

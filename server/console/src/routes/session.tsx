@@ -53,7 +53,11 @@ export function SessionPage() {
           </Link>
         </Empty>
       )
-    return <ReadError error={health.error} retry={() => void health.refetch()} />
+    return (
+      <Panel title={agentId}>
+        <ReadError error={health.error} retry={() => void health.refetch()} />
+      </Panel>
+    )
   }
   return (
     <div className="session">

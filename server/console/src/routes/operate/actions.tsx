@@ -108,10 +108,10 @@ function Limits({ acting }: { acting: ActingState }) {
         <p className="muted">
           {storm.id ? (
             <>
-              Since <Ago at={storm.since} />: many workers got worse at once, so single ones are not acted on.
+              Since <Ago at={storm.since} />: many workers got worse at once. Queenright does not act on each of them.
             </>
           ) : (
-            'Many workers that get worse at once are one incident, and are not acted on one by one.'
+            'Many workers that get worse at once are one incident. Queenright does not act on each of them.'
           )}
         </p>
       </section>

@@ -41,7 +41,7 @@ export function Audit() {
   const newer = useNewer(agent, types, found.dataUpdatedAt)
   return (
     <Panel
-      title="Event log"
+      title="Events"
       aside={
         newer > 0 && (
           <Button small onPress={() => void found.refetch()}>

@@ -118,7 +118,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
         <h2 id="recorder">Flight recorder</h2>
         {isBehind && (
           <Button small look="plain" onPress={onRefresh}>
-            The session has gone on: read again
+            Load new steps
           </Button>
         )}
         <Button small onPress={() => void copy()}>
@@ -382,7 +382,7 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
           {isReading && <span className="muted">Evaluating</span>}
           {changes > 0 && (
             <Button small look="plain" onPress={() => setDraft({})}>
-              Reset {changes}
+              Reset {counted(changes, 'change')}
             </Button>
           )}
         </header>

@@ -175,7 +175,7 @@ function Interventions({ worker }: { worker: AgentHealth }) {
     <Panel title="Interventions" aside={list && list.length > 0 && <span className="muted number">{list.length}</span>}>
       {ladder && (
         <p className="ladder">
-          <strong>{ladderName(ladder.level, list ?? [])}</strong> <span className="muted">in trouble for {duration(now - ladder.trouble_since)}</span>
+          <strong>{ladderName(ladder.level, list ?? [])}</strong>{worker.state !== 'healthy' && <span className="muted">, in trouble for {duration(now - ladder.trouble_since)}</span>}
           {ladder.until !== null && ladder.until > now && <span className="muted number">, next in {duration(ladder.until - now)}</span>}
           {ladder.reason && <span className="side-note wrap">{ladder.reason}</span>}
         </p>
