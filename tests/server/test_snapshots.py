@@ -277,7 +277,8 @@ async def test_replaced_owner_cannot_write_a_snapshot(
         engine = create_engine(settings.database_url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.connect() as conn:
             conn.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND granted"
                 " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             )
         engine.dispose()
