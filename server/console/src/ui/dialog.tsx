@@ -12,10 +12,13 @@ export function Sheet({ title, onClose, isBusy = false, children }: { title: str
   // React Aria does not give the focus back if the page behind changed as well.
   const [opener] = useState(() => document.activeElement)
   useEffect(
-    () => () =>
-      void setTimeout(() => {
+    () => () => {
+      const timer = setTimeout(() => {
         if (document.activeElement === document.body && opener instanceof HTMLElement) opener.focus()
-      }, 50),
+      }, 50)
+      // What was focused since then may have lost it again, to nothing: that is another's concern.
+      addEventListener('focusin', () => clearTimeout(timer), { once: true, capture: true })
+    },
     [opener],
   )
   return (
