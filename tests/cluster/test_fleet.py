@@ -243,6 +243,10 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     assert [one.service.remediation.storm.struck(now) for one in processes] == [5, 5]
     storm_id = storms[0][0]
     for one, count in ((first, 4), (second, 1)):
+        # The judge may open a ticket that it began before the storm was known.
+        await until(partial(_has_tickets, one.service, count), "its tickets are open")
+    await look(processes)
+    for one, count in ((first, 4), (second, 1)):
         await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
     apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
     async with client_of(Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)) as http:
@@ -252,6 +256,10 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
         acting = (await http.get("/api/status")).json()["acting"]
         assert (acting["storm"]["workers"], acting["budget"]["most"]) == (5, 10)
         assert len(acting["brakes"]) == 1
+
+
+def _has_tickets(service: Service, count: int) -> bool:
+    return len(service.tickets.open_tickets()) == count
 
 
 def _are_in_storm(service: Service, storm_id: str, count: int) -> bool:

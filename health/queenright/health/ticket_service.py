@@ -338,7 +338,7 @@ class TicketService:
             ticket.ticket_id: storm_of((ticket.agent_id, ticket.session_id))
             for ticket in self._live.values()
             # An older one is about earlier trouble of the worker.
-            if ticket.is_open and now - ticket.first_seen < WINDOW_SECONDS
+            if ticket.is_open and not ticket.storm_id and now - ticket.first_seen < WINDOW_SECONDS
         }
         joining = {ticket_id: storm_id for ticket_id, storm_id in storms.items() if storm_id}
         if joining:

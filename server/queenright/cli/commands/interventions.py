@@ -39,9 +39,9 @@ def nudge(
     as_json: Json = False,
 ) -> None:
     """
-    Put a message into a worker's context, at once or when the worker fetches its instructions.
+    Put a message into a worker's context.
 
-    Exit code 1 if neither is possible.
+    It gets there at once, or when the worker fetches its instructions. Exit code 1 if neither is possible.
     """
     require_text(agent)
     if message is not None and not message.strip():

@@ -119,7 +119,6 @@ class ClusterFleet:
         """The services that were brought up to date, by partition."""
         self._known: dict[str, Any] = {}
         self._written: dict[str, Any] = {}
-        self._storms: dict[int, str] = {}
         """The storm that each service is in."""
         self._spent = SharedSpending()
         self._cleaned_day = 0
@@ -232,11 +231,9 @@ class ClusterFleet:
     def _join_storm(self, partition: int, service: Service) -> None:
         service.interventions.join_storm(*self._worse_outside(partition))
         watch = service.remediation.storm
-        storm_id = "" if watch.current is None else watch.current[0]
-        if storm_id and storm_id != self._storms.get(partition):
-            # Tickets that were opened before enough workers of the fleet were known.
+        if watch.current is not None:
+            # Tickets that were opened, or judged, before enough workers of the fleet were known.
             self._in_background(service.tickets.join_storm(watch.storm_of))
-        self._storms[partition] = storm_id
 
     def _worse_outside(self, partition: int | None) -> tuple[list[WorseWorker], tuple[str, float] | None]:
         """Return the workers of other partitions that got worse lately, and the oldest storm they are in."""
