@@ -33,7 +33,7 @@ SLOW: Final = {
     "console/test_home.py::test_long_fleet_is_sixty_rows_at_most[10000]": 17,
     "console/test_home.py::test_network_that_goes_silent_is_noticed_and_left": 14,
     "console/test_memory.py::test_memory_is_flat_while_changes_come_in[18000]": 29,
-    "console/test_pages.py::test_every_page_and_dialog_is_accessible": 240,
+    "console/test_pages.py::TestNeeds::test_every_page_and_dialog_is_accessible": 240,
     "console/test_pages.py::test_every_page_fits_the_screen": 40,
     "console/test_pages.py::test_every_page_says_that_the_connection_is_lost_and_catches_up": 100,
     "console/test_pages.py::test_heartbeat_that_says_nothing_new_reads_nothing_again": 13,
