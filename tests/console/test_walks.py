@@ -56,6 +56,9 @@ class TestNeeds:
         looper = needs.filter(has_text="looper")
         await hand.press(looper.get_by_role("button", name="Deny"))
         await says(page, "Denied")
+        if page.viewport_size and page.viewport_size["width"] == 390:
+            # The looper's ticket comes now: on a phone, it is listed when that is wanted.
+            await hand.press(page.get_by_role("button", name="Show 1 new"))
         await hand.press(looper.get_by_role("button", name="Acknowledge"))
         await expect(looper).to_have_count(0)
         await hand.press(needs.get_by_role("button", name="Acknowledge all"))

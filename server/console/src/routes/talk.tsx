@@ -432,7 +432,7 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
                 </small>
               )}
             </span>
-            <Button small aria-label={`Start ${entry.entry_point_id}…`} isDisabled={node.isFetching} onPress={() => setStarting(entry)}>
+            <Button small aria-label={`Start ${entry.entry_point_id}…`} isDisabled={node.isLoading} onPress={() => setStarting(entry)}>
               Start…
             </Button>
           </li>

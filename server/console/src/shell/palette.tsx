@@ -59,7 +59,10 @@ export default function Palette({ onClose }: { onClose: () => void }) {
     placeholderData: (before) => before,
   })
   const now = useNow()
-  const rows = rankSessions(agents.data?.agents ?? [], wanted).slice(0, SHOWN)
+  const found = agents.data?.agents ?? []
+  // What was found for the text before stays only if it has this one in its name: Enter opens the first.
+  const matching = agents.isPlaceholderData ? found.filter((row) => row.agent_id.toLowerCase().includes(wanted.toLowerCase())) : found
+  const rows = rankSessions(matching, wanted).slice(0, SHOWN)
   const entries: Entry[] = [
     ...(wanted
       ? rows.map((row) => ({
