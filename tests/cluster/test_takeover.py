@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.cluster.stream import NatsConnection
+from queenright.server.cluster.stream import NatsConnection, TelemetryStream
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import connected
 from tests.waiting import until
@@ -279,36 +279,45 @@ def stored_prompts(cluster: Cluster) -> list[str]:
         return [row[0] for row in conn.exec_driver_sql(query)]
 
 
+@contextlib.asynccontextmanager
+async def telemetry_stream(cluster: Cluster) -> AsyncIterator[TelemetryStream]:
+    """Connect to the stream of a cluster with one partition."""
+    nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
+    running = asyncio.create_task(nats.run())
+    try:
+        await until(lambda: nats.is_available, "the stream is there")
+        [stream] = nats.streams
+        yield stream
+    finally:
+        running.cancel()
+
+
 async def test_hook_that_was_passed_on_and_kept_is_stored_once(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
     """B118: its owner answered too late, and stored it; whichever of the two the owner reads first."""
     process = cluster.add()
     await cluster.owner()
-    nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
-    running = asyncio.create_task(nats.run())
-    await until(lambda: nats.is_available, "the stream is there")
-    [stream] = nats.streams
-    path = "/hooks/claude-code"
+    async with telemetry_stream(cluster) as stream:
+        path = "/hooks/claude-code"
 
-    async def pass_on(session: str, call_id: str) -> None:
-        answer = await client.post(
-            f"{process.otlp_url}{path}", json=prompt(session), headers={"x-queenright-call": call_id}
-        )
-        assert answer.status_code == 200
+        async def pass_on(session: str, call_id: str) -> None:
+            answer = await client.post(
+                f"{process.otlp_url}{path}", json=prompt(session), headers={"x-queenright-call": call_id}
+            )
+            assert answer.status_code == 200
 
-    async def keep(session: str, call_id: str) -> None:
-        await stream.publish(f"{path}?", json.dumps(prompt(session)).encode(), message_id=call_id)
+        async def keep(session: str, call_id: str) -> None:
+            await stream.publish(f"{path}?", json.dumps(prompt(session)).encode(), message_id=call_id)
 
-    await pass_on("s-1", "one")
-    await until(lambda: stored_prompts(cluster) == ["s-1"], "the first one is stored")
-    await keep("s-1", "one")
-    await keep("s-2", "two")
-    await until(lambda: "s-2" in stored_prompts(cluster), "the second one is stored")
-    await pass_on("s-2", "two")
-    await keep("s-3", "three")
-    await until(lambda: "s-3" in stored_prompts(cluster), "the third one is stored")
-    running.cancel()
+        await pass_on("s-1", "one")
+        await until(lambda: stored_prompts(cluster) == ["s-1"], "the first one is stored")
+        await keep("s-1", "one")
+        await keep("s-2", "two")
+        await until(lambda: "s-2" in stored_prompts(cluster), "the second one is stored")
+        await pass_on("s-2", "two")
+        await keep("s-3", "three")
+        await until(lambda: "s-3" in stored_prompts(cluster), "the third one is stored")
 
     assert stored_prompts(cluster) == ["s-1", "s-2", "s-3"]
     assert "Traceback" not in process.log()
@@ -394,13 +403,9 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
 ) -> None:
     process = cluster.add()
     await cluster.owner()
-    nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
-    running = asyncio.create_task(nats.run())
-    await until(lambda: nats.is_available, "the stream is there")
-    [stream] = nats.streams
-    for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
-        await stream.publish(path, b"\xff\xff\xff")
-    running.cancel()
+    async with telemetry_stream(cluster) as stream:
+        for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
+            await stream.publish(path, b"\xff\xff\xff")
     sender = Sender(client, [process])
     await sender.send(tool_spans("clerk", "order-7", 5))
     assert len(await wait_for_calls(cluster, 5)) == 5
