@@ -136,7 +136,7 @@ class ClusterMember:
         """Return what keeps this process from its work, as sentences; empty if all is well."""
         known = (self._fault, self._number_fault, self._fleet_fault, self._failure)
         found = [fault for fault in known if fault is not None]
-        refusing = [stream.partition for stream in self._nats.streams if not stream.is_accepting]
+        refusing = self._refusing()
         if len(refusing) == len(self.partitions):
             found.append("NATS cannot take telemetry")
         alone = [
@@ -150,9 +150,13 @@ class ClusterMember:
             found.append(f"no process of the cluster watches the workers of {_name_partitions(alone)}")
         return found
 
+    def _refusing(self) -> list[int]:
+        """Return the partitions whose streams take nothing."""
+        return [stream.partition for stream in self._nats.streams if not stream.is_accepting]
+
     def stream_faults(self) -> list[str]:
         """Return which streams take nothing while others do: every process is as ready as the others."""
-        refusing = [stream.partition for stream in self._nats.streams if not stream.is_accepting]
+        refusing = self._refusing()
         if not refusing or len(refusing) == len(self.partitions):
             return []
         return [f"NATS cannot take telemetry of {_name_partitions(refusing)}: full, or without a majority"]
