@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from queenright.health.store import Store, StoreError
 from queenright.health.tables import SNAPSHOT_PARTS
 from queenright.runtime.events import EventType
 from queenright.server.build import build
+from queenright.server.monitoring.snapshots import _EVENTS
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.cluster.test_keys import RECORDINGS, events_of, load_recording
@@ -132,8 +134,8 @@ async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock
 async def test_snapshots_are_written_while_something_changes(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queenright.server.monitoring.snapshots._INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr("queenright.server.monitoring.snapshots._PAUSE_FACTOR", 0.0)
+    for name in ("_INTERVAL_SECONDS", "_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
+        monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.0)
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot")
@@ -143,6 +145,22 @@ async def test_snapshots_are_written_while_something_changes(
         await service.ingest([start_event(clock.now, "other")])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq, "another snapshot")
         assert await snapshot_rows(service) != first
+
+
+async def test_many_events_are_in_a_snapshot_before_its_interval_has_passed(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B118: a takeover reads few of the events that a fast fleet sends."""
+    for name in ("_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
+        monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
+    async with killed_service(settings, clock) as service:
+        for bee in range(_EVENTS // 2):
+            await service.ingest([start_event(clock.now, f"bee-{bee}")])
+        await asyncio.sleep(0.1)
+        assert await snapshot_rows(service) == []
+        while service.feed.head.seq < _EVENTS:
+            await service.ingest([event(EventType.STEP_COMPLETED, clock.now, "bee-0", verdict="ACCEPT")])
+        await until(lambda: service.snapshots._last_seq >= _EVENTS, "a snapshot")
 
 
 async def test_events_that_were_stored_but_not_observed_are_not_lost(
