@@ -53,6 +53,8 @@ class MoodyPeer:
         self.status = 200
         self.started: str | None = None
         """When it says that it was started; None: it has no page that says so."""
+        self.cluster: Any = None
+        """What it says of its cluster, besides."""
         self.asked_for_status = asyncio.Event()
         """Set once somebody has asked for that page."""
         self.status_allowed = asyncio.Event()
@@ -90,7 +92,8 @@ class MoodyPeer:
             self.asked_for_status.set()
             await self.status_allowed.wait()
         if scope["path"] == "/api/v2/status" and self.started is not None and self.status == 200:
-            await self._say(json.dumps({"uptime": self.started}).encode(), receive, send)
+            page = {"uptime": self.started, "cluster": self.cluster}
+            await self._say(json.dumps(page).encode(), receive, send)
             return
         status, answer = self._take(json.loads(body) if body else [])
         await send({"type": "http.response.start", "status": status, "headers": []})

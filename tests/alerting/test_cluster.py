@@ -34,21 +34,29 @@ class Cluster:
         self.peers = peers
         self.people = peers.people
         self.settings = AlertingSettings(alertmanager_urls=peers.urls)
+        self.outbox = self.outbox_of(*peers.urls)
+
+    def outbox_of(self, *urls: str) -> Outbox:
+        """An outbox that tells some peers."""
 
         async def publish(*events: AgentEvent) -> None: ...
 
-        self.outbox = Outbox(
-            store,
-            self.settings,
-            peers.client,
+        return Outbox(
+            self._store,
+            AlertingSettings(alertmanager_urls=urls),
+            self.peers.client,
             clock=time.time,
             publish=publish,
             registry=CollectorRegistry(),
         )
 
+    async def enqueue(self, one: EscalationTicket) -> None:
+        """Decide something about a ticket."""
+        await self._store.transact(lambda conn: enqueue(conn, one, self.settings, time.time()))
+
     async def say(self, one: EscalationTicket) -> None:
         """Decide something about a ticket, and tell every peer that can be reached."""
-        await self._store.transact(lambda conn: enqueue(conn, one, self.settings, time.time()))
+        await self.enqueue(one)
         await self.outbox.deliver_due(time.time())
 
     async def knows(self, name: str, agent: str) -> bool:
@@ -129,3 +137,29 @@ async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> N
 
     assert [cluster.received(agent) for agent in ("first", "second", "third")] == [AND_OVER] * 3
     assert not list(cluster.people.recorder.refused)
+
+
+async def test_end_between_the_looks_of_two_peers_is_one_message(tmp_path: Path, store: Store) -> None:
+    """B118: the last peer has seen an alert when the first sends its end, and does not send it once more."""
+    async with contextlib.AsyncExitStack() as stack:
+        everybody = await stack.enter_async_context(people())
+        peers = await stack.enter_async_context(
+            alertmanager_peers(tmp_path, everybody, peer_timeout="4s", group_interval="10s")
+        )
+        cluster = Cluster(peers, store)
+        # Looks of the last peer: after 1 s and 11 s. Of the first: after 2.5 s and 12.5 s.
+        await cluster.enqueue(of("early"))
+        began = time.time()
+        await cluster.outbox_of(peers.urls[1]).deliver_due(began)
+        await asyncio.sleep(1.5)
+        delivering = asyncio.create_task(cluster.outbox.run())
+        await until(lambda: cluster.received("early") == ONCE, "one page")
+        await asyncio.sleep(began + 11.8 - time.time())
+        await cluster.enqueue(of("early", status=TicketStatus.RESOLVED))
+        cluster.outbox.wake()
+        await until(lambda: cluster.received("early") - Counter(ONCE), "its end")
+        # Both have had two more looks.
+        await asyncio.sleep(20)
+        delivering.cancel()
+
+        assert cluster.received("early") == AND_OVER

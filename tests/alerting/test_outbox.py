@@ -99,6 +99,66 @@ async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: 
     assert post.outbox.status().active == post.outbox.status().pending == 0
 
 
+@pytest.mark.parametrize("names", [("1", "2"), ("2", "1")])
+async def test_last_peer_of_a_cluster_gets_an_end_first(
+    make_post: MakePost, start_peer: StartPeer, names: tuple[str, str]
+) -> None:
+    """B118: else it may send the beginning once more, after the first has sent the end."""
+    peers = [await start_peer(), await start_peer()]
+    post = make_post(*(peer.url for peer in peers))
+    for each, name in zip(peers, names, strict=True):
+        each.peer.started = stamp(T0)
+        each.peer.cluster = {"name": name, "peers": [{"name": "2"}, {"name": "1"}]}
+    [first], [last] = ([peers[names.index(name)].peer] for name in "12")
+    await post.say(ticket())
+    await post.deliver()
+    assert len(first.alerts) == len(last.alerts) == 1
+
+    post.now += 30
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+    await post.deliver(after=1)
+    assert (changes(first.alerts, post.now), changes(last.alerts, post.now)) == ([True], [True, False])
+    await post.deliver(after=1)
+    assert changes(first.alerts, post.now) == [True, False]
+
+
+async def test_peer_that_does_not_answer_holds_up_no_end(make_post: MakePost, start_peer: StartPeer) -> None:
+    peers = [await start_peer(), await start_peer()]
+    post = make_post(*(peer.url for peer in peers))
+    for each, name in zip(peers, "12", strict=True):
+        each.peer.started = stamp(T0)
+        each.peer.cluster = {"name": name, "peers": [{"name": "1"}, {"name": "2"}]}
+    await post.say(ticket())
+    await post.deliver()
+    peers[1].peer.status = 503
+    post.now += 30
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+    await post.deliver(after=1)
+
+    assert changes(peers[0].peer.alerts, post.now) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "cluster", [None, "none", {"peers": "none"}, {"peers": [1, {}]}, {"name": "1", "peers": [{"name": "1"}]}]
+)
+async def test_peers_that_name_no_cluster_get_an_end_at_once(
+    make_post: MakePost, start_peer: StartPeer, cluster: object
+) -> None:
+    peers = [await start_peer(), await start_peer()]
+    post = make_post(*(peer.url for peer in peers))
+    for each in peers:
+        each.peer.started, each.peer.cluster = stamp(T0), cluster
+    await post.say(ticket())
+    await post.deliver()
+    post.now += 30
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+
+    assert [changes(each.peer.alerts, post.now) for each in peers] == [[True, False]] * 2
+
+
 async def test_accepted_resolve_is_repeated_once_after_a_restart(
     make_post: MakePost, peer: ServedPeer
 ) -> None:

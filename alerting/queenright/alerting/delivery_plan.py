@@ -28,6 +28,19 @@ group ended in the meantime.
 RESEND_SECONDS: Final = 60.0
 """Prometheus' default; a peer that lost its state gets its alerts back within it."""
 
+_PEER_GAP_SECONDS: Final = 2.0
+"""
+Seconds between the ends that two peers of an Alertmanager cluster get, the last peer first.
+
+Each peer looks at a group once in ``group_interval``, and after a wait compares what it saw with what the
+peers before it have sent since. If it looked just before an end, and a peer before it just after, it repeats
+the beginning. It cannot if it gets the end earlier, by more than the peers' looks are apart: as far as they
+got the beginning apart.
+"""
+_PEER_WAIT_SECONDS: Final = 5.0
+"""For how long an end, since this process sends it, waits for another peer to accept it, at most."""
+_PEER_POLL_SECONDS: Final = 0.1
+
 _ON_TIME_FRACTION: Final = 1 / 12
 """A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
 
@@ -72,6 +85,8 @@ def plan(
     refused: Mapping[str, float],
     settings: AlertingSettings,
     now: float,
+    later_peers: Collection[str] = (),
+    began: float = 0.0,
 ) -> Plan:
     """
     Return what to send to ``peer`` now.
@@ -80,6 +95,8 @@ def plan(
         sent: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
         ends: Keys of alerts whose end this process sent since the peer's last restart.
         refused: Alerts that the peer rejected, with the rejected version of their text.
+        later_peers: The peers behind it in its Alertmanager cluster. They get ends first.
+        began: When this process began to deliver.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
     resolved: dict[str, list[Notification]] = defaultdict(list)
@@ -97,7 +114,7 @@ def plan(
             result.next_due = min([result.next_due, *(n.ends_at for n in holding if n.ends_at is not None)])
             _keep_firing(result, key, holding, peer, sent.get(key), refused.get(key), settings, now)
         else:
-            _end(result, key, group, peer, refused.get(key), replaced, settings, now)
+            _end(result, key, group, peer, refused.get(key), replaced, settings, now, later_peers, began)
     # A higher severity ends one alert and begins another, which must arrive first to inhibit that end.
     result.posts.sort(key=lambda post: post.status != "firing")
     return result
@@ -147,6 +164,8 @@ def _end(
     replaced: Mapping[str, Sequence[Notification]],
     settings: AlertingSettings,
     now: float,
+    later_peers: Collection[str],
+    began: float,
 ) -> None:
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
     if refused == newest.updated_at:
@@ -171,6 +190,10 @@ def _end(
     # The upper bound covers a clock that was set back after a late delivery.
     if now < next_due <= now + settings.late_resolve_seconds:
         result.next_due = min(result.next_due, next_due)
+        return
+    turn = _find_turn(ended, later_peers, max(began, next_due))
+    if now < turn <= now + _PEER_WAIT_SECONDS:
+        result.next_due = min(result.next_due, turn, now + _PEER_POLL_SECONDS)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
     alert = _ended_alert(newest, ended, now)
@@ -224,6 +247,14 @@ def _end_due_at(notification: Notification, peer: str, settings: AlertingSetting
     first = min(notification.fired.values())
     late = first > notification.created_at + _ON_TIME_FRACTION * settings.late_resolve_seconds
     return max(ended, first + settings.late_resolve_seconds) if late else ended
+
+
+def _find_turn(ended: Sequence[Notification], later_peers: Collection[str], due: float) -> float:
+    """Return when the peers behind this one have had an end for long enough."""
+    accepted = [n.resolved.get(peer) for n in ended for peer in later_peers]
+    if None in accepted:
+        return due + _PEER_WAIT_SECONDS
+    return max((at + _PEER_GAP_SECONDS for at in accepted if at is not None), default=due)
 
 
 def _fire(

@@ -171,7 +171,7 @@ class Outbox:
             StoreError: The store cannot be read or written. Sent notifications are sent again later.
         """
         next_due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._deliveries_or_none)))
-        await asyncio.gather(*(line.finish_restart_check() for line in self._peer_deliveries))
+        await asyncio.gather(*(line.finish_status_check() for line in self._peer_deliveries))
         return next_due
 
     @property
@@ -210,7 +210,8 @@ class Outbox:
         if line.retry.is_backing_off(now):
             line.update_pending(notifications, now)
             return line.retry.next_attempt_at
-        result, next_due = await line.deliver(notifications, now)
+        later_peers = [other.peer.name for other in self._peer_deliveries if line.is_before(other)]
+        result, next_due = await line.deliver(notifications, now, later_peers=later_peers)
         # An ended row is done if a newer row of the same alert fires: its end comes with that one's.
         firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}
         completed_ids = [

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -134,6 +134,10 @@ class PeerDelivery:
         """Alerts that it rejected: the version of their text, and the details to display."""
         self.failing_since: float | None = None
         self.error = ""
+        self.position: int | None = None
+        """Its place in its Alertmanager cluster, from 0; None if unknown, or if it is in none."""
+        self._has_status = False
+        self._began: float | None = None
         self.retry = DeliveryRetry(jitter)
         self._settings = settings
         self._client = client
@@ -143,8 +147,8 @@ class PeerDelivery:
         """Alerts whose end this process sent since the peer's last restart."""
         self._peer_starts: set[str] = set()
         """Start times that the peer reported; several if a load balancer is in front of several peers."""
-        self._start_read_at: float | None = None
-        self._restart_check: asyncio.Task[None] | None = None
+        self._status_read_at: float | None = None
+        self._status_check: asyncio.Task[None] | None = None
         self._attempts: dict[tuple[int, str], int] = {}
 
     def __repr__(self) -> str:
@@ -152,7 +156,15 @@ class PeerDelivery:
 
     def update_pending(self, notifications: Sequence[Notification], now: float) -> None:
         """Update the overdue notifications without sending anything."""
-        self.pending = self._plan(notifications, now).pending
+        self.pending = self._plan(notifications, now, ()).pending
+
+    def is_before(self, other: PeerDelivery) -> bool:
+        """Return whether another peer is behind this one in their Alertmanager cluster, and is well."""
+        if other is self or other.failing_since is not None:
+            return False
+        if not self._has_status or not other._has_status:
+            return True  # Perhaps: in a moment it is known.
+        return self.position is not None and other.position is not None and self.position < other.position
 
     def has_confirmed_end(self, notification: Notification, now: float) -> bool:
         """Return whether the peer accepted a notification's end so long ago that it is not repeated."""
@@ -161,10 +173,18 @@ class PeerDelivery:
             return False
         return is_end_final(notification, self.peer.name, now)
 
-    async def deliver(self, notifications: Sequence[Notification], now: float) -> tuple[Deliveries, float]:
-        """Send due alerts; return the result and the time of the next delivery."""
-        self._begin_restart_check(notifications, now)
-        todo = self._plan(notifications, now)
+    async def deliver(
+        self, notifications: Sequence[Notification], now: float, *, later_peers: Collection[str] = ()
+    ) -> tuple[Deliveries, float]:
+        """
+        Send due alerts; return the result and the time of the next delivery.
+
+        Args:
+            later_peers: The peers that get ends first.
+        """
+        self._began = now if self._began is None else self._began
+        self._begin_status_check(notifications, now)
+        todo = self._plan(notifications, now, later_peers)
         self.pending = todo.pending
         result = Deliveries()
         result.receipts += [self._receipt(n, "resolved", now) for n in todo.silent]
@@ -175,56 +195,58 @@ class PeerDelivery:
         if not todo.posts:
             return result, todo.next_due
         # Sending has changed the due times.
-        updated = self._plan(_with_receipts(notifications, result), now)
+        updated = self._plan(_with_receipts(notifications, result), now, later_peers)
         self.pending = updated.pending
         return result, now if updated.posts or updated.silent else updated.next_due
 
-    async def finish_restart_check(self) -> None:
-        """Wait for a running restart check."""
-        if self._restart_check is not None:
-            await self._restart_check
+    async def finish_status_check(self) -> None:
+        """Wait for a running status check."""
+        if self._status_check is not None:
+            await self._status_check
 
     async def aclose(self) -> None:
-        """Cancel a running restart check."""
-        if self._restart_check is not None:
-            self._restart_check.cancel()
-            await asyncio.wait([self._restart_check])
+        """Cancel a running status check."""
+        if self._status_check is not None:
+            self._status_check.cancel()
+            await asyncio.wait([self._status_check])
 
-    def _begin_restart_check(self, notifications: Sequence[Notification], now: float) -> None:
+    def _begin_status_check(self, notifications: Sequence[Notification], now: float) -> None:
         """
-        Ask the peer for its start time, if an end may need repeating and the last check is old enough.
+        Ask the peer for its start time and its place, if it has alerts and the last check is old enough.
 
         The check runs in a separate task, so that no notification waits for it. Its result applies from the
         next round on.
         """
-        if self._restart_check is not None and not self._restart_check.done():
+        if self._status_check is not None and not self._status_check.done():
             return
-        read_at = self._start_read_at
+        read_at = self._status_read_at
         # The lower bound covers a clock that was set back.
-        if read_at is not None and read_at <= now < read_at + RESEND_SECONDS:
+        if not notifications or (read_at is not None and read_at <= now < read_at + RESEND_SECONDS):
             return
-        if all(notification.ends_at is None for notification in notifications):
-            return
-        self._start_read_at = now
-        self._restart_check = asyncio.create_task(self._check_restart())
+        self._status_read_at = now
+        self._status_check = asyncio.create_task(self._check_status())
 
-    async def _check_restart(self) -> None:
+    async def _check_status(self) -> None:
         """
-        Forget which ends the peer accepted if it may have restarted since.
+        Note the peer's place, and forget which ends it accepted if it may have restarted since.
 
         A restart between two requests makes no request fail, because the client reconnects silently.
         """
-        started = ""
+        status: dict[str, Any] = {}
         with contextlib.suppress(AlertmanagerError, TimeoutError):
             async with asyncio.timeout(PEER_TIMEOUT_SECONDS):
-                started = str((await self._client.status(self.peer)).get("uptime") or "")
+                status = await self._client.status(self.peer)
+        self._has_status = True
+        if status:
+            self.position = _find_position(status)
+        started = str(status.get("uptime") or "")
         # A peer that never reports it, as behind a proxy for alerts only, counts as not restarted.
         if self._peer_starts and started not in self._peer_starts:
             self._ends.clear()
         if started:
             self._peer_starts.add(started)
 
-    def _plan(self, notifications: Sequence[Notification], now: float) -> Plan:
+    def _plan(self, notifications: Sequence[Notification], now: float, later_peers: Collection[str]) -> Plan:
         refused = {key: content for key, (content, _) in self.refused.items()}
         return plan(
             notifications,
@@ -234,6 +256,8 @@ class PeerDelivery:
             refused=refused,
             settings=self._settings,
             now=now,
+            later_peers=later_peers,
+            began=self._began or 0.0,
         )
 
     async def _send(self, batch: Sequence[Post], result: Deliveries, now: float) -> bool:
@@ -345,6 +369,16 @@ class PeerDelivery:
         self._sent = {key: sent for key, sent in self._sent.items() if key in keys}
         self._ends &= keys
         self.refused = {key: details for key, details in self.refused.items() if key in keys}
+
+
+def _find_position(status: Mapping[str, Any]) -> int | None:
+    """Return a peer's place in its cluster: Alertmanager orders the peers by name."""
+    cluster = status.get("cluster")
+    if not isinstance(cluster, dict) or not isinstance(peers := cluster.get("peers"), list):
+        return None
+    names = sorted(str(peer["name"]) for peer in peers if isinstance(peer, dict) and "name" in peer)
+    own = cluster.get("name")
+    return names.index(own) if len(names) > 1 and own in names else None
 
 
 def _batches(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
