@@ -20,11 +20,11 @@ _REFERENCE_HEADER: Final = "# Written by `python -m tools.rules --write`; edit {
 _INTRODUCTION: Final = """# Alerts
 
 All Prometheus alerts of Queenright with the default settings. This page is generated from the rules;
-`queenright rules export` writes them with your thresholds.
+`queenright rules export` writes them with your thresholds. A condition must last for the rule's `for`, 15 s to 30 min.
 
-`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake
-the judge and page nobody. People are notified about an agent by `QueenrightIntervention`, which Queenright
-sends when the queen has approved it ([alerting](alerting.md),
+`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake the judge
+and notify no one. The alert that notifies people about an agent is `QueenrightIntervention`, which Queenright sends
+after the queen has approved a ticket ([alerting](alerting.md),
 [runbook](../alerting/runbooks/QueenrightIntervention.md)).
 """
 
@@ -72,8 +72,8 @@ def _section(group: Group) -> str:
     rows = "\n".join(_rows(group))
     return (
         f"\n## {_TITLES[group.name]}\n\n"
-        "| alert | severity | for | fires when |\n"
-        "| --- | --- | --- | --- |\n"
+        "| alert | severity | fires when |\n"
+        "| --- | --- | --- |\n"
         f"{rows}\n"
     )
 
@@ -84,9 +84,7 @@ def _rows(group: Group) -> Iterator[str]:
             variant = alert.labels.get("ticket_severity") or alert.labels.get("window")
             link = f"[`{alert.name}`](../alerting/runbooks/{alert.name}.md)"
             name = f"{link}{f' ({variant})' if variant else ''}"
-            keeps = f", keeps firing {alert.keep_firing_for}" if alert.keep_firing_for else ""
-            times = f"{alert.for_ or '-'}{keeps}"
-            cells = (name, alert.severity, times, alert.threshold)
+            cells = (name, alert.severity, alert.threshold)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -100,7 +100,7 @@ def test_examples_cover_common_features() -> None:
     assert [entry.id for entry in entries if entry.cron and entry.timezone != "UTC"] == ["daily"]
     assert [entry.id for entry in entries if entry.event_types and entry.filter_agent] == ["on_failure"]
     assert [node.id for node in nodes if len(node.routes) == 2] == ["sort"]
-    assert [edge.target for edge in edges if edge.input_mapping] == ["sum_up"]
+    assert [edge.target for edge in edges if edge.input_mapping] == ["answer"]
     assert [edge.target for edge in edges if edge.expression] == ["answer"]
     assert {edge.route for edge in edges if edge.when == "route"} == {"order", "other"}
 
