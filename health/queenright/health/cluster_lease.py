@@ -1,5 +1,5 @@
 """
-The leases on a PostgreSQL database: which processes of a cluster own its partitions.
+Leases in a PostgreSQL database: they decide which process of a cluster owns a partition.
 
 The owner of a partition is the process that holds its store's advisory lock (``postgres``). It renews its
 lease every `RENEWAL_SECONDS`. A lease that is not renewed for `LEASE_SECONDS` has expired: another process
@@ -7,7 +7,7 @@ then ends the owner's session on the server. That releases the lock, and a proce
 longer write: its connection is closed, and a new one waits for the lock. All times are those of the
 database's clock.
 
-Each process also holds a shared lock of its own, so that the others notice at once when it is gone.
+Each process also holds its own shared lock, so that the others notice at once when it is gone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from queenright.instrumentation.http_url import http_url
 RENEWAL_SECONDS: Final = 2.0
 LEASE_SECONDS: Final = 6.0
 _FORGET_SECONDS: Final = 600.0
-"""A member that was not seen for so long is removed."""
+"""A member that was not seen for this long is removed."""
 _STATEMENT_TIMEOUT_SECONDS: Final = 3
 _CLAIM_MINUTES: Final = 30
-"""How long a process may take from the lock to its first lease, such as for an update of the schema."""
+"""How long a process may take from the lock to its first lease, for example to update the schema."""
 
 _PRESENCE: Final = 0x71756565  # "quee"
 """The first half of the key of each process's own lock."""
@@ -55,7 +55,7 @@ class LeaseLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A process of the cluster, and where the others reach it."""
+    """A process of the cluster, and its address."""
 
     member_id: str
     host: str
@@ -63,7 +63,7 @@ class Member:
     otlp_port: int
     version: str
     partitions: int
-    """The number of partitions by its settings."""
+    """The number of partitions in its settings."""
 
     @property
     def api_url(self) -> str:
@@ -91,11 +91,11 @@ class SeenMember:
     serving: frozenset[int] = frozenset()
     """The partitions whose workers it watches: it has read their logs."""
     has_failed: bool = False
-    """Whether it could not run a partition lately."""
+    """Whether it recently failed to run a partition."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, as far as is known."""
+        """Whether it probably runs."""
         return self.is_connected and self.unseen_seconds < LEASE_SECONDS
 
 
@@ -104,7 +104,7 @@ class Ownership:
     """Who owns a partition."""
 
     owner_id: str | None = None
-    """The member that owns it, or was the last to own it and has not released it."""
+    """The current owner, or the last one if it has not released the partition."""
     is_vacant: bool = True
     """Whether no process holds its lock, so that another one may try."""
     has_expired: bool = False
@@ -116,13 +116,13 @@ class View:
     """The cluster as a member sees it."""
 
     members: tuple[SeenMember, ...]
-    """The oldest first."""
+    """Oldest first."""
     partitions: tuple[Ownership, ...]
     stored_partitions: int = 0
     """How many partitions the database has; 0 before it has its tables."""
 
     def find_owner(self, partition: int) -> Member | None:
-        """Return the owner of a partition; None if there is none, or it is no member of a cluster."""
+        """Return the owner of a partition; None without an owner, or if the owner is not a member."""
         found = self.partitions[partition]
         if found.is_vacant or found.owner_id is None:
             return None
@@ -168,7 +168,7 @@ class ClusterLease:
         Args:
             can_publish: Whether this member reaches NATS, and is not about to stop.
             serving: The partitions whose workers it watches.
-            has_failed: Whether it could not run a partition lately.
+            has_failed: Whether it recently failed to run a partition.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -209,7 +209,7 @@ class ClusterLease:
 
     async def read_secret(self, name: str) -> bytes | None:
         """
-        Return the key with this name, made at the first time; None before the database has its tables.
+        Return the key with this name, and create it if it is missing; None before the tables exist.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -226,7 +226,7 @@ class ClusterLease:
         return bytes(row["value"])
 
     async def _read_members(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Write that this member is alive, and return the rows of all, the oldest first."""
+        """Write that this member is alive, and return the rows of all members, oldest first."""
         values = {name: getattr(self.member, name) for name in Member.__slots__} | dict(state)
         changed = ", ".join(f"{name} = excluded.{name}" for name in state)
         try:
@@ -244,7 +244,7 @@ class ClusterLease:
             return []
 
     async def _read_writers(self) -> dict[int, dict[str, Any]]:
-        """Return who wrote last, by partition."""
+        """Return the last writer of each partition."""
         count = self.member.partitions
         if len(self._created) < count:
             found = await self._execute(list_schemas_query("store_writer"))
@@ -315,7 +315,7 @@ class ClusterLease:
 
     async def release(self, partition: int, token: str) -> None:
         """
-        Note that this process has given a partition up, after its store was closed.
+        Release a partition, after its store was closed.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -326,7 +326,7 @@ class ClusterLease:
         )
 
     async def leave(self) -> None:
-        """Remove this member, and those that are gone for long; then close the connection."""
+        """Remove this member and members that have long been gone, then close the connection."""
         self._valid_until.clear()
         try:
             await self._execute(
@@ -346,7 +346,7 @@ class ClusterLease:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[psycopg.AsyncConnection[dict[str, Any]]]:
         """
-        Lend the connection, with autocommit, for a few statements that take a moment. An error closes it.
+        Lend the connection, with autocommit, for a few short statements. An error closes it.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -370,7 +370,7 @@ class ClusterLease:
             connect_timeout=_STATEMENT_TIMEOUT_SECONDS,
             application_name="queenright cluster",
         )
-        # Not as an option of the connection: poolers refuse those.
+        # Not a connection option: poolers refuse those.
         await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
         # Shared: the server may not have noticed yet that the former connection is lost.
         key = _presence_key(self.member.member_id)

@@ -1,4 +1,4 @@
-"""What a service shares with the services that watch the other parts of the same fleet."""
+"""State that a service shares with the services that watch other parts of the fleet."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Change = Callable[[Any], Any]
 
 
 class FleetState:
-    """The fleet of a service that watches all of it: there is nothing to share."""
+    """The state of a fleet with one service, which shares nothing."""
 
     is_shared = False
-    """Whether other services watch parts of the fleet, so that what follows has a meaning."""
+    """Whether other services watch parts of the fleet. If not, the other methods have no effect."""
 
     def new_storm_id(self) -> str:
         """Return the id of a storm that begins now, the same for all services."""
         return new_id()
 
     def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
-        """Return what the other services know to be spent on a day: by the agent, and by all agents."""
+        """Return the spending of a day that other services counted: by the agent, and by all agents."""
         return 0.0, 0.0
 
     def failing_elsewhere(self) -> Mapping[str, Collection[WorkerKey]]:

@@ -1,8 +1,8 @@
 """
 Values that the partitions of a cluster share: JSON, by name, in the default schema of the database.
 
-A process reads what has changed with each look at the cluster. An update is one transaction that locks the
-value's row, so that no two processes decide on the same value.
+A process reads the changes with each look at the cluster. An update is one transaction that locks the value's
+row, so that no two processes decide on the same value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SharedValues:
         """Whether the database has the table: the first owner creates it."""
 
     async def read(self) -> dict[str, Any]:
-        """Return the values that may have changed since the last read; all of them at the first one."""
+        """Return the values that may have changed since the last read; the first read returns all."""
         async with self._lease.session() as conn:
             if not self.is_available:
                 found = await (await conn.execute(_IS_THERE)).fetchone()
@@ -68,7 +68,7 @@ class SharedValues:
 
     async def update(self, name: str, change: Change) -> Any:
         """
-        Change a value in a transaction of its own, and return the new one.
+        Change a value in its own transaction, and return the new one.
 
         Args:
             name: The name.
@@ -78,7 +78,7 @@ class SharedValues:
             return await self.update_in(conn, name, change)
 
     async def update_in(self, conn: AsyncConnection[dict[str, Any]], name: str, change: Change) -> Any:
-        """Do the same in a transaction of the caller."""
+        """Do the same in the caller's transaction."""
         await conn.execute(
             "INSERT INTO shared_values (name, value, changed_at) VALUES (%(name)s, 'null', 0)"
             " ON CONFLICT DO NOTHING",
@@ -118,7 +118,7 @@ class SharedValues:
             )
 
     async def remove_old(self, prefix: str) -> None:
-        """Remove the values whose names begin so and that were not changed for two days."""
+        """Remove values with this prefix that did not change for two days."""
         async with self._lease.session() as conn:
             await conn.execute(
                 "DELETE FROM shared_values WHERE starts_with(name, %(prefix)s)"

@@ -1,7 +1,7 @@
 """
-Which member of a cluster should own which partition.
+Decide which member of a cluster should own which partition.
 
-A pure function of what is in the database, so that all members come to the same result.
+The result depends only on the database, so that all members get the same one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def assign_partitions(
     first, up to its share; the larger shares go to those who own most.
 
     Args:
-        owners: The current owner of each partition, by number; None, or no member, if there is none.
+        owners: The current owner of each partition, by number; None, or not a member, without an owner.
         members: The members that can own partitions.
-        failed: Those that could not run a partition lately: they get no more, unless that is so of all.
+        failed: Members that recently failed to run a partition: they get no more, unless all have failed.
     """
     if not members:
         return [None] * len(owners)
@@ -44,7 +44,7 @@ def assign_partitions(
 
 
 def _shares(count: int, owned: Mapping[str, int], failed: Collection[str]) -> dict[str, int]:
-    """Return how many partitions each member should own, of those that own so many."""
+    """Return how many partitions each member should own, from how many each owns now."""
     share, larger = divmod(count, len(owned))
     by_size = sorted(owned, key=lambda member: (-owned[member], _rank(member, "share")))
     shares = {member: share + (place < larger) for place, member in enumerate(by_size)}

@@ -1,4 +1,4 @@
-"""The owner's reader of the telemetry stream: what members published becomes events, each exactly once."""
+"""The owner's reader of the telemetry stream: stores each published message as events exactly once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IngestWith(Protocol):
 
 
 class UnknownCommitError(Exception):
-    """Raised when events were stored without reaching the monitor: it has to be built again from the log."""
+    """Raised when stored events did not reach the monitor, which must be rebuilt from the log."""
 
 
 class StreamConsumer:
@@ -79,7 +79,7 @@ class StreamConsumer:
 
     async def run(self) -> None:
         """
-        Store what arrives, until cancelled. A stream that was created again is read from its start.
+        Store arriving messages until cancelled. A recreated stream is read from its start.
 
         Raises:
             UnknownCommitError: The monitor misses events that are stored.
@@ -112,7 +112,7 @@ class StreamConsumer:
 
     async def _store_group(self, group: Sequence[StreamMessage], identity: str) -> None:
         """
-        Store messages; repeat while the database is away, and leave out one that cannot be stored.
+        Store messages; retry while the database is away, and skip a message that cannot be stored.
 
         Raises:
             UnknownCommitError: They are stored, and the monitor does not know their events.
@@ -148,7 +148,7 @@ class StreamConsumer:
                 await self._store_group([message], identity)
 
     async def _is_committed(self, group: Sequence[StreamMessage], identity: str) -> bool:
-        """Return whether messages were stored although the answer of the database was lost."""
+        """Return whether messages were stored although the database's answer was lost."""
         with contextlib.suppress(StoreError):
             return await self._store.read(partial(read_position, stream=identity)) >= group[-1].seq
         return False
@@ -219,7 +219,7 @@ def read_stored(conn: Connection, *, message_ids: Collection[str]) -> set[str]:
 
 
 def write_stored(conn: Connection, *, message_ids: Collection[str], now: float) -> None:
-    """Write that messages are stored."""
+    """Record that messages are stored."""
     if message_ids:
         rows = [{"message_id": message_id, "stored_at": now} for message_id in message_ids]
         conn.execute(insert(STORED_MESSAGES).on_conflict_do_nothing(), rows)

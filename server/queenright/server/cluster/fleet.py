@@ -1,8 +1,8 @@
 """
-What holds for all partitions of a cluster: the emergency stop, storms, and limits of actions and spending.
+State of all partitions of a cluster: the emergency stop, storms, and limits of actions and spending.
 
-With each look, a process writes what its services know and reads what the others wrote
-(``queenright.health.shared_values``). What must be exact, such as a limit, is decided in the database.
+With each look, a process writes the values of its services and reads those of the others
+(``queenright.health.shared_values``). Exact values, such as a limit, are decided in the database.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _log = logging.getLogger(__name__)
 _STORM_ID: Final = "next_storm"
 """The id of the next storm: agreed on before it begins, so that services that notice it at once agree."""
 _WORSE: Final = "worse/"
-"""Followed by the partition: its workers that got worse, and the storm that it is in."""
+"""Prefix of a partition's workers that got worse, and of its storm."""
 _FAILING: Final = "failing/"
-"""Followed by the partition: its workers whose failure may be shared."""
+"""Prefix of a partition's workers whose failure may be shared."""
 _SPENT: Final = "spent/"
-"""Followed by the partition and an agent: what it spent on a day."""
+"""Prefix of an agent's spending of a day in a partition."""
 _MOST_WORSE: Final = 500
 """The most workers of a partition that are shared, the newest; far above any number that begins a storm."""
 _NOT_STOPPED: Final = (
@@ -64,7 +64,7 @@ class OwnedService(NamedTuple):
 
 
 class SharedSpending:
-    """What the partitions spent today, by agent."""
+    """Today's spending of all partitions, by agent."""
 
     def __init__(self) -> None:
         self._day = 0
@@ -84,7 +84,7 @@ class SharedSpending:
             self._by_partition[partition] = self._by_partition.get(partition, 0.0) + change
 
     def outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
-        """Return what was spent in the other partitions on a day: by an agent, and by all."""
+        """Return the spending of a day in the other partitions: of an agent, and of all."""
         if day != self._day:
             return 0.0, 0.0
         of_agent, of_all = self._by_agent.get(agent_id, {}), self._by_partition
@@ -96,7 +96,7 @@ class SharedSpending:
 
 class ClusterFleet:
     """
-    The fleet as a process knows it. Belongs to one event loop.
+    The shared state of the fleet in one process. Belongs to one event loop.
 
     Args:
         lease: The connection of the process.
@@ -116,7 +116,7 @@ class ClusterFleet:
         self._recorded: set[str] = set()
         """The events of the emergency stop that this process has recorded."""
         self._services: dict[int, Service] = {}
-        """The services that were brought up to date, by partition."""
+        """The services that have the shared state, by partition."""
         self._known: dict[str, Any] = {}
         self._written: dict[str, Any] = {}
         """The storm that each service is in."""
@@ -129,14 +129,14 @@ class ClusterFleet:
         return _PartitionState(self, number)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel running tasks."""
         await self._tasks.cancel()
 
     # -- each look ----------------------------------------------------------------------------------
 
     async def look(self, owned: Sequence[OwnedService]) -> None:
         """
-        Share what these services know, and bring them up to date.
+        Share the values of these services, and give them those of the others.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -151,7 +151,7 @@ class ClusterFleet:
         changed = set[str]()
         new = [one for one in owned if self._services.get(one.partition) is not one.service]
         if new:
-            # What their former owners wrote last.
+            # The last values of their former owners.
             changed = await self._read()
             for one in new:
                 self._inherit_storm(one)
@@ -253,7 +253,7 @@ class ClusterFleet:
             StoreError: Writing failed. A stop holds for the services of this process, and is written later.
         """
         state = new_state(on, by=by, reason=reason, now=self._clock())
-        # Until it is written, the state in the database does not count.
+        # Until this is written, the state in the database is outdated.
         self._unwritten_stop = state if on else None
         if on:
             self._apply_stop(state)
@@ -277,7 +277,7 @@ class ClusterFleet:
 
     async def read_emergency_stop(self) -> SwitchState:
         """
-        Return the emergency stop, as it is in the database now, or is about to be.
+        Return the emergency stop from the database, or the change that is about to be written.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -299,8 +299,8 @@ class ClusterFleet:
     # -- for the services ---------------------------------------------------------------------------
 
     def storm_id_for(self, partition: int) -> str:
-        """Return the id of a storm that begins now: that of the storm which other partitions are in."""
-        # Until the first look, what its former owner wrote counts, too.
+        """Return the id of a storm that begins now: the storm of other partitions, if there is one."""
+        # Until the first look, the values of its former owner count too.
         _, storm = self._worse_outside(partition if partition in self._services else None)
         return storm[0] if storm is not None else str(self._known.get(_STORM_ID) or new_id())
 

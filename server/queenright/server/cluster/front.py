@@ -1,4 +1,4 @@
-"""What every process of a cluster serves: telemetry goes to the streams, all else to partitions' owners."""
+"""The ASGI apps of a process: telemetry goes to the streams, other requests to the partitions' owners."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_INLINE: Final = 64 * 1024
 """Longer hook calls are parsed in a thread."""
 _RETRY_SECONDS: Final = 2
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
-"""Longer than the owner takes at most, and less than the clients' timeout of one second."""
+"""More than the owner's maximum, and less than the clients' timeout of one second."""
 _NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
 _UNOWNED: Final = (
     "no process of the cluster watches a part of the workers at the moment; try again in a few seconds; "
@@ -56,7 +56,7 @@ class ClusterFront:
         guard: Puts the guards of the API before an app.
 
     Attributes:
-        refusal: Why this process takes nothing; None if it does.
+        refusal: Why this process accepts no telemetry; None if it does.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ClusterFront:
         self._proxy = proxy
         self._local = local
         self._is_exposed = is_exposed
-        # One thread, so that no number of requests gets more than half of the GIL.
+        # One thread, so that requests get at most half of the GIL.
         self._thread = ThreadPoolExecutor(1, "split")
         count = len(partitions)
         self._local_paths = LOCAL_PATHS if count == 1 else LOCAL_PATHS | {EMERGENCY_STOP}
@@ -82,14 +82,14 @@ class ClusterFront:
             gateway = Gateway(
                 self.backends, partial(partition_of_agent, count=count), partial(_answer_no_owner, _UNOWNED)
             )
-            # Before the partitions are asked: else a wrong token would be counted by each of them.
+            # Before the partitions are asked, or each would count a wrong token.
             self._gateway = guard(gateway)
 
     def backends(self) -> Sequence[ASGIApp | None]:
         """
         Return the app of each partition's API, by number; None for a partition without an owner.
 
-        It is the partition's own app if this process is the owner, else one that asks the owner.
+        It is the partition's own app if this process is the owner, otherwise one that asks the owner.
         """
         return [self._backend(partition) for partition in self._partitions]
 
@@ -231,7 +231,7 @@ class ClusterFront:
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body; of one that is too long only a part, and nothing if the client disconnects."""
+    """Return the body: cut off if it is too long, empty if the client disconnects."""
     parts, size = [], 0
     while True:
         message = await receive()

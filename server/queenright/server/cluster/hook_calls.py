@@ -1,4 +1,4 @@
-"""Hook calls of coding agents that an owner may get twice: passed on, and from the stream."""
+"""Hook calls that an owner may receive twice: from another process, and from the stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HookCalls:
         self._clock = clock
 
     async def ingest(self, events: Sequence[AgentEvent], call_id: str) -> None:
-        """Store the events of a call, and that it is stored."""
+        """Store the events of a call, and record that it is stored."""
         now = self._clock()
         await self._ingest(events, also=partial(write_stored, message_ids=[call_id], now=now))
 

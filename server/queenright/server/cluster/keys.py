@@ -1,10 +1,10 @@
 """
 Which partition of a cluster telemetry belongs to. Pure.
 
-What the assembler makes one session of must be in one partition, whichever process receives it:
+All telemetry of one session must be in one partition, no matter which process receives it:
 
 * Records and hook calls of a coding agent share only the id of the session, so that is their key.
-* Everything that Queenright's own tracer sends names the agent, so that is its key.
+* All records of Queenright's own tracer name the agent, so that is their key.
 * The spans of any other agent share the process that sent them: a span inside a trace may name neither agent
   nor session. Their key is the agent of the resource, else the service, so that a process that continues
   another one's session is in the same partition.
@@ -73,7 +73,7 @@ _SIGNALS: Final[Mapping[str, _Signal]] = {
 
 
 class _Sender(NamedTuple):
-    """What a resource says about its records."""
+    """The facts of a resource about its records."""
 
     key: str
     """The key of a record that names nothing more precise."""
@@ -138,7 +138,7 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
 
 
 def _read_group(body: bytes, at: int, end: int) -> tuple[_Sender, list[str]]:
-    """Return what a resource says, and the names of the scopes below it."""
+    """Return the facts of a resource, and the names of its scopes."""
     sender, scopes = _sender_of(Resource()), list[str]()
     for number, _, value, stop, has_length in fields_in(body, at, end):
         if number == _RESOURCES and has_length:

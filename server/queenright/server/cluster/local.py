@@ -1,4 +1,4 @@
-"""What each process of a cluster answers for itself: probes, its metrics, and the cluster."""
+"""Requests that each process of a cluster answers itself: probes, its metrics, and the cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 A process of a cluster: takes telemetry, answers requests, and owns its share of the partitions.
 
-The owner of a partition runs its service. Every process publishes what agents send to the telemetry streams
-of the partitions, and asks their owners for the rest.
+The owner of a partition runs its service. Every process publishes telemetry to the streams of the partitions,
+and passes other requests to their owners.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ For how long NATS is away from this process only, until it hands over what it ow
 After a restart of NATS, processes connect again within two or three seconds of each other.
 """
 _STOP_SECONDS: Final = 10.0
-"""After so many seconds of a stop, the process looks whether the database still answers."""
+"""After this many seconds of stopping, the process checks whether the database still answers."""
 _STARTING: Final = 4
 """How many partitions start at the same time."""
 _MOVING_SECONDS: Final = 30.0
-"""For how long a partition that nobody watches holds up the next hand-over: it may be unable to start."""
+"""How long an unwatched partition delays the next hand-over; it may be unable to start."""
 _FAILED_SECONDS: Final = 60.0
 """
-For how long a process that could not run a partition gets no more.
+How long a process that failed to run a partition gets no other.
 
-Doubled each time that another one could run it, up to an hour.
+Doubled, up to an hour, each time that another process could run it.
 """
 _MOST_FAILED_SECONDS: Final = 3600.0
 
@@ -83,9 +83,9 @@ class ClusterMember:
     Attributes:
         ports: Its ports.
         partitions: All partitions, by number.
-        front: What it serves.
+        front: Its ASGI apps.
         registry: Its own metrics, without those of the partitions that it owns.
-        fleet: What holds for all partitions; None if there is one.
+        fleet: State of all partitions; None if there is one.
     """
 
     def __init__(self, ports: Ports, nats: NatsConnection, lease: ClusterLease, proxy: Proxy) -> None:
@@ -101,7 +101,7 @@ class ClusterMember:
         self._has_login_key = False
         self._failures = 0
         self._failed: set[int] = set()
-        """The partitions that it could not run, and nobody else has run since."""
+        """Partitions that this process failed to run and that no other has run since."""
         self._failed_until = float("-inf")
         self._failure: str | None = None
         starting = asyncio.Semaphore(_STARTING)
@@ -142,7 +142,7 @@ class ClusterMember:
         return [partition.service for partition in self.partitions if partition.service is not None]
 
     def faults(self) -> list[str]:
-        """Return what keeps this process from its work, as sentences; empty if all is well."""
+        """Return the faults of this process, as sentences."""
         known = (self._fault, self._number_fault, self._fleet_fault, self._failure)
         found = [fault for fault in known if fault is not None]
         refusing = self._refusing()
@@ -171,7 +171,7 @@ class ClusterMember:
         return [f"NATS cannot take telemetry of {_name_partitions(refusing)}: full, or without a majority"]
 
     def ready(self) -> list[str]:
-        """Return what is not ready, as sentences; empty if all is well."""
+        """Return what is not ready, as sentences."""
         missing = [reason for service in self.services() for reason in service.ready()]
         return [*dict.fromkeys(missing + self.faults())]
 
@@ -241,7 +241,7 @@ class ClusterMember:
         return api.Backlog(messages=state.messages, bytes=state.bytes)
 
     async def run(self) -> None:
-        """Look at the cluster, and own this process's share of it, until cancelled."""
+        """Look at the cluster, and own this process's share of the partitions, until cancelled."""
         while True:
             if (view := await self.look()) is not None:
                 self._balance(view, time.monotonic())
@@ -249,7 +249,7 @@ class ClusterMember:
             await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else _LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Hand over what this process owns; without the database, leave it."""
+        """Hand over the partitions of this process; without the database, leave them."""
         self._is_stopping = True
         # First, so that the others do not count on this process.
         view = await self.look()
@@ -258,7 +258,7 @@ class ClusterMember:
         pending = {asyncio.create_task(partition.wait_ended()) for partition in self.partitions}
         while pending:
             if view is None:
-                # Threads would wait for it without limit. What they were to store is in the stream.
+                # Threads would wait for it without limit. The stream still has their messages.
                 disconnect_databases()
             _, pending = await asyncio.wait(pending, timeout=_STOP_SECONDS)
             if pending:
@@ -307,7 +307,7 @@ class ClusterMember:
         return view
 
     async def _share(self) -> None:
-        """Share with the owners of the other partitions what holds for the fleet."""
+        """Exchange the state of the fleet with the owners of the other partitions."""
         if self.fleet is None:
             return
         owned = [one for partition in self.partitions if (one := partition.owned) is not None]
@@ -395,7 +395,7 @@ class ClusterMember:
                 f"cluster.partitions is {self.member.partitions} here, and the cluster has {count}; this "
                 f"process owns nothing, and takes no telemetry, until it is restarted with {count}"
             )
-        # Nobody reads what it would publish to other streams than those of the others.
+        # Streams that the other processes do not have would have no reader.
         self.front.refusal = fault
         if fault != self._number_fault and fault is not None:
             _log.error("%s", fault)
@@ -414,7 +414,7 @@ def agreed_partitions(view: View, own: int) -> int:
 
     Args:
         view: The cluster.
-        own: The number of this process, which holds if no other runs.
+        own: The number of this process, used if no other runs.
     """
     oldest = next((seen.member.partitions for seen in view.members if seen.is_alive), own)
     return max(oldest, view.stored_partitions)

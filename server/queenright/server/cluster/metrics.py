@@ -15,7 +15,7 @@ from queenright.instrumentation import names
 
 
 class OwnedPartition(Protocol):
-    """What a process knows of a partition."""
+    """The metrics of a partition in a process."""
 
     number: int
     backlog: int | None
@@ -28,7 +28,7 @@ class OwnedPartition(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ClusterMetrics(Collector):
-    """What the process knows of the cluster; every process exports it."""
+    """The metrics of the cluster in a process; every process exports them."""
 
     members: int = 0
     is_stream_available: bool = False

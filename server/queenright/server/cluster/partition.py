@@ -45,7 +45,7 @@ _CLAIM_SECONDS: Final = 2.0
 """How long to wait for the lock of an owner whose session has just ended."""
 _BACKLOG_SECONDS: Final = 5.0
 _LONGEST_PAUSE_SECONDS: Final = 32.0
-"""The most between two attempts to start a partition that nobody owns."""
+"""The longest pause between two attempts to start a partition without an owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +66,14 @@ class Partition:
         stream: The stream of its telemetry.
         lease: The leases of the process.
         starting: Limits how many partitions start at the same time.
-        fleet: What it shares with the other partitions; None if there are none.
+        fleet: State shared with the other partitions; None without others.
 
     Attributes:
         service: Its service while this process is the owner, else None.
         apps: The apps of the service, while it serves.
         backlog: Messages in its stream; None while unknown, or if this process is not the owner.
         vacant_since: Since when no process is the owner, by the monotonic clock; None if one is.
-        surplus_since: Since when another process should be the owner instead of this one; None if not so.
+        surplus_since: Since when another process should be the owner instead of this one, else None.
         unserved_since: Since when no process watches its workers, by the monotonic clock; None if one does.
         failure: Why this process could not run it at the last try; the member resets it.
     """
@@ -111,7 +111,7 @@ class Partition:
         self._claimed = asyncio.Event()
         self._owner: Member | None = None
         self.owner_changed = asyncio.Event()
-        """Set when another process becomes the owner: then it is replaced by a new one."""
+        """Set when another process becomes the owner; a new one replaces it then."""
 
     @property
     def owner(self) -> Member | None:
@@ -298,7 +298,7 @@ class Partition:
 
 def partition_settings(settings: Settings, partition: int) -> Settings:
     """
-    Return the settings of a partition's service: what runs once for the fleet runs in partition 0.
+    Return the settings of a partition's service: single tasks of the fleet run in partition 0.
     """
     if not partition:
         return settings

@@ -25,7 +25,7 @@ _CONNECT_SECONDS: Final = 2.0
 
 
 class OwnerUnreachableError(Exception):
-    """Raised before a response has begun: the owner did not answer."""
+    """Raised if the owner did not answer before a response began."""
 
 
 class Proxy:
@@ -84,7 +84,7 @@ class Proxy:
         content: bytes | AsyncIterator[bytes] | None = body
         if body is None and any(name in _BODY_HEADERS for name, _ in scope["headers"]):
             content = _stream_body(receive, disconnected)
-        # Not made by the client: that would add headers of its own, such as accept-encoding.
+        # Not built by the client, which would add headers such as accept-encoding.
         request = httpx.Request(scope["method"], target, headers=headers, content=content)
         try:
             async with asyncio.timeout(answer_seconds):
@@ -97,7 +97,7 @@ class Proxy:
             await response.aclose()
 
     async def _send(self, request: httpx.Request, ended: asyncio.Event | None) -> httpx.Response:
-        """Return the response once it begins; a lost owner is not waited for."""
+        """Return the response once it begins; stop waiting if the owner is lost."""
         sending = asyncio.create_task(self._client.send(request, stream=True))
         lost = asyncio.create_task(asyncio.Event().wait() if ended is None else ended.wait())
         try:

@@ -5,7 +5,7 @@ Every member writes them all, and the owner of a partition reads its own.
 
 A message is a piece of a request, with the request's path as a header. It stays in the stream until the owner
 has stored it. The owner writes its position in the transaction that stores the events, so that a new owner
-continues at the next message, whatever happened to the former one.
+continues at the next message.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ACK_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 2
 _RETRY_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 10.0
-"""For how long a refused message counts: no other one may come, if senders go elsewhere."""
+"""How long a refused message counts; no other may arrive if senders go elsewhere."""
 _DUPLICATE_WINDOW_SECONDS: Final = 120.0
 _MIN_BYTES: Final = 1 << 20
-"""The least that a stream may hold."""
+"""The smallest limit of a stream."""
 _BATCH: Final = 64
 """The most messages that are read at once."""
 _READ_SECONDS: Final = 1.0
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamUnavailableError(QueenrightError):
-    """Raised when a message was not acknowledged: the sender has to send it again."""
+    """Raised when a message was not acknowledged; the sender must send it again."""
 
 
 class MessageTooLargeError(QueenrightError):
@@ -100,7 +100,7 @@ class NatsConnection:
         self._url = url
         self._client = Client()
         self.jetstream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
-        """Of the client, which is replaced when it gives up."""
+        """The client is replaced when it gives up."""
         self._logged: str | None = None
         self.streams = [
             TelemetryStream(

@@ -1,4 +1,4 @@
-"""One API for a fleet that is in several partitions: what each knows is found, or merged."""
+"""One API for a fleet in several partitions: find the partition of a request, or merge all responses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SessionKey(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a request is about, and where to look for it first."""
+    """The subject of a request, and where to look for it first."""
 
     session: SessionKey | None = None
     first: int | None = None
@@ -60,7 +60,7 @@ class Search(NamedTuple):
     likely: int | None = None
     """The partition of a session that is new; None: that of the agent's name."""
     takes_new: bool = False
-    """Whether a partition takes a session that it does not know."""
+    """Whether a partition accepts an unknown session."""
 
 
 class PartitionOf(Protocol):
@@ -130,7 +130,7 @@ class Gateway:
             return
 
     async def _wait_for_owners(self) -> Sequence[ASGIApp | None]:
-        """Return the app of each partition, as soon as all have one."""
+        """Return the app of each partition once all have one."""
         until = self._clock() + _OWNER_SECONDS
         while None in (backends := self._backends()) and self._clock() < until:
             await self._sleep(_LOOK_SECONDS)
@@ -158,7 +158,7 @@ class Gateway:
     async def _send_to_some(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Change at once what can be changed, such as the emergency stop, and say what is left."""
+        """Apply a change, such as the emergency stop, where possible, and report the other partitions."""
         reply = await _send_to_all(
             RouteKind.ALL, [app for app in backends if app is not None], scope, receive
         )
@@ -236,7 +236,7 @@ class Gateway:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Pass a request on until a partition knows what it is about."""
+        """Try partitions until one knows the subject of a request."""
         body = await read_body(receive)
         session = search.session
         likely = search.likely
@@ -268,13 +268,13 @@ class Gateway:
 
 async def _refuse(status: int, reason: str, send: Send) -> None:
     response = problem(status, reason)
-    # No partition is asked, whose middleware would do so.
+    # No partition is asked, so no middleware does this.
     set_security_headers(response.headers)
     await Reply(status, response.raw_headers, bytes(response.body)).send(send)
 
 
 class _UnlessMissing:
-    """Sends a response as it comes, but keeps one with the status 404 or 503."""
+    """Sends a response as it arrives, but keeps one with the status 404 or 503."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -339,6 +339,6 @@ async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, r
         return refused[0]
     if kind is RouteKind.CLICK:
         done = next((reply for reply in replies if reply.json().get("response_type") == "in_channel"), None)
-        # Nobody knows the ticket: without the mark, the answer is also posted below the message.
+        # No partition knows the ticket: without the mark, the answer is also posted below the message.
         return done or await ask(apps[0], scope, replay(body, receive))
     return json_reply(merge_of(scope["path"])([reply.json() for reply in known]), known[0])

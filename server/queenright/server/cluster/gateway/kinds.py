@@ -1,4 +1,4 @@
-"""Which partitions of a cluster a request is for."""
+"""Decide which partitions of a cluster answer a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RouteKind(Enum):
     """Which partitions answer a request."""
 
     ANY = auto()
-    """One, whichever: the answer is the same."""
+    """Any one: the answer is the same."""
     FIRST = auto()
     """The first, where agents are loaded."""
     AGENT = auto()
@@ -25,7 +25,7 @@ class RouteKind(Enum):
     POLL = auto()
     """The same, of a worker that may be new."""
     FIND = auto()
-    """The one that knows what the path or the body names: each is asked until one does."""
+    """The one that knows the ticket or task in the path or body: each is asked until one does."""
     HEARTBEAT = auto()
     """The one of the agent which the body names."""
     ALL = auto()

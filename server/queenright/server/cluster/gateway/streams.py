@@ -1,8 +1,8 @@
 """
 The events of all partitions as one stream.
 
-An event keeps its order among those of its partition. The id of the merged stream has the position in each
-partition's log, so that it is resumed at any process.
+Events of one partition keep their order. The id of the merged stream has the position in each partition's
+log, so that any process can resume it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _END_SECONDS: Final = 0.1
 _MOST_OF_ID: Final = 100
 """Characters of an unknown id that the partitions are asked for."""
 _UNKNOWN: Final = "unknown"
-"""Asks a partition to resume where it cannot, so that it sends a reset."""
+"""An unknown position, for which a partition sends a reset."""
 
 
 async def stream_events(
@@ -84,7 +84,7 @@ async def stream_events(
             return
         if not merged.is_stalled:
             for task in ended:
-                # One that broke breaks the response, so that the client notices.
+                # A part that breaks also breaks the response, so that the client notices.
                 task.result()
         if not await merged.end() and (abort := scope.get("extensions", {}).get(ABORT)) is not None:
             abort()
@@ -104,7 +104,7 @@ class _MergedStream:
         self._clock = clock
         self._stall_seconds = stall_seconds
         self._has_begun = asyncio.Event()
-        # The parts take turns; those that wait read nothing on.
+        # The parts take turns; a waiting part reads nothing.
         self._turn = asyncio.Lock()
         self._sent_at = clock()
         self.is_stalled = False

@@ -1,4 +1,4 @@
-"""Summaries of a fleet that is in several partitions, made of the summary of each."""
+"""Summaries of a fleet in several partitions, merged from the summary of each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KEYS: Final[dict[str, Callable[[Json], Hashable]]] = {
     "providers": lambda row: (row["provider"], row["model"]),
     "errors": lambda row: row["error_type"],
 }
-"""The rows of these lists are about something that several partitions have: rows with one key are merged."""
+"""Lists in which several partitions may have a row with the same key; such rows are merged."""
 _STATE_RANK: Final = {state.value: rank for rank, state in enumerate(WORST_FIRST)}
 _AGENTS: Final = 200
 _TICKETS: Final = 100
@@ -46,7 +46,7 @@ _FEED: Final = 200
 
 def merge_fields(values: Sequence[Json]) -> Json:
     """
-    Return one object made of several with the same fields.
+    Merge several objects with the same fields.
 
     Numbers are added, of times the earliest or latest counts, lists are joined, other fields are the first
     one's that has them.
@@ -90,7 +90,7 @@ def _status(values: Sequence[Json]) -> Json:
     acting = status["acting"]
     parts = [value["acting"] for value in values]
     acting |= {
-        # What holds for the fleet, each knows: the latest change, and the most that one has seen.
+        # Every partition has the state of the fleet: take the latest change and the highest count.
         "emergency_stop": max(
             (part["emergency_stop"] for part in parts), key=lambda stop: stop["changed_at"] or 0.0
         ),
@@ -144,7 +144,7 @@ def _incidents(values: Sequence[Json]) -> Json:
 
 
 def _join_incident(first: Json, later: Json) -> None:
-    """Add the part of an incident that is in another partition."""
+    """Add the part of an incident from another partition."""
     closed = first["closed_at"], later["closed_at"]
     worst = max((first, later), key=lambda part: (part["open_tickets"] > 0, Severity(part["severity"]).rank))
     first |= {
@@ -191,7 +191,7 @@ _PROVIDER_RANK: Final = {
 
 
 def worst_breaker(values: Sequence[Json]) -> Json:
-    """Return the one that is most open of the breakers with one name, which several partitions may have."""
+    """Return the most open of the breakers with one name, which several partitions may have."""
     return max(values, key=lambda value: _BREAKER_RANK.get(value["state"], -1))
 
 
