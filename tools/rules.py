@@ -20,11 +20,12 @@ _REFERENCE_HEADER: Final = "# Written by `python -m tools.rules --write`; edit {
 _INTRODUCTION: Final = """# Alerts
 
 All Prometheus alerts of Queenright with the default settings. This page is generated from the rules;
-`queenright rules export` writes them with your thresholds. A condition must last for the rule's `for`, 15 s to 30 min.
+`queenright rules export` writes them with your thresholds. A condition must last for the rule's `for`, 15 s
+to 30 min.
 
-`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake the judge
-and notify no one. The alert that notifies people about an agent is `QueenrightIntervention`, which Queenright sends
-after the queen has approved a ticket ([alerting](alerting.md),
+`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table wake
+the judge and notify no one. The alert that notifies people about an agent is `QueenrightIntervention`, which
+Queenright sends after the queen has approved a ticket ([alerting](alerting.md),
 [runbook](../alerting/runbooks/QueenrightIntervention.md)).
 """
 
@@ -70,12 +71,7 @@ def alerts_page(groups: Iterable[Group]) -> str:
 
 def _section(group: Group) -> str:
     rows = "\n".join(_rows(group))
-    return (
-        f"\n## {_TITLES[group.name]}\n\n"
-        "| alert | severity | fires when |\n"
-        "| --- | --- | --- |\n"
-        f"{rows}\n"
-    )
+    return f"\n## {_TITLES[group.name]}\n\n| alert | severity | fires when |\n| --- | --- | --- |\n{rows}\n"
 
 
 def _rows(group: Group) -> Iterator[str]:
