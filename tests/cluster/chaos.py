@@ -4,7 +4,10 @@ Disturb a cluster at random, under load: ``python -m tests.cluster.chaos --kills
 Processes are killed, stopped and paused, PostgreSQL and NATS are killed, and where a private network can be
 made, a process is cut from PostgreSQL, from NATS, or from both. Meanwhile agents that repeat one call come
 and go, and a real Alertmanager cluster of two tells people about each. In the end, each acknowledged call is
-stored once, each agent has one ticket, and people got one message that it began and one that it ended.
+stored once, each agent has one ticket, and people got one message that it began and one that it ended. New
+owners have read few of the events a second time.
+
+While it runs, it prints each disturbance to stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -24,10 +28,11 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx
 
@@ -44,6 +49,16 @@ CLERKS: Final = 4
 _TOLD_SECONDS: Final = 300
 """On a busy machine, after a disturbance of the database."""
 _SETTLED_SECONDS: Final = 120
+_LEAST_SECONDS: Final = 120
+"""For the start and the checks, on a busy machine."""
+_WATCHED_SECONDS: Final = 10.0
+"""After a disturbance, all workers are watched again within this time."""
+_MOST_READ_AGAIN: Final = 0.15
+"""Of all events."""
+_ASK_SECONDS: Final = 0.2
+"""Between two questions whether all workers are watched."""
+_CALLS_SECONDS: Final = 0.25
+"""Between two requests of a clerk."""
 KINDS: Final = ("kill", "kill", "stop", "pause", "kill nats", "kill postgresql")
 """What can happen; the more often what is there twice."""
 CUTS: Final = {
@@ -62,12 +77,21 @@ _SETTINGS: Final = {
 }
 
 
-class Lane(NamedTuple):
-    """A process, and its own addresses of PostgreSQL and NATS in a private network."""
+@dataclass(eq=False)
+class Lane:
+    """
+    A process, and its own addresses of PostgreSQL and NATS in a private network.
+
+    Attributes:
+        is_started: It runs, or it was told to stop.
+        is_well: It was without a fault since its last disturbance.
+    """
 
     process: Process
     postgres: str
     nats: str
+    is_started: bool = True
+    is_well: bool = True
 
 
 class Chaos:
@@ -99,21 +123,19 @@ class Chaos:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         """Until all partitions were watched again, by disturbance."""
         self.wrong: list[str] = []
+        self.stored = 0
+        """All events."""
+        self.read_again = 0
+        """The events that new owners read."""
+        self._starting: list[asyncio.Task[None]] = []
         self._client = httpx.AsyncClient(trust_env=False, timeout=5)
 
     def start(self, processes: int) -> None:
         """Start the processes."""
-        for number in range(1, processes + 1):
-            # All of 127.0.0.0/8 is this machine.
-            postgres, nats = f"127.0.{number}.2", f"127.0.{number}.3"
-            process = self.cluster.add(
-                database=self.cluster.database.replace("127.0.0.1", postgres),
-                nats_url=self.cluster.nats.url.replace("127.0.0.1", nats),
-            )
-            self.lanes.append(Lane(process, postgres, nats))
+        self.lanes += [add_lane(self.cluster, number) for number in range(1, processes + 1)]
 
-    async def run(self, kills: int, kinds: Sequence[str]) -> None:
-        """Disturb so often, while clerks come and go."""
+    async def run(self, kills: int, kinds: Sequence[str], seconds: float) -> None:
+        """Disturb so often, but not for longer than so many seconds, while clerks come and go."""
         disturbances: Mapping[str, Callable[[], Awaitable[float]]] = {
             "kill": self._kill,
             "stop": self._stop,
@@ -127,86 +149,119 @@ class Chaos:
             await self._wait_shared()
             for _ in range(CLERKS):
                 group.create_task(self._replace_clerks(is_over))
-            for _ in range(kills):
+            began = time.monotonic()
+            for number in range(1, kills + 1):
+                if (at := time.monotonic() - began) > seconds:
+                    break
                 what = self.chance.choice(kinds)
                 self.seconds[what].append(await disturbances[what]())
+                self.report(f"{number}: {at:.0f} s: {what}, watched after {self.seconds[what][-1]:.1f} s")
+                await asyncio.sleep(self.chance.uniform(0, 2))
                 await self._settle()
-                await asyncio.sleep(self.chance.uniform(0, 3))
+            await asyncio.gather(*self._starting)
             is_over.set()
+        self.report("checking")
         await self._check()
         await self._client.aclose()
 
+    def report(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
     async def _kill(self) -> float:
-        process = (await self._victim()).process
-        process.kill()
-        return await self._restart(process)
+        lane = await self._victim()
+        lane.process.kill()
+        return await self._restart(lane)
 
     async def _stop(self) -> float:
-        process = (await self._victim()).process
-        if (code := await asyncio.to_thread(process.stop)) != 0:
+        lane = await self._victim()
+        if (code := await asyncio.to_thread(lane.process.stop)) != 0:
             self.wrong.append(f"a process that was stopped ended with {code}")
-        return await self._restart(process)
+        return await self._restart(lane)
 
-    async def _restart(self, process: Process) -> float:
-        seconds = await self._settle(without=process)
-        await asyncio.to_thread(process.start)
+    async def _restart(self, lane: Lane) -> float:
+        seconds = await self._settle(without=lane)
+        # One at a time, and meanwhile the next disturbance.
+        await asyncio.gather(*self._starting)
+        lane.is_started = False
+        self._starting = [asyncio.create_task(self._start(lane))]
         return seconds
 
+    async def _start(self, lane: Lane) -> None:
+        await asyncio.to_thread(lane.process.start)
+        lane.is_started = True
+
     async def _pause(self) -> float:
-        process = (await self._victim()).process
-        process.signal(signal.SIGSTOP)
+        lane = await self._victim()
+        lane.process.signal(signal.SIGSTOP)
         try:
-            return await self._settle(without=process)
+            return await self._settle(without=lane)
         finally:
-            process.signal(signal.SIGCONT)
+            lane.process.signal(signal.SIGCONT)
 
     async def _kill_nats(self) -> float:
         self.cluster.nats.kill()
-        await asyncio.sleep(self.chance.uniform(0, 3))
+        await asyncio.sleep(self.chance.uniform(0, 2))
         await asyncio.to_thread(self.cluster.nats.start)
         return await self._settle()
 
     async def _kill_postgres(self) -> float:
         await asyncio.to_thread(self.cluster.postgres.crash)
-        await asyncio.sleep(self.chance.uniform(0, 3))
+        await asyncio.sleep(self.chance.uniform(0, 2))
         await asyncio.to_thread(self.cluster.postgres.start)
         return await self._settle()
 
     async def _cut(self, names: Sequence[str]) -> float:
         lane = await self._victim()
         addresses = [getattr(lane, name) for name in names]
-        for address in addresses:
-            _route(address, "add")
-        try:
-            seconds = await self._settle(without=lane.process)
-            await asyncio.sleep(self.chance.uniform(0, 3))
-        finally:
-            for address in addresses:
-                _route(address, "del")
+        async with cut_off(addresses):
+            seconds = await self._settle(without=lane)
+            await asyncio.sleep(self.chance.uniform(0, 2))
         return seconds
 
     async def _victim(self) -> Lane:
         """Return a process, rather one that owns partitions."""
-        states = [(await self._client.get(f"{lane.process.url}/api/cluster")).json() for lane in self.lanes]
-        owners = [partition["owner"] for partition in states[0]["partitions"]]
+        states = {lane: state for lane in self.lanes if (state := await self._ask(lane)) is not None}
+        owners = [
+            partition["owner"] for state in list(states.values())[:1] for partition in state["partitions"]
+        ]
         [lane] = self.chance.choices(
-            self.lanes, [1 + 4 * owners.count(state["answered_by"]) for state in states]
+            [*states], [1 + 4 * owners.count(state["answered_by"]) for state in states.values()]
         )
         return lane
 
-    async def _settle(self, *, without: Process | None = None) -> float:
-        """Return the seconds until the other processes own all partitions, and have no fault."""
-        others = [lane.process for lane in self.lanes if lane.process is not without]
+    async def _ask(self, lane: Lane) -> dict[str, Any] | None:
+        """Return what a process says of the cluster; None if it does not answer."""
+        if not lane.is_started:
+            return None
+        with contextlib.suppress(httpx.HTTPError):
+            answer = await self._client.get(f"{lane.process.url}/api/cluster")
+            state: dict[str, Any] = answer.json()
+            return state if answer.status_code == 200 else None
+        return None
+
+    async def _settle(self, *, without: Lane | None = None) -> float:
+        """
+        Return the seconds until other processes without a fault own all partitions.
+
+        A process that was disturbed before may still have a fault, while it owns nothing.
+        """
+        if without is not None:
+            without.is_well = False
+        others = [lane for lane in self.lanes if lane is not without]
         began = time.monotonic()
-        states: list[dict[str, Any]] = []
+        states: list[dict[str, Any] | None] = []
         while time.monotonic() - began < _SETTLED_SECONDS:
-            with contextlib.suppress(httpx.HTTPError, KeyError):
-                states = [(await self._client.get(f"{each.url}/api/cluster")).json() for each in others]
-                owners = {partition["owner"] for state in states for partition in state["partitions"]}
-                are_well = not any(state["faults"] for state in states)
-                if are_well and owners <= {state["answered_by"] for state in states}:
-                    return time.monotonic() - began
-            await asyncio.sleep(0.1)
+            states = [*await asyncio.gather(*(self._ask(lane) for lane in others))]
+            for lane, state in zip(others, states, strict=True):
+                lane.is_well = lane.is_started and (
+                    lane.is_well or (state is not None and not state["faults"])
+                )
+            well = [state for state in states if state is not None and not state["faults"]]
+            owners = {partition["owner"] for state in well for partition in state["partitions"]}
+            are_well = well and len(well) >= sum(lane.is_well for lane in others)
+            if are_well and owners <= {state["answered_by"] for state in well}:
+                return time.monotonic() - began
+            await asyncio.sleep(_ASK_SECONDS)
         raise TimeoutError(f"after {_SETTLED_SECONDS} s: {states}")
 
     async def _wait_shared(self) -> None:
@@ -226,7 +281,7 @@ class Chaos:
             began = time.monotonic()
             while not self.messages[clerk, "slack", "firing"]:
                 await self._send([_call(clerk, trace, root) for _ in range(3)])
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(_CALLS_SECONDS)
                 if time.monotonic() - began > _TOLD_SECONDS:
                     self.wrong.append(f"nobody was told of {clerk}")
                     break
@@ -259,16 +314,19 @@ class Chaos:
             for status in ("firing", "resolved")
         )
         for _ in range(2 * _SETTLED_SECONDS):
-            stored = self._stored()
-            if len(stored) >= len(self.acknowledged) and not expected_messages - self.messages:
-                break
+            if not expected_messages - self.messages:
+                stored = await asyncio.to_thread(self._stored)
+                if len(stored) >= len(self.acknowledged):
+                    break
             await asyncio.sleep(0.5)
         # Whoever would tell it twice has had the time to.
         await asyncio.sleep(15)
-        counted = Counter(self._stored())
+        # In a thread: Alertmanager, which waits for an answer, would send its message again.
+        counted = Counter(await asyncio.to_thread(self._stored))
         self.wrong += [f"call {call} is lost" for call in self.acknowledged - counted.keys()]
         self.wrong += [f"call {call} is stored {n} times" for call, n in counted.items() if n > 1]
-        tickets = Counter(session for (session,) in self._rows("SELECT session_id FROM {}tickets"))
+        rows = await asyncio.to_thread(self._rows, "SELECT session_id FROM {}tickets")
+        tickets = Counter(session for (session,) in rows)
         expected = Counter(f"{clerk}-session" for clerk in self.clerks)
         self.wrong += [f"{session} has {n} tickets" for session, n in (tickets - expected).items()]
         self.wrong += [f"{session} has no ticket" for session in expected - tickets]
@@ -277,9 +335,14 @@ class Chaos:
         ]
         self.wrong += [f"no message: {what}" for what in expected_messages - self.messages]
         self.wrong += [f"refused by the recorder: {reason}" for reason in self.people.recorder.refused]
+        self.stored = sum(n for (n,) in await asyncio.to_thread(self._rows, "SELECT count(*) FROM {}events"))
         for lane in self.lanes:
-            if "Traceback" in lane.process.log():
+            log = await asyncio.to_thread(lane.process.log)
+            if "Traceback" in log:
                 self.wrong.append(f"a traceback in {lane.process.folder / 'log'}")
+            self.read_again += sum(map(int, re.findall(r"replayed (\d+) events", log)))
+        if self.read_again > _MOST_READ_AGAIN * self.stored:
+            self.wrong.append(f"{self.read_again} of {self.stored} events were read again")
 
     def _stored(self) -> list[str]:
         query = "SELECT agent_id, (data::json)->>'call_id' FROM {}events WHERE type = 'tool_call_completed'"
@@ -297,11 +360,35 @@ class Chaos:
             ]
 
 
-def _route(address: str, change: str) -> None:
+def add_lane(cluster: Cluster, number: int) -> Lane:
+    """Start a process with addresses of its own."""
+    # All of 127.0.0.0/8 is this machine.
+    postgres, nats = f"127.0.{number}.2", f"127.0.{number}.3"
+    process = cluster.add(
+        database=cluster.database.replace("127.0.0.1", postgres),
+        nats_url=cluster.nats.url.replace("127.0.0.1", nats),
+    )
+    return Lane(process, postgres, nats)
+
+
+@contextlib.asynccontextmanager
+async def cut_off(addresses: Sequence[str]) -> AsyncIterator[None]:
+    """Cut a process from addresses of its own, in a private network."""
+    for address in addresses:
+        await _route(address, "add")
+    try:
+        yield
+    finally:
+        for address in addresses:
+            await _route(address, "del")
+
+
+async def _route(address: str, change: str) -> None:
     """Cut what is sent to an address of this machine and from it, or connect it again."""
     for preference, way in ((10, "to"), (11, "from")):
-        rule = ["ip", "rule", change, "pref", str(preference), way, address, "blackhole"]
-        subprocess.run(rule, check=True)
+        rule = ("ip", "rule", change, "pref", str(preference), way, address, "blackhole")
+        done = await asyncio.create_subprocess_exec(*rule)
+        assert await done.wait() == 0, rule
 
 
 def _text(key: str, value: str) -> dict[str, Any]:
@@ -349,6 +436,7 @@ async def disturb(
     partitions: int = 4,
     kinds: Sequence[str] = KINDS,
     is_private: bool = False,
+    seconds: float = float("inf"),
 ) -> dict[str, Any]:
     """
     Disturb a cluster, and return what happened; ``wrong`` has what must not be.
@@ -361,12 +449,16 @@ async def disturb(
         partitions: Its partitions.
         kinds: What can happen.
         is_private: Whether this is a private network, as some kinds need it.
+        seconds: No disturbance begins later.
     """
     messages: Counter[tuple[str, str, str]] = Counter()
 
     def note(message: RecordedMessage) -> None:
-        about = [clerk for clerk in chaos.clerks if clerk in message.title]
-        messages.update((clerk, message.channel, message.status) for clerk in about)
+        for clerk in set(re.findall(r"clerk-\d+", message.title)):
+            what = (clerk, message.channel, message.status)
+            messages[what] += 1
+            if messages[what] > 1:
+                chaos.report(f"{messages[what]} messages: {what}")
 
     everywhere = "0.0.0.0" if is_private else "127.0.0.1"
     async with contextlib.AsyncExitStack() as stack:
@@ -386,14 +478,15 @@ async def disturb(
         }
         cluster = Cluster(folder, postgres, postgres.migrated(), nats, settings)
         chaos = Chaos(cluster, everybody, messages, random.Random(seed))
-        stack.callback(_kill_all, cluster)
+        stack.callback(kill_all, cluster)
         await asyncio.to_thread(chaos.start, processes)
-        await chaos.run(kills, kinds)
+        await chaos.run(kills, kinds, seconds)
     return {
         "disturbances": {
             what: {
                 "times": len(found),
                 "watched again after": f"median {statistics.median(found):.1f} s, worst {max(found):.1f} s",
+                "later than 10 s": sum(each > _WATCHED_SECONDS for each in found),
             }
             for what, found in sorted(chaos.seconds.items())
         },
@@ -401,11 +494,14 @@ async def disturb(
         "refused": chaos.refused,
         "clerks": len(chaos.clerks),
         "messages": messages.total(),
+        "events": chaos.stored,
+        "read again": f"{chaos.read_again}, {chaos.read_again / max(1, chaos.stored):.1%}",
         "wrong": chaos.wrong,
     }
 
 
-def _kill_all(cluster: Cluster) -> None:
+def kill_all(cluster: Cluster) -> None:
+    """Kill the processes."""
     for process in cluster.processes:
         process.kill()
 
@@ -426,6 +522,8 @@ def main() -> int:
     """Parse the command line, disturb, print; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="disturb for no longer")
+    parser.add_argument("--since", type=float, help="when those minutes began, in seconds since the epoch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--partitions", type=int, default=4)
@@ -435,6 +533,10 @@ def main() -> int:
     args = parser.parse_args()
     if not args.private and (command := private_command(sys.executable, "-m", "tests.cluster.chaos")):
         os.execvp(command[0], [*map(str, command), *sys.argv[1:], "--private"])
+    seconds = 60 * args.minutes - (0 if args.since is None else time.time() - args.since)
+    if seconds < _LEAST_SECONDS:
+        print(f"no disturbances: {max(0, seconds):.0f} s are left, and they need {_LEAST_SECONDS}")
+        return 0
     isolate()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(
@@ -446,6 +548,7 @@ def main() -> int:
                 partitions=args.partitions,
                 kinds=args.kinds.split(",") if args.kinds else [*KINDS, *(CUTS if args.private else ())],
                 is_private=args.private,
+                seconds=seconds - _LEAST_SECONDS,
             )
         )
     print(json.dumps(found, indent=2))

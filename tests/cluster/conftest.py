@@ -109,7 +109,7 @@ class Process:
             )
         deadline = time.monotonic() + 120
         while True:
-            text = self.log()[at:]
+            text = self.log(at)
             if "Console " in text:
                 line = next(line for line in text.splitlines() if line.startswith("Console "))
                 self.url, self.otlp_url = (part.split()[-1] for part in line.split(","))
@@ -124,9 +124,11 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
-    def log(self) -> str:
-        """Return what it has printed."""
-        return (self.folder / "log").read_text(errors="replace")
+    def log(self, at: int = 0) -> str:
+        """Return what it has printed, from a byte on."""
+        with (self.folder / "log").open("rb") as log:
+            log.seek(at)
+            return log.read().decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
