@@ -1,0 +1,71 @@
+"""
+Cut the owner of a cluster from PostgreSQL and NATS: ``python -m tests.cluster.network_cut FOLDER``.
+
+Run it in a private network (`private_command`). It prints what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.cluster.chaos import add_lane, cut_off, kill_all
+from tests.cluster.conftest import Cluster, Nats
+from tests.cluster.test_takeover import Sender, tool_spans, wait_for_calls, wait_for_status
+from tests.databases import Postgres
+from tests.isolation import isolate
+from tests.ports import reserve_port
+
+
+async def cut_owner(folder: Path) -> dict[str, Any]:
+    """Cut off the owner until the other process has stored events, and connect it again."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=5))
+        postgres = Postgres(listen_addresses="0.0.0.0")
+        stack.callback(postgres.remove)
+        nats = Nats(folder, stack.enter_context(reserve_port("nats-server")), host="0.0.0.0")
+        nats.start()
+        stack.callback(nats.kill)
+        cluster = Cluster(folder, postgres, postgres.migrated(), nats, {})
+        stack.callback(kill_all, cluster)
+        first = await asyncio.to_thread(add_lane, cluster, 1)
+        await cluster.owner()
+        second = await asyncio.to_thread(add_lane, cluster, 2)
+        sender = Sender(client, [second.process])
+        await sender.send(tool_spans("clerk", "order-7", 5))
+        await wait_for_calls(cluster, 5)
+
+        began = time.monotonic()
+        async with cut_off([first.postgres, first.nats]):
+            owner = await cluster.owner(other_than=first.process)
+            seconds = time.monotonic() - began
+            await sender.send(tool_spans("clerk", "order-7", 5))
+            await wait_for_calls(cluster, 10)
+            refused = await client.post(
+                f"{first.process.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5), timeout=30
+            )
+        await wait_for_status(client, first.process, owner=second.process)
+        await Sender(client, [first.process]).send(tool_spans("clerk", "order-7", 5))
+        calls = await wait_for_calls(cluster, 15)
+        return {
+            "is_taken_over": owner is second.process,
+            "seconds": seconds,
+            "refused": refused.status_code,
+            "calls": len(calls),
+            "different_calls": len(set(calls)),
+            "tracebacks": [
+                lane.process.log() for lane in (first, second) if "Traceback" in lane.process.log()
+            ],
+        }
+
+
+if __name__ == "__main__":
+    isolate()
+    print(json.dumps(asyncio.run(cut_owner(Path(sys.argv[1])))))

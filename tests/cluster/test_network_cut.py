@@ -1,0 +1,30 @@
+"""A process of a cluster that the network cuts off; `test_chaos` does it at random."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos import private_command
+
+
+@pytest.mark.skipif(private_command("true") is None, reason="needs ip, unshare, and root on Linux")
+def test_owner_that_is_cut_off_writes_nothing_and_becomes_a_standby(tmp_path: Path) -> None:
+    """B116, B118: PostgreSQL and NATS do not answer it, and the other process takes over."""
+    command = private_command(sys.executable, "-m", "tests.cluster.network_cut", tmp_path)
+    assert command is not None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("seconds") < 60
+    assert found == {
+        "is_taken_over": True,
+        "refused": 503,
+        "calls": 15,
+        "different_calls": 15,
+        "tracebacks": [],
+    }
