@@ -1,4 +1,4 @@
-"""Child workers: they work for another worker, in its trace, and began later."""
+"""Child workers, which work for another worker in its trace and began later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent
 
 _TRACES: Final = 20_000
 _WORKERS: Final = 64
-"""Traces, and workers of each, that are remembered; the newest traces stay."""
+"""Maximum number of remembered traces, and of workers in each; the newest traces stay."""
 
 
 class Children:

@@ -1,7 +1,7 @@
 """
 The interface of a database for the store: connections, schema and error messages.
 
-``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``schema``.
+``sqlite`` and ``postgres`` implement it. SQL for one engine is only there and in ``schema``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DatabaseInUseError(StoreError):
 
 
 class NoDatabaseError(StoreError):
-    """Raised when a database that should be read has no tables yet, or no file."""
+    """Raised when a database to read has no tables yet, or no file."""
 
 
 class Database(ABC):
@@ -68,7 +68,7 @@ class Database(ABC):
     @abstractmethod
     def durable(self, full: bool) -> None:
         """
-        Set the durability of the next commits: with ``full`` they survive a power cut, else only the process.
+        Set the durability of commits: with ``full`` they survive a power cut, otherwise only a crash.
 
         Called before each transaction, never inside one. It reopens a broken connection.
 
@@ -124,7 +124,7 @@ class Database(ABC):
 
     def check_readable(self) -> None:
         """
-        Look whether there is a database of this version.
+        Check that there is a database of this version.
 
         Raises:
             NoDatabaseError: The database is empty.
@@ -142,7 +142,7 @@ class Database(ABC):
 
     def bring_up_to_date(self, conn: Connection) -> None:
         """
-        Make the schema that this version writes.
+        Create or migrate the schema of this version.
 
         Raises:
             StoreError: The database is another program's database, or has an unknown schema.
@@ -176,7 +176,7 @@ class Database(ABC):
         _log.info("database created with schema revision %s: %s", SCHEMA_REVISION, self.name)
 
     def _migrate(self, conn: Connection) -> None:
-        # Imported here, because this takes longer than the rest of the start.
+        # Imported here, because the import takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError

@@ -75,9 +75,9 @@ def health_state(
     """
     Return the worst state that applies: terminated, failing, stuck, degraded, healthy.
 
-    Time enters only through the findings. Health is about what runs: an ended session is healthy, even a
-    failed one (its outcome says so), unless too many runs of its agent failed in a row. The next run in the
-    same session is judged on its own.
+    Only findings depend on time. Health describes a running session: an ended one is healthy, even if it
+    failed (see its outcome), unless too many runs of its agent failed in a row. The next run in the same
+    session is judged separately.
     """
     if v.status is WorkerStatus.TERMINATED:
         return HealthState.TERMINATED

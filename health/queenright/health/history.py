@@ -42,7 +42,7 @@ HISTORY_EVENTS: Final[frozenset[EventType]] = frozenset(
         EventType.INTERVENTION_RECORDED,
     }
 )
-"""The events of a history."""
+"""Event types of a history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class HealthSnapshot:
     """Seconds since the epoch."""
     type: EventType
     state: HealthState | None
-    """None if no state was logged up to then."""
+    """None if no state was logged before."""
     reason: str
     session_id: str
     incarnation_id: str

@@ -2,8 +2,8 @@
 Snapshots of the monitor: with one, a restart reads minutes of the event log instead of a day.
 
 A snapshot is written in parts, and the event loop runs in between. All parts show the same moment: a worker
-that is about to change is recorded first. A part is a series of pickles. Their reader knows the classes of
-the state and nothing else, so that reading runs no code. Settings and callbacks are not in it.
+that is about to change is recorded first. A part is a series of pickles. The reader accepts only the classes
+of the state, so that reading runs no code. Settings and callbacks are not part of a snapshot.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent
 
 _VERSION: Final = 1
-"""Increase it if a value of the state gets another meaning or type, and no field another name."""
+"""Increase it if a value of the state changes its meaning or type without a new field name."""
 
 _PART_WORKERS: Final = 250
 """Workers in a part: about 5 ms."""
@@ -66,7 +66,7 @@ _health_of: Final = attrgetter(*_HEALTH)
 VALUES: Final = ("listening_since", "_now")
 """Attributes of the monitor that are numbers."""
 MAPPINGS: Final = ("_breakers", "_failed_runs", "_renamed", "_signs", "_terminated_runs")
-"""Attributes of the monitor that map something to an immutable value."""
+"""Attributes of the monitor that are mappings to immutable values."""
 
 _CLASSES: Final[tuple[type, ...]] = (
     CutAnswers,
@@ -94,7 +94,7 @@ _CLASSES: Final[tuple[type, ...]] = (
     WorkerStatus,
     array,
 )
-"""The classes of the state. The rest are types that a pickle has without naming a class."""
+"""The classes of the state. Other types need no class in a pickle."""
 
 
 def _describe(cls: type) -> str:
@@ -112,7 +112,7 @@ SNAPSHOT_FORMAT: Final = blake2b(
     ).encode(),
     digest_size=16,
 ).hexdigest()
-"""Differs between versions whose state has other fields: neither reads the other's snapshots."""
+"""Differs between versions with different fields, which cannot read each other's snapshots."""
 
 
 class SnapshotError(QueenrightError):
@@ -120,28 +120,28 @@ class SnapshotError(QueenrightError):
 
 
 class SnapshotDiscardedError(QueenrightError):
-    """Raised when all workers changed while a snapshot was taken, as after a jump of the clock."""
+    """Raised when all workers changed during a snapshot, as after a jump of the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHead:
-    """What of the event log a snapshot has."""
+    """The part of the event log that a snapshot contains."""
 
     time: float
-    """When it was taken, in seconds since the epoch; if nothing could arrive then, when that began."""
+    """When it was taken, in seconds since the epoch; during an outage of telemetry, the start of it."""
     seq: int
-    """It has the events up to this one in the log."""
+    """The last event in the log that it contains."""
     unobserved: tuple[int, ...] = ()
-    """The events up to it that it does not have: they were stored, but not observed yet."""
+    """Earlier events that it lacks: they were stored, but not observed yet."""
     unlogged: tuple[AgentEvent, ...] = ()
-    """Findings and states that it has, and the log had not yet."""
+    """Findings and states that it contains and the log did not have yet."""
 
 
 class MonitorSnapshot:
     """
-    A snapshot that is being taken, of the monitor as it is now. Belongs to the monitor's event loop.
+    A snapshot of the monitor in progress. Belongs to the monitor's event loop.
 
-    ``close`` it in the end.
+    Call ``close`` at the end.
     """
 
     def __init__(self, monitor: HealthMonitor) -> None:
@@ -172,7 +172,7 @@ class MonitorSnapshot:
 
     def next_part(self) -> memoryview | None:
         """
-        Return the next part; None if the last one was the last.
+        Return the next part, or None at the end.
 
         Raises:
             SnapshotDiscardedError: Begin another snapshot.
@@ -213,7 +213,7 @@ class MonitorSnapshot:
 
 
 def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
-    """Copy all state but that of workers and clocks, and return it as names with a part of their items."""
+    """Copy all state except workers and clocks; return it as names with a part of their items."""
     today = monitor.today
     # Copies of mappings, not lists of their items: the loop waits meanwhile.
     copies: dict[str, Any] = {name: dict(getattr(monitor, name)) for name in MAPPINGS}
@@ -245,7 +245,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def compress_part(part: memoryview) -> bytes:
-    """Return a part as it is stored, a third as long. Other threads run meanwhile."""
+    """Compress a part, to a third. Other threads run meanwhile."""
     return zlib.compress(part, 1)
 
 
@@ -278,7 +278,7 @@ def restore_snapshot(monitor: HealthMonitor, parts: Iterable[bytes]) -> None:
 def _explaining_damage() -> Iterator[None]:
     try:
         yield
-    # A damaged pickle raises whatever its opcodes happen to mean.
+    # A damaged pickle can raise any exception.
     except Exception as error:
         raise SnapshotError(f"it is damaged: {error!r}") from error
 

@@ -12,7 +12,7 @@ from queenright.health.vital_facts import parse_seconds
 from queenright.runtime.timers import load_timezone
 
 _MAX_SECONDS: Final = 8 * 86_400.0
-"""Seconds: limits are for a week at most, and one that lasts longer is a failure, not a wait."""
+"""Seconds. Limits last a week at most; a longer one is a failure, not a wait."""
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
 
@@ -41,7 +41,7 @@ _CLOCK: Final = (
     r"(?: ?\((?P<zone>[A-Za-z_]+(?:/[A-Za-z_]+)*)\)| (?P<utc>UTC|GMT)\b)?"
 )
 
-# In this order: what says when to call again, then what says when a limit resets.
+# The time of the next call first, then the time at which a limit resets.
 _FIELDS: Final = (
     re.compile(rf"retry-?_?after-?_?ms{_SEPARATOR}(?P<ms>\d{{1,9}}(?:\.\d{{1,9}})?)", re.IGNORECASE),
     re.compile(

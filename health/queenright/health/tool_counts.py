@@ -6,7 +6,7 @@ from array import array
 from typing import Any, Final
 
 MAX_TOOLS: Final = 16
-"""The maximum number of tools with a count of their own, the first that were called."""
+"""The maximum number of tools with their own count, in the order of first calls."""
 
 OTHER: Final = "other"
 """The name under which all other tools are counted."""
@@ -19,7 +19,7 @@ class ToolCounts:
     """
     Calls, errors and the time of the last call by tool. Bounded: about 500 bytes when full.
 
-    A worker that makes up tool names fills at most ``MAX_TOOLS`` of them.
+    A worker that invents tool names uses at most ``MAX_TOOLS`` of them.
     """
 
     __slots__ = ("_names", "_numbers")
@@ -49,7 +49,7 @@ class ToolCounts:
         self._numbers[place] = min(self._numbers[place] + 1, _MAX_COUNT)
 
     def absorb(self, other: ToolCounts) -> None:
-        """Add the counts of another."""
+        """Add other counts."""
         for index, tool in enumerate(other._names):
             place = self._place(tool)
             calls, errors, last = other._numbers[index * _FIELDS : (index + 1) * _FIELDS]

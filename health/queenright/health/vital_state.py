@@ -28,7 +28,7 @@ from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
 _SEEN: Final = 48
-"""Results and texts that are remembered to tell the new from the known."""
+"""How many results and texts are remembered, to recognise new ones."""
 
 _WORDS: Final = {
     "A": Verdict.ACCEPT.value,
@@ -54,7 +54,7 @@ _CLOCKS: Final = (
     "limit_due",
     "polls_since",
 )
-"""What silence and age are counted from; may be None."""
+"""Clocks from which silence and age are counted; may be None."""
 _MOMENTS: Final = (
     "started_at",
     "incarnation_started",
@@ -74,25 +74,25 @@ _MOMENTS: Final = (
     "recovered_at",
     "recovery_failed_at",
 )
-"""When something happened: no shift of clocks moves it, but it is never in the future. May be None."""
+"""Times of events: clock shifts do not move them, but they are never in the future. May be None."""
 _DEFAULTS: Final = HealthSettings()
 
 
 class VitalState:
     """
-    One run of one worker, compact: a hundred thousand of these fit one process.
+    One run of one worker. Compact, because one process holds a hundred thousand of them.
 
-    All times are seconds since the epoch. They never go backwards, and
-    reading never moves them. The rules that change the state are functions, in one module a topic:
-    ``activity``, ``progress``, ``waiting``, ``incarnation`` and ``error_rate``; attributes with an
-    underscore are for them. ``vital_events`` has the handler of each event type.
+    All times are seconds since the epoch. They never go backwards, and reading never changes them. The
+    functions that change the state are in one module per topic: ``activity``, ``progress``, ``waiting``,
+    ``incarnation`` and ``error_rate``; attributes with an underscore are for them. ``vital_events`` has the
+    handler of each event type.
 
     Args:
         agent_id: The worker.
         session_id: Its run.
         at: When the first event arrived.
-        loops: What is counted, and how far back.
-        settings: The borders with two sides: error rate and late heartbeats. The defaults if left out.
+        loops: The limits of loop detection.
+        settings: Limits with hysteresis: error rate and late heartbeats. Default: the default settings.
     """
 
     __slots__ = (
@@ -266,15 +266,15 @@ class VitalState:
         self.agent_id = agent_id
         self.session_id = session_id
         self.task_id = session_id
-        """What the session is about; the session itself, unless the worker says otherwise."""
+        """The task of the session; the session itself, unless the worker reports one."""
         self.incarnation_id = ""
         self.incarnation_count = 1
-        """Incarnations and executions so far: only a new one brings a terminated worker back."""
+        """Incarnations and executions so far: only a new one ends a termination."""
         self.graph_id = ""
         self.node_id = ""
         self.framework = ""
         self.owner = ""
-        """Who it works for: a user, a team; empty if unknown."""
+        """The user or team that it works for; empty if unknown."""
         self.repository = ""
         """The repository or folder in which it works; empty if unknown."""
         self.status = WorkerStatus.ACTIVE
@@ -282,15 +282,15 @@ class VitalState:
         self.incarnation_started = at
         self.ended_at: float | None = None
         self.has_new_start = False
-        """Whether it restarted after termination, before the end by its clock; a later sign revives it."""
+        """Whether it restarted after its termination, but before the end by its own clock."""
         self.outlived_termination = False
         """Whether this incarnation continued to work after it was reported as terminated."""
         self.refused_input = ""
-        """Why its input was refused: an error of the caller, not of the worker."""
+        """Why its input was refused, which is the caller's error."""
         self.has_user = False
         """Whether it has had user input or asked a question."""
         self.withdrawal_due = False
-        """Whether the withdrawal of the termination has still to be recorded."""
+        """Whether the withdrawal of the termination is not recorded yet."""
         self.clocks: LearnedClocks | None = None
         """Learned limits of its agent, shared by its sessions; None if there are none."""
         self.model = ""
@@ -298,21 +298,21 @@ class VitalState:
         self.provider = ""
         """The provider of that model, if reported."""
         self.clock_base = at
-        """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
+        """The earliest start of silence: a new incarnation, the end of a wait, or a change of the clock."""
         self.last_activity = at
         self.children_at: float | None = None
-        """When workers that do its current call last did something; looked up when it would stall."""
+        """The last activity of the workers inside its current call; looked up before it stalls."""
         self.source = SourceClock()
         self.active_for = 0.0
-        """The last activity on the source's clock: pauses and durations are measured by it."""
+        """The last activity on the source's clock, which measures pauses and durations."""
         self.last_progress: float | None = None
         """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
         self.progress_from: float | None = None
-        """The same as a clock: what silence is counted from."""
+        """The same as a clock, from which silence is counted."""
         self.last_heartbeat: float | None = None
         self.heartbeat_interval: float | None = None
         self.heartbeat_late = False
-        """Whether the last heartbeat was late; over with the first that comes in time."""
+        """Whether the last heartbeat was late; ends with the first one in time."""
         self.beat: HeartbeatFields | None = None
         self.metrics_served = False
         """Whether the worker reports that its metrics are scraped."""
@@ -320,21 +320,21 @@ class VitalState:
         """Whether the worker reports that it fetches instructions."""
         self.last_checkpoint: float | None = None
         self.saved_from: float | None = None
-        """From here a checkpoint's age counts: later than it by the declared time of tools that ran since."""
+        """Start of the checkpoint's age: later than the checkpoint by the declared time of tools since."""
         self.last_tool_call: float | None = None
         self.last_trace_id = ""
         self.last_span_id = ""
         self.start_records = False
         self.is_foreign = False
-        """Whether it is of a framework: its telemetry need not tell how it ends, and sends no heartbeats."""
+        """Whether it belongs to a framework, whose telemetry may lack the end of runs and heartbeats."""
         self.open_tools: list[OpenTool] | None = None
         self.llm_open = 0
         self.waiting: WaitingReason | None = None
         self.waiting_since: float | None = None
         self.limited_until: float | None = None
-        """When the rate limit ends that it waits for."""
+        """End of the rate limit that it waits for."""
         self.limit_due: float | None = None
-        """End of the limit according to the first consecutive refusal; None once a call was answered."""
+        """End of the limit by the first refusal in a row; None after an answered call."""
         self.held_by = ""
         """The guard's finding that holds the worker; empty if it is not held."""
         self.question = ""
@@ -342,10 +342,10 @@ class VitalState:
         self.steps_total = 0
         self.tool_calls_total = 0
         self.tools: ToolCounts | None = None
-        """What each of its tools was called for; None before the first call."""
+        """Calls and errors of each tool; None before the first call."""
         self.error_count = 0
         self.error_rate_high = False
-        """Whether the error rate is too high; it clears at a lower share than it opens at."""
+        """Whether the error rate is too high; it clears at a lower rate than it opens."""
         self.error_rate_since = at
         self.tokens = 0
         self.cost_usd: float | None = None
@@ -353,17 +353,17 @@ class VitalState:
         self.unpriced_tokens = 0
         """Tokens of calls without a known cost."""
         self.spent_today: SpentToday | None = None
-        """What its agent and all had spent on the day when it last spent something."""
+        """Spending of its agent, and of all, on the day of its last cost."""
         self.tokens_at: float | None = None
         """When tokens were used last; None for a worker that reports none."""
         self.tokens_from: float | None = None
-        """From here it counts that none are used: later than ``tokens_at`` by the time that tools ran."""
+        """Start of the time without tokens: later than ``tokens_at`` by the time in tools."""
         self.output: Output | None = None
         self.resources: Resources = ()
-        """What its process reports of memory, disk and quotas."""
+        """Reported usage of memory, disk and quotas."""
         self.cut_answers = NOT_CUT
         self.mcp_servers: McpServers = ()
-        """The MCP servers with at least one report."""
+        """The MCP servers that it reported."""
         self.breakers = NO_BREAKERS
         """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
@@ -399,33 +399,33 @@ class VitalState:
         self.polls_from = 0.0
         """The same on the source's clock."""
         self.rereads = 0
-        """The polls among them that read, after a pause, something that does not change on its own."""
+        """Those polls that repeated a read after a pause, of something that does not change by itself."""
         self.refusals: Refusals = ()
-        """Turns in which edits, submissions or commands were refused, since a change or a run succeeded."""
+        """Turns with refused edits, submissions or commands, since a change or a run succeeded."""
         self.last_gain_at = at
         """Time of the last change, ACCEPT, checkpoint or user message."""
         self.calls_since_gain = 0
         self.tokens_since_gain = 0
         self.results_since_gain = 0
-        """Calls since the gain, in the same visit, whose result is known."""
+        """Calls since the gain, in the same visit, with a known result."""
         self.stale_results_since_gain = 0.0
-        """How many were repeats or failures: a new error and a call made again after a change count ½."""
+        """How many of them were repeats or failures; a new error, or a repeat after a change, counts ½."""
         self.new_in_a_row = 0
-        """Consecutive new results; several of them end zero progress, as a change does."""
+        """Consecutive new results; several of them end zero progress, as does a change."""
         self.idle_turns = 0
         """Consecutive model turns without a tool call, except calls that submit a result."""
         self.unprompted_turns = 0
-        """Idle turns that repeat, or that followed too fast for a person to have written in between."""
+        """Idle turns that repeat, or that followed too fast for a reply of a person."""
         self.idle_turns_since = at
         self.idle_turns_of_model = False
-        """Whether the last of them was an answer of the model, and no call yet."""
+        """Whether the last of them was an answer of the model, without a call since."""
         self.talks = False
-        """Whether text answers preceded its last tool call: it may be in a conversation."""
+        """Whether text answers preceded its last tool call: it may talk with a person."""
         self.failed_calls = 0
         """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
         self.failing_since: float | None = None
         self.recorded_results = 0
-        """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
+        """Tool calls with a known result, since the last ACCEPT, checkpoint or new visit."""
         self.stale_results = 0.0
         """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
         self.streak = 0
@@ -433,14 +433,14 @@ class VitalState:
         self.streak_tool = ""
         self.streak_error = ""
         self.streak_is_missing = False
-        """All of them failed because what they looked for, something new each time, is not there."""
+        """Whether each of them looked for something else and did not find it."""
         self.streak_since = at
         self.llm_errors = 0
         """LLM API errors in a row."""
         self.llm_error = ""
         self.llm_error_since = at
         self.token_spike = 0.0
-        """Input tokens of the last LLM call as a multiple of the usual; 0 if that is nothing special."""
+        """Input tokens of the last LLM call as a multiple of the usual number; 0 if usual."""
 
     def rename(self, agent_id: str, session_id: str) -> None:
         """Change the agent's name and the session's id."""
@@ -449,7 +449,7 @@ class VitalState:
         self.agent_id, self.session_id = agent_id, session_id
 
     def absorb(self, other: VitalState) -> None:
-        """Add the totals of vital signs that were kept under another name, of the same session."""
+        """Add the totals of the same session's vital signs under another name."""
         self.started_at = min(self.started_at, other.started_at)
         self.owner = self.owner or other.owner
         self.repository = self.repository or other.repository
@@ -465,10 +465,10 @@ class VitalState:
                 self.tools = ToolCounts()
             self.tools.absorb(other.tools)
 
-    # -- what is read -------------------------------------------------------------------------------
+    # -- reads --------------------------------------------------------------------------------------
 
     def replace_settings(self, settings: HealthSettings) -> None:
-        """Use new thresholds; counts and the size of the window stay."""
+        """Use new thresholds, but keep counts and the size of the window."""
         self.settings = settings
 
     @property
@@ -497,11 +497,11 @@ class VitalState:
 
     @property
     def open_tool(self) -> OpenTool | None:
-        """The open call whose declared time is over first; without declared times the oldest."""
+        """The open call whose declared time ends first; without declared times the oldest."""
         tools = self.open_tools
         if not tools:
             return None
-        # Nearly always there is one: the fleet's list asks for that of each worker.
+        # Fast path: there is nearly always one, and the list of the fleet reads it for each worker.
         return (
             tools[0]
             if len(tools) == 1
@@ -531,7 +531,7 @@ class VitalState:
 
     @property
     def certain_idle_turns(self) -> int:
-        """The idle turns that no user can have asked for."""
+        """Idle turns that cannot be replies to a user."""
         if self.has_user or self.is_continued:
             return self.idle_turns
         return min(self.unprompted_turns, self.idle_turns)
@@ -544,7 +544,7 @@ class VitalState:
 
     @property
     def outcomes(self) -> int:
-        """How many calls and steps ``error_share`` is of."""
+        """Number of calls and steps behind ``error_share``."""
         return self._outcomes.bit_length() - 1
 
     @property
@@ -557,16 +557,16 @@ class VitalState:
         """Errors: of its calls and steps or its own count in heartbeats, whichever is larger."""
         return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
 
-    # -- what is written ----------------------------------------------------------------------------
+    # -- writes -------------------------------------------------------------------------------------
 
     def restart_clocks(self, now: float) -> None:
-        """Measure silence from ``now``: the clock has jumped, so earlier times are useless."""
+        """Measure silence from ``now``, because the clock jumped."""
         self.clock_base = now
         self.last_activity = min(self.last_activity, now)
         self._no_later_than(now)
 
     def shift_clocks(self, seconds: float, now: float) -> None:
-        """Move every clock by ``seconds``, so that every age at ``now`` is what it was before the jump."""
+        """Move every clock by ``seconds``, so that every age at ``now`` is the one before the jump."""
         self.clock_base += seconds
         self.last_activity += seconds
         for name in _CLOCKS:
@@ -602,11 +602,11 @@ class VitalState:
 
     @property
     def may_be_idle(self) -> bool:
-        """Whether it waits and needs no intervention; one that its guard holds waits for an intervention."""
+        """Whether it waits and needs no intervention. A worker held by its guard needs one."""
         return self.waiting is not None and self.waiting is not WaitingReason.HELD
 
     def is_new(self, what: bytes) -> bool:
-        """Return whether this was not seen lately, and remember it."""
+        """Remember a value, and return whether it is new."""
         results = self._seen_digests
         if results is None:
             self._seen_digests = bytearray(what)
@@ -619,7 +619,7 @@ class VitalState:
         return True
 
     def knows(self, what: bytes) -> bool:
-        """Return whether this was seen lately."""
+        """Return whether a value is remembered."""
         results = self._seen_digests
         if results is None:
             return False

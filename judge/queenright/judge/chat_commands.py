@@ -34,7 +34,7 @@ class ChatCommand:
     by_hand: str
     """The equivalent command line."""
     more_tools: tuple[str, ...] = ()
-    """Further tools that it allows."""
+    """Additional tools that it allows."""
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class ChatCommand:
 
 def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
     """
-    Return the command in a message about a ticket, or None if it holds none.
+    Return the command in a message about a ticket, or None.
 
     Only a message that begins with the command is one: "should I stop it?" is a question.
     """

@@ -1,8 +1,8 @@
 """
 The queen as the orchestrator: she decides escalations of workers that nudges did not help.
 
-This is a second entry point of her graph. A model that fails is retried until the escalation's deadline;
-after that, the deadline's default applies: no answer is no decision.
+This is a second entry point of her graph. A failing model is retried until the escalation's deadline, after
+which the default applies.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Orchestrator:
         """Return the orchestrator's tools."""
         return [
             self._case.tool(),
-            Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_by_model),
+            Tool(DECIDE, "Decide what happens to the worker.", DecideArguments, self._decide_by_model),
         ]
 
     # -- escalations ----------------------------------------------------------------------------

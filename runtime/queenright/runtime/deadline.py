@@ -1,4 +1,4 @@
-"""Timeouts on an injected clock, isolated and background tasks, and waits that cancelling does not end."""
+"""Timeouts on an injected clock, isolated and background tasks, and waits that ignore cancellation."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def wait_all(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class TaskSet:
-    """Tasks that run beside their caller; asyncio itself would not keep them from being collected."""
+    """Background tasks. Keeps references, because asyncio does not prevent their collection."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()

@@ -1,7 +1,7 @@
 """
 The emergency stop of a cluster: one switch for all partitions, in the default schema of the database.
 
-Any process sets it, also while partitions have no owner. The events are kept beside it until the owner of the
+Any process sets it, even while partitions have no owner. Its events are stored with it until the owner of the
 first partition has recorded them.
 """
 
@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 UNRECORDED: Final = "emergency_stop_events"
 """The name of the shared value with the events that are not in the event log yet."""
 _STEP_SECONDS: Final = 0.001
-"""A later change has a later time, whatever the clocks of the machines say."""
+"""Added to the time of the last change, so that a later change has a later time on any clock."""
 
 
 class SharedStop:
@@ -37,7 +37,7 @@ class SharedStop:
             return await _read(conn)
 
     async def set(self, wanted: SwitchState) -> SwitchState:
-        """Set it, and return its state: with a later time than the one before."""
+        """Set it, and return its state, with a later time than before."""
         async with self._lease.session() as conn, conn.transaction():
             # Locked even if there is no row yet.
             await conn.execute("LOCK TABLE switches IN SHARE ROW EXCLUSIVE MODE")

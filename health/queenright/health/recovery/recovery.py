@@ -57,7 +57,7 @@ class Recovery(WorkerRecord):
     may_start_over: bool = False
     """Whether an operator allowed starting from the beginning if there is no valid checkpoint."""
     exhausted: bool = False
-    """Whether there is no further attempt: an operator must act."""
+    """Whether no further attempt follows, so that an operator must act."""
 
     @property
     def successor(self) -> Target:

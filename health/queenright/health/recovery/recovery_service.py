@@ -112,15 +112,15 @@ class RecoveryService:
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._requested_ids: set[str] = set()
-        """Recoveries that somebody requested since the start: they begin in the quiet time too."""
+        """Recoveries that a person requested since the start. The quiet time does not defer them."""
 
     def connect(self, stop: Stop) -> None:
         """
         Stop a recovered worker that fails again before it is restarted.
 
         Args:
-            stop: Stops a worker under the rules of every termination. Without it, whatever starts the next
-                worker has to stop the last one.
+            stop: Stops a worker under the rules of every termination. Without it, the respawner has to stop
+                the last worker.
         """
         self._starter.connect(stop)
 
@@ -476,7 +476,7 @@ class RecoveryService:
         )
 
     def _has_progressed(self, target: Target, since: float | None) -> bool:
-        """Return whether a worker whose recovery was given up made progress since, so has no ticket."""
+        """Return whether a worker with an abandoned recovery made progress since, so has no ticket."""
         worker = self._monitor.find(*target.key)
         progress = worker.vitals.last_progress if worker is not None else None
         return progress is not None and since is not None and progress > since
@@ -611,7 +611,7 @@ class RecoveryService:
         try:
             outcome = await self._starter.start(recovery, partial(self._record_start, recovery))
             async with self._deciding:
-                # Read again: it may have begun. Nothing else ends a recovery that is starting.
+                # Read it again: it may have begun. Nothing else ends a recovery that is starting.
                 current = self._ledger.live[recovery.task_id]
                 # A failed start counts, unless it can never succeed.
                 failed = isinstance(outcome, NotStarted) and not outcome.final

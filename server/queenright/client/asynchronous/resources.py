@@ -359,7 +359,7 @@ class AsyncEvents(AsyncResource):
             on_notice: Called with notices about the stream itself.
         """
         if agent_id is not None:
-            build_path(agent_id)  # raises for a blank name, which the service would take for all workers
+            build_path(agent_id)  # raises for a blank name, which would select all workers
         type_list = types if types is None or isinstance(types, str) else ",".join(types)
         return AsyncEventStream(
             self._transport,
@@ -389,7 +389,7 @@ class AsyncService(AsyncResource):
         )
 
     async def caller(self) -> api.CurrentCaller:
-        """Return who the service takes the caller for, and what the caller may do."""
+        """Return the caller's identity and permissions."""
         return await self._transport.get_model(api.CurrentCaller, "/api/caller")
 
     async def version(self) -> api.Version:

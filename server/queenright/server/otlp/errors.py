@@ -35,7 +35,7 @@ class OverloadedError(QueenrightError):
 
 
 def wrong_port_reason(otlp_url: str) -> str:
-    """Return what a client has to change that sends telemetry to the port of the API."""
+    """Return advice for a client that sends telemetry to the port of the API."""
     return (
         "this is the port of the API; send telemetry over HTTP to the telemetry port: set "
         f"OTEL_EXPORTER_OTLP_ENDPOINT={otlp_url} and OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"

@@ -1,8 +1,7 @@
 """
 Callbacks from Slack, PagerDuty and Alertmanager.
 
-All of them call the same functions of the ticket service. A repeated callback has no effect; a failure is
-explained in the answer.
+All of them call the ticket service. A repeated callback has no effect. The answer explains a failure.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class Callbacks:
 
     async def slack(self, body: bytes, *, timestamp: str, signature: str) -> tuple[dict[str, Any], str]:
         """
-        Handle a click; return the answer for Slack, and the URL to post it to as well, or "".
+        Handle a click; return the answer for Slack, and the URL for a second copy of it, or "".
 
         Raises:
             CallbackNotConfiguredError: No signing secret is configured.

@@ -1,4 +1,4 @@
-"""Lists whose rows are in several partitions: each gives a page, and the pages are merged."""
+"""Lists of a fleet in several partitions: merges a page of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queenright.server.routes.pagination import ASKED, RowOrder, cursor_at, plac
 
 class RowOrders:
     """
-    ASGI middleware around the app of a partition: a gateway gets the order of the rows with each page.
+    ASGI middleware of a partition's app that adds the order of the rows to pages for a gateway.
 
     Args:
         app: The app.
@@ -54,7 +54,7 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
         receive: Receives the client's disconnect.
 
     Raises:
-        InvalidCursorError: The cursor is none of this list, or of another number of partitions.
+        InvalidCursorError: The cursor belongs to another list, or to another number of partitions.
     """
     parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     cursor = next((value for name, value in parameters if name == "cursor"), None)
@@ -82,7 +82,7 @@ async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Rec
 
 
 def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[str, Any]:
-    """Return the page with the first rows of all pages, and a cursor that has a cursor of each."""
+    """Merge the first rows of all pages; the cursor contains a cursor for each page."""
     merging = [_Page(reply, after) for reply, after in zip(replies, place, strict=True)]
     pages = [page for page in merging if page.is_known]
     first = pages[0]
@@ -93,7 +93,7 @@ def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[st
             break
         following = (max if first.is_descending else min)(with_rows, key=lambda page: page.rank)
         if first.what == "breakers":
-            # Places are names, of which several partitions may have the same.
+            # Places are names, which several partitions may share.
             same = [page for page in with_rows if page.rank == following.rank]
             rows.append(worst_breaker([page.take() for page in same]))
         else:
@@ -129,12 +129,12 @@ class _Page:
 
     @property
     def has_row(self) -> bool:
-        """Whether a row is left."""
+        """Whether there is another row."""
         return self._taken < len(self._rows)
 
     @property
     def rank(self) -> list[float | int | str]:
-        """What the next row is ordered by."""
+        """Sort key of the next row."""
         return self._rows[self._taken][0]
 
     def take(self) -> Any:
