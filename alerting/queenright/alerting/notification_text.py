@@ -50,7 +50,7 @@ def describe_finding(ticket: EscalationTicket) -> str:
 
 
 def quote_evidence(ticket: EscalationTicket) -> str:
-    """Return the worker's output, else the detector's evidence, else the quoted snippet."""
+    """Return the worker's output, otherwise the detector's evidence, otherwise the quoted snippet."""
     text = ticket.worker_excerpt or ticket.finding_evidence
     return redact(inert(text), _EVIDENCE_LIMIT) if text else plain(ticket.evidence_snippet, _EVIDENCE_LIMIT)
 

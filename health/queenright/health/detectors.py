@@ -166,7 +166,7 @@ def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find the worker's open circuit breakers, else the half-open ones."""
+    """Find the worker's open circuit breakers, otherwise the half-open ones."""
     if not v.breakers:
         return None
     names = v.breakers.open or v.breakers.half_open

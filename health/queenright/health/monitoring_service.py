@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 _SORT_ALL_BELOW_PAGES: Final = 50
-"""Sort all keys if there are fewer than this many pages; else select the page with a heap."""
+"""Sort all keys if there are fewer than this many pages; otherwise select the page with a heap."""
 
 _LIMIT: Final = 10_000
 

@@ -68,7 +68,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     """
     Return the seconds until a rate limit ends, according to a failed call; None if it does not state them.
 
-    From the field ``retry_after``, else from the error text: ``try again in 1m30s``,
+    From the field ``retry_after``, otherwise from the error text: ``try again in 1m30s``,
     ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm (Europe/Berlin)``,
     ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a zone is this
     machine's. None for longer than eight days.

@@ -13,7 +13,7 @@ CRITICAL_AFTER: Final = 4
 
 
 def severity_by_count(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
-    """Return the severity of ``times`` repeats: high from ``high``, else from 1.5 times the limit."""
+    """Return the severity of ``times`` repeats: high from ``high``, otherwise from 1.5 times the limit."""
     if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL
     return Severity.HIGH if times >= (high or half_more(limit)) else Severity.MEDIUM

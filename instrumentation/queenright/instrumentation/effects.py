@@ -224,7 +224,7 @@ def names_question_tool(text: str) -> bool:
 
 
 def question_of(tool: str, arguments: object) -> str:
-    """Return the question of a call to a person, else the tool's name; "" if the call asks no one."""
+    """Return the question of a call to a person, otherwise the tool's name; "" if the call asks no one."""
     if not asks_user(tool):
         return ""
     arguments = _parse_arguments(arguments)

@@ -171,7 +171,7 @@ def _failure_of_object(result: Mapping[str, object], arguments: object) -> str:
 
 def error_class(text: str, arguments: object = None) -> str:
     """
-    Return the class of an error's text: the name of its exception, else its first sentence, generalized.
+    Return the class of an error's text: the name of its exception, otherwise its first sentence, generalized.
 
     Names, paths, numbers and text repeated from the call's arguments are replaced by ``~``. ``error`` if the
     text is empty.

@@ -220,7 +220,7 @@ class OpenSpans(SpanProcessor):
         return None
 
     def _parent_id(self, span: ReadableSpan) -> int | None:
-        """Return the nearest reported ancestor, else the parent."""
+        """Return the nearest reported ancestor, otherwise the parent."""
         parent = span.parent
         while parent is not None and parent.span_id not in self._reported:
             reference = self._undecided.get(parent.span_id)

@@ -297,7 +297,7 @@ class Run:
 
     @property
     def phase(self) -> Phase:
-        """The current phase: tool if any tool call is open, else llm, else idle."""
+        """The current phase: tool if any tool call is open, otherwise llm, otherwise idle."""
         phases = {phase for phase, _ in list(self._open.values())}
         return Phase.TOOL if Phase.TOOL in phases else Phase.LLM if Phase.LLM in phases else Phase.IDLE
 

@@ -209,7 +209,7 @@ class Orchestrator:
     async def _decide_or_run(
         self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
     ) -> None:
-        """Decide by rule if the worker is out of trouble; else ask the model."""
+        """Decide by rule if the worker is out of trouble; otherwise ask the model."""
         fields = self._fields(escalation, summary)
         if summary is not None and escalation_policy.relief(fields, summary) is not None:
             try:

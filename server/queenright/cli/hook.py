@@ -127,7 +127,7 @@ def _receive(connection: socket.socket, received: bytes) -> bytes:
 
 
 def _json_object(response: bytes) -> bytes:
-    """Return the body of a 200 response if it is a JSON object that is not empty; else nothing."""
+    """Return the body of a 200 response if it is a JSON object that is not empty; otherwise nothing."""
     head, _, body = response.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if lines[0].split(b" ")[1:2] != [b"200"]:

@@ -30,7 +30,7 @@ def parse_path(text: str) -> Path:
 
 
 def current_user() -> str:
-    """Return the user who runs the command: $USER or $LOGNAME, else the name that the system has."""
+    """Return the user who runs the command: $USER or $LOGNAME, otherwise the name that the system has."""
     with contextlib.suppress(KeyError):
         return os.environ.get("USER") or os.environ.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
     return "operator"

@@ -188,7 +188,7 @@ class FleetState:
         return next((ticket for ticket in self.tickets if ticket.ticket_id == ticket_id), None)
 
     def worst_ticket_of(self, agent_id: str) -> Ticket | None:
-        """Return the worst open ticket of a worker, else its newest closed one."""
+        """Return the worst open ticket of a worker, otherwise its newest closed one."""
         return next((ticket for ticket in self.tickets if ticket.agent_id == agent_id), None)
 
     def breaker(self, name: str) -> Breaker | None:

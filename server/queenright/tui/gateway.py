@@ -292,7 +292,7 @@ class ServiceGateway:
         return [await agents.node(agent_id, graph_id, name) for name in names]
 
     async def session_memory(self, agent_id: str, graph_id: str) -> Row:
-        """Return the memory of a graph's active session, else of its newest."""
+        """Return the memory of a graph's active session, otherwise of its newest."""
         session_id = await self._session(agent_id, graph_id)
         if session_id is None:
             return {}

@@ -87,7 +87,7 @@ class StreamedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """Stored messages of a graph's active session, else of its newest."""
+    """Stored messages of a graph's active session, otherwise of its newest."""
 
     entries: tuple[ChatEntry, ...] = ()
     until: float = 0.0

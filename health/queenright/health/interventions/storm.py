@@ -158,7 +158,7 @@ class StormWatch:
 
     def storm_of(self, key: WorkerKey) -> str:
         """
-        Return the id of the last storm if a worker got worse in it; else empty.
+        Return the id of the last storm if a worker got worse in it; otherwise empty.
 
         The last tickets of a storm may be written after it is over.
         """

@@ -172,7 +172,7 @@ class RecoveryService:
 
         Args:
             target: The incarnation that has ended.
-            task_id: The task; by default the name that the worker gives it, else its session's id.
+            task_id: The task; by default the name that the worker gives it, otherwise its session's id.
             reviewed: A person has reviewed the task: it may exceed the limit for one task.
             from_start: A person allows it to start over if there is no checkpoint.
 

@@ -111,7 +111,7 @@ def chat(
     as_json: Json = False,
 ) -> None:
     """
-    Send a message to a loaded agent: to the node that waits for input, else as the input of a new run.
+    Send a message to a loaded agent: to the node that waits for input, otherwise as the input of a new run.
 
     The reply is everything the agent says until it waits for input again or the run ends. Exit code 1 if the
     run failed or the timeout passed. For a conversation, use `queenright tui`.

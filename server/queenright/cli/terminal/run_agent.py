@@ -29,7 +29,7 @@ from queenright.runtime.inputs import InvalidInputError
 
 def run_agent(options: RunOptions) -> int:
     """
-    Run an agent until it completes or is paused; return the exit code: 0 if it completed, else 1.
+    Run an agent until it completes or is paused; return the exit code: 0 if it completed, otherwise 1.
 
     Replaces the program's streams: with ``as_json``, stdout is for the result alone, and output of the
     agent's own code goes to stderr.

@@ -238,7 +238,7 @@ class RateLimit:
         return len(self._tokens_left)
 
     def take(self, caller: Hashable) -> float:
-        """Count a request; return 0 if it is allowed, else the seconds to wait."""
+        """Count a request; return 0 if it is allowed, otherwise the seconds to wait."""
         now = self._monotonic()
         remaining, at = self._tokens_left.pop(caller, (self._burst, now))
         remaining = min(self._burst, remaining + (now - at) * self._rate)

@@ -32,7 +32,7 @@ class Caller:
 
     @property
     def key(self) -> str:
-        """The key that identifies this caller: the token, else the address."""
+        """The key that identifies this caller: the token, otherwise the address."""
         return f"token {self.token_id}" if self.token_id else f"address {self.address}"
 
 

@@ -6,7 +6,7 @@ All telemetry of one session must be in one partition, no matter which process r
 * Records and hook calls of a coding agent share only the id of the session, so that is their key.
 * All records of Queenright's own tracer name the agent, so that is their key.
 * The spans of any other agent share the process that sent them: a span inside a trace may name neither agent
-  nor session. Their key is the agent of the resource, else the service, so that a process that continues
+  nor session. Their key is the agent of the resource, otherwise the service, so that a process that continues
   another one's session is in the same partition.
 """
 

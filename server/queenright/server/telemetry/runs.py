@@ -267,7 +267,7 @@ class Trace:
         return run
 
     def find(self, observation: Observation) -> TracedRun | None:
-        """Return the run of an observation: by its session, else by the spans around it."""
+        """Return the run of an observation: by its session, otherwise by the spans around it."""
         near = (
             self.runs_by_parent.get(observation.span_id)
             or self.runs_by_parent.get(observation.parent_id)

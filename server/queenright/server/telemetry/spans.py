@@ -272,7 +272,7 @@ def _is_step(fields: Fields, name: str) -> bool:
 def _find_failure(
     span: Span, kind: ObservationKind | None, events: Sequence[Span.Event], fields: Fields
 ) -> dict[str, Any]:
-    """Return ``error_type`` and ``error`` of a failed span, else an empty dict."""
+    """Return ``error_type`` and ``error`` of a failed span, otherwise an empty dict."""
     error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
     message = _error_message(fields["error"]) if "error" in fields else ""
     exception = None

@@ -246,7 +246,7 @@ async def chat_with_agent(
     log: OperatorLogDep, slot: SlotDep, body: ChatRequest
 ) -> api.Injected | api.Started:
     """
-    Send a message to an agent: to a node that waits for its user, else to a new run.
+    Send a message to an agent: to a node that waits for its user, otherwise to a new run.
 
     If several nodes wait, one of the active graph receives it; `session_id` chooses another. 409 also if the
     question of `question_id` is not open.

@@ -111,7 +111,7 @@ def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:
 
 def entry_point_of(graph: GraphSpec, entry_point_id: str | None) -> str:
     """
-    Return the id of an entry point of a graph; by default the first manual one, else the first.
+    Return the id of an entry point of a graph; by default the first manual one, otherwise the first.
 
     Raises:
         HTTPException: 404, there is none of this name; 409, the graph has none.
