@@ -20,7 +20,7 @@ SLOW: Final = {
     "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity[bundled-storm-1]": 8,  # noqa: E501
     "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
     "alerting/test_rules_by_promtool.py::test_every_test_passes[bundled-long]": 9,
-    "alerting/test_rules_by_promtool.py::test_the_tests_notice_an_alert": 15,
+    "alerting/test_rules_by_promtool.py::test_tests_notice_an_alert": 15,
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
     "chaos/test_monitor_killed.py": 20,
@@ -58,12 +58,12 @@ SLOW: Final = {
     "judge/test_crowd.py::test_new_findings_are_judged_before_standing_ones": 9,
     "judge/test_crowd.py::test_waiting_tickets_share_one_timer": 7,
     "judge/test_judge.py::test_conversation_is_bounded_and_the_last_numbers_exact[1000]": 27,
-    "judge/test_scenarios.py::test_always_alarming_model_has_no_kappa_and_notifies_nobody_about_healthy_workers": 5,  # noqa: E501
+    "judge/test_scenarios.py::test_always_alarming_model_has_no_kappa_and_sends_nothing_about_healthy_workers": 5,  # noqa: E501
     "judge/test_scenarios.py::test_always_healthy_model_has_no_kappa_and_lowers_no_floor": 5,
     "judge/test_scenarios.py::test_no_floor_is_lowered_and_no_unrelated_worker_ticketed": 1,
     "judge/test_scenarios.py::test_rules_agree_well_and_miss_no_binding_finding": 1,
     "judge/test_scenarios.py::test_silent_model_leaves_binding_findings_to_the_rules": 5,
-    "judge/test_scenarios.py::test_the_rules_agree_with_the_labels_as_the_document_states": 20,
+    "judge/test_scenarios.py::test_rules_agree_with_the_labels_as_the_document_states": 20,
     "packaging/test_compose_runs.py": 175,
     "packaging/test_image.py": 510,
     "runtime/test_mcp_tools.py::test_hanging_server_is_killed_with_its_client[15]": 5,
@@ -74,7 +74,7 @@ SLOW: Final = {
     "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,
     "server/test_operator_requests.py::test_unreachable_termination_is_notified_once": 20,
     "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept[True]": 16,
-    "simulation/test_day.py::test_a_ticket_costs_at_most_three_calls_of_the_model": 11,
+    "simulation/test_day.py::test_ticket_costs_at_most_three_calls_of_the_model": 11,
     "simulation/test_day.py::test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick": 11,
     "simulation/test_day.py::test_hundred_healthy_workers_cost_no_model_call": 11,
     "simulation/test_week.py": 99,
@@ -96,7 +96,7 @@ class Sample(NamedTuple):
 
 SAMPLES: Final = {
     "clients/test_matrix.py": Sample("client", frozenset({"gemini-cli"}), 59),
-    "console/test_walks.py::TestNeeds::test_what_needs_a_person_is_answered": Sample(
+    "console/test_walks.py::TestNeeds::test_requests_are_answered": Sample(
         "way", frozenset({"1280-dark-keyboard"}), 60
     ),
     "console/test_walks.py::test_agent_is_loaded_and_talked_with": Sample(

@@ -41,7 +41,7 @@ def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
     }
 
 
-def test_a_ticket_opened_in_a_storm_carries_its_id() -> None:
+def test_ticket_opened_in_a_storm_carries_its_id() -> None:
     """B71: by this label many are one message."""
     alone = labels_for(ticket(), SETTINGS)
     stormy = labels_for(ticket(storm_id="storm-1"), SETTINGS)

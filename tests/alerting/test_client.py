@@ -86,14 +86,14 @@ async def test_connection_error_has_no_credentials() -> None:
         ("http://u:p@[::1]:9093", "http://[::1]:9093"),
     ],
 )
-def test_an_address_is_named_without_its_credentials(url: str, name: str) -> None:
+def test_address_is_named_without_its_credentials(url: str, name: str) -> None:
     assert PeerAddress.parse(url).name == name
 
 
 @pytest.mark.parametrize(
     "url", ["", "am:9093", "ftp://am", "http://", "http://u:hunter2@am:x", "http://am/?t=hunter2"]
 )
-def test_a_bad_address_is_refused_without_its_credentials(url: str) -> None:
+def test_bad_address_is_refused_without_its_credentials(url: str) -> None:
     with pytest.raises(ValueError, match=r"\S") as caught:
         PeerAddress.parse(url)
     assert "hunter2" not in str(caught.value)

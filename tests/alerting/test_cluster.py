@@ -139,7 +139,7 @@ async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> N
     assert not list(cluster.people.recorder.refused)
 
 
-async def test_end_between_the_looks_of_two_peers_is_one_message(tmp_path: Path, store: Store) -> None:
+async def test_end_between_two_flushes_of_two_peers_is_one_message(tmp_path: Path, store: Store) -> None:
     """B118: the last peer has seen an alert when the first sends its end, and does not send it once more."""
     async with contextlib.AsyncExitStack() as stack:
         everybody = await stack.enter_async_context(people())

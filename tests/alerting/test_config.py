@@ -16,7 +16,7 @@ def test_committed_files_match_the_templates() -> None:
     assert main(["--check"]) == 0
 
 
-def test_a_stale_file_is_named(
+def test_stale_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stale = tmp_path / "prometheus.yml"
@@ -53,7 +53,7 @@ def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_path_stays_inside_its_quotes(rendered: Path, version: str) -> None:
+def test_path_stays_inside_its_quotes(rendered: Path, version: str) -> None:
     config = yaml.safe_load(rendered.read_text())
     assert config["global"]["slack_api_url_file"].endswith('it\'s a "secret": #1')
     result = run("amtool", "check-config", rendered, version=version)

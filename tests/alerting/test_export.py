@@ -78,7 +78,7 @@ def test_rules_equal_themselves() -> None:
 
 
 @given(st.sampled_from(OURS), st.data())
-def test_blanks_are_no_difference(one: LoadedRule, data: st.DataObject) -> None:
+def test_blanks_are_not_a_difference(one: LoadedRule, data: st.DataObject) -> None:
     blanks = st.sampled_from([" ", "\n", "  \n\t", "\n    "])
     outside = re.split(r'("[^"]*")', one.expr)
     spread = "".join(
@@ -187,7 +187,7 @@ def test_exported_files_contain_the_rules(tmp_path: Path) -> None:
     assert compare(OURS, read_rule_files(sorted(tmp_path.iterdir()))) == []
 
 
-def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
+def test_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
     for name, text in FOLDER.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
@@ -205,7 +205,7 @@ def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
         ("groups: [{name: x, rules: [{alert: y}]}]", "is not a rule file"),
     ],
 )
-def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(text)
     with pytest.raises(UnreadableRulesError, match=words) as raised:
@@ -606,7 +606,7 @@ def test_snippet_has_its_own_slack_url() -> None:
     assert used <= names
 
 
-def test_the_snippet_is_the_same_part() -> None:
+def test_snippet_is_the_same_part() -> None:
     snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
     part = queenright_section(render_config("http://queenright.agents:8420"))
     assert snippet["route"] == {"routes": [part["route"]]}

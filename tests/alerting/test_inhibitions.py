@@ -215,9 +215,7 @@ def test_nothing_that_we_emit_inhibits_itself_for_good() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_real_alertmanager_inhibits_each_target_and_no_near_miss(
-    tmp_path: Path, version: str
-) -> None:
+async def test_real_alertmanager_inhibits_each_target_and_no_near_miss(tmp_path: Path, version: str) -> None:
     client = AlertmanagerClient()
     sets = [in_cluster(pair) for pair in PAIRS]
     async with people() as everybody, real_alertmanager(tmp_path, everybody, version) as alertmanager:

@@ -49,7 +49,7 @@ async def test_notification_is_listed_with_its_deliveries(
     )
 
 
-async def test_the_end_has_a_line_of_its_own(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+async def test_end_has_its_own_line(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
@@ -104,7 +104,7 @@ async def test_rise_is_two_entries_newest_first(make_post: MakePost, peer: Serve
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_only_so_many_are_read(make_post: MakePost, store: Store, limit: int) -> None:
+async def test_limit_is_the_number_of_newest_rows(make_post: MakePost, store: Store, limit: int) -> None:
     post = make_post()
     for number in range(5):
         await post.say(ticket(ticket_id=f"t{number}", agent_id=f"agent-{number}"))

@@ -50,7 +50,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
     return written.model_copy(update={"analysis": result, **changes})
 
 
-def test_finding_comes_first_from_the_rules_numbers() -> None:
+def test_finding_uses_the_numbers_of_the_rules_first() -> None:
     """Regardless of the models' text."""
     lied = ticket(
         **FOUND, cause="nothing", analysis="All is well.", suggested_action="Go home.", evidence_snippet="ok"
@@ -89,7 +89,7 @@ def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
     assert page["description"].startswith("researcher (node search) ")
 
 
-def test_numbers_that_have_moved_on_since_are_no_second_opinion() -> None:
+def test_newer_numbers_are_not_a_contradiction() -> None:
     moved = by_rules(occurrences=7, stall_minutes=12.0, finding_evidence="search(hive) 9 times")
 
     page = annotations_for(moved, SETTINGS)
@@ -131,7 +131,7 @@ def test_operator_request_comes_before_the_model() -> None:
     assert page["suggested_action"].startswith("Approve: queenright approvals approve 7.\n")
 
 
-def test_a_ticket_of_an_earlier_version_has_a_page() -> None:
+def test_ticket_of_an_earlier_version_has_a_page() -> None:
     """It knows no finding: what it quotes may be a model's."""
     page = annotations_for(ticket(evidence_snippet="see https://evil.example/x"), SETTINGS)
 

@@ -84,7 +84,7 @@ async def test_active_alert_is_repeated_before_it_expires(make_post: MakePost, p
     assert len(post.events) == 1
 
 
-async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: ServedPeer) -> None:
     """B39: recovered and held: the operator is notified."""
     post = make_post(peer.url)
     await post.say(ticket())
@@ -478,7 +478,7 @@ async def test_resolve_is_repeated_until_every_peer_accepts_it(
     assert changes(down.peer.alerts, T0 + 30) == [True, False]
 
 
-async def test_an_hour_without_alertmanager_loses_nothing(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_hour_without_alertmanager_loses_nothing(make_post: MakePost, peer: ServedPeer) -> None:
     """B76: everything is delivered after, and the outage is one failure event."""
     post = make_post(peer.url)
     peer.peer.status = 503
@@ -556,7 +556,7 @@ async def test_worker_that_ended_during_an_outage_sends_no_alert(
     assert changes(peer.peer.alerts, post.now) == [False]
 
 
-async def test_a_worker_that_ended_ends_its_alert(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_worker_that_ended_ends_its_alert(make_post: MakePost, peer: ServedPeer) -> None:
     """B40"""
     post = make_post(peer.url)
     await post.say(ticket())

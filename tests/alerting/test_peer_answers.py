@@ -153,5 +153,5 @@ def test_first_of_several_faults_is_named() -> None:
         read_answers(b'[{"id":"x"},{"id":1}]', b"[]")
 
 
-def test_an_empty_answer_silences_nothing() -> None:
+def test_empty_answer_silences_nothing() -> None:
     assert read_answers(b"[]", b"[]") == PeerSilences()

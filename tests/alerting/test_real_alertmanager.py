@@ -292,7 +292,7 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     assert not alertmanager.recorder.refused
 
 
-async def test_alerts_of_one_agent_in_a_storm_are_no_crowd(alertmanager: RealAlertmanager) -> None:
+async def test_message_about_one_agent_in_a_storm_names_the_agent(alertmanager: RealAlertmanager) -> None:
     alerts = [
         queen("critical", agent="courier", cause=cause, storm="storm-1")
         for cause in ("provider_failure", "runs_failed")
@@ -305,7 +305,7 @@ async def test_alerts_of_one_agent_in_a_storm_are_no_crowd(alertmanager: RealAle
     assert {field["title"]: field["value"] for field in attachment["fields"]}["Agent"] == "courier"
 
 
-async def test_cause_of_an_incident_mentions_nobody(alertmanager: RealAlertmanager) -> None:
+async def test_cause_of_an_incident_mentions_no_one(alertmanager: RealAlertmanager) -> None:
     """B41: the name of a tool is what an agent asked for."""
     alerts = [queen("critical", agent=f"bee-{n}", storm="mcp:<!channel>") for n in range(3)]
     received = await send(alertmanager, alerts, "marker", least=2)

@@ -81,7 +81,7 @@ async def test_recorder_rejects_invalid_messages(
     assert len(recorder.refused) == 1
 
 
-async def test_other_requests_are_no_messages(http: httpx.AsyncClient, recorder: Recorder) -> None:
+async def test_other_requests_are_not_messages(http: httpx.AsyncClient, recorder: Recorder) -> None:
     assert (await http.post("/slack/x", content=b"{")).status_code == 400
     assert (await http.get("/slack/x")).status_code == 405
     assert (await http.post("/else", json={})).status_code == 404

@@ -84,7 +84,7 @@ def test_every_alert_reaches_exactly_its_receivers(version: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_symptoms_page_nobody_and_pages_come_from_queen_or_monitor() -> None:
+def test_symptoms_do_not_page_and_pages_come_from_queen_or_monitor() -> None:
     config = yaml.safe_load(CONFIG.read_text())
     pages = {r["name"] for r in config["receivers"] if "pagerduty_configs" in r}
     for labels in different():
@@ -194,7 +194,7 @@ def intervals(folder: Path, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> None:
+async def test_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> None:
     """And would, of a repetition that comes after it has forgotten what it told."""
     warnings = {}
     async with people() as recorder:
@@ -296,7 +296,7 @@ def test_documented_team_channel_gets_only_its_agents(
     assert result.stdout.strip() == expected
 
 
-def test_the_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:
+def test_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:
     """And that it does; the files of the rules are written, so nobody is told to edit them."""
     settings = HealthSettings.model_validate({"alerting": {"circuit_breaker_open": {"severity": "critical"}}})
     [breaker] = [

@@ -63,7 +63,7 @@ def test_promtool_takes_every_rule() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
-def test_a_rule_is_promql_over_metrics_that_exist(rule: dict[str, Any]) -> None:
+def test_rule_is_promql_over_metrics_that_exist(rule: dict[str, Any]) -> None:
     parse(rule["expr"])
     found = metrics_of(rule["expr"])
     assert found or rule.get("alert") == "QueenrightWatchdog"
@@ -80,7 +80,7 @@ def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
-def test_an_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
+def test_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"Queenright[A-Z][A-Za-z]+", rule["alert"])
     assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
     assert rule["labels"]["source"] in {names.SOURCE_RULES, names.SOURCE_MONITOR}
@@ -231,7 +231,7 @@ def test_descriptions_name_commands_and_no_api_paths() -> None:
     assert [alert for alert, text in texts.items() if "/api/" in text] == []
 
 
-def test_the_intervention_itself_has_a_runbook() -> None:
+def test_intervention_itself_has_a_runbook() -> None:
     assert runbook(names.ALERT_INTERVENTION)
 
 
@@ -246,12 +246,12 @@ def test_the_intervention_itself_has_a_runbook() -> None:
         ("QueenrightJudgeSilent", f">= {2 * HEALTH.judge.interval_seconds:g}"),
     ],
 )
-def test_a_threshold_is_the_detectors_own(name: str, threshold: str) -> None:
+def test_thresholds_equal_those_of_the_detectors(name: str, threshold: str) -> None:
     [rule] = [rule for rule in ALERTS if rule["alert"] == name]
     assert re.search(rf"{re.escape(threshold)}\b", rule["expr"])
 
 
-def test_the_bands_are_the_detectors_own() -> None:
+def test_bands_equal_those_of_the_detectors() -> None:
     bands = {
         r["labels"]["ticket_severity"]: r["expr"] for r in ALERTS if r["alert"] == "QueenrightRetryStorm"
     }
@@ -264,7 +264,7 @@ def test_the_bands_are_the_detectors_own() -> None:
     }
 
 
-def test_the_monitor_is_blind_after_two_sweeps_missed() -> None:
+def test_monitor_is_blind_after_two_sweeps_missed() -> None:
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightMonitorBlind"]
     assert rule["for"] == f"{2 * HEALTH.health_check.interval_seconds / 60:g}m"
 

@@ -226,7 +226,7 @@ def without_waiting(rule: Rule) -> Rule:
     ],
     ids=["without for", "without keep_firing_for", "without the excuse of waiting"],
 )
-def test_the_tests_notice_an_alert(
+def test_tests_notice_an_alert(
     change: Callable[[Rule], Rule], tag: str, whom: Callable[[Rule], bool], tmp_path: Path
 ) -> None:
     noticed = failing(failures(tmp_path, "bundled", change, wanted=lambda test: test.tag == tag))

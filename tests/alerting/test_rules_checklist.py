@@ -44,7 +44,7 @@ def test_alert_has_summary_description_and_links(rule: Rule) -> None:
     assert "$value" not in str(rule["labels"]) + result["summary"]
 
 
-def test_the_alerts_of_one_name_have_one_summary() -> None:
+def test_alerts_of_one_name_have_one_summary() -> None:
     for rule in ALERTS:
         same = {other["annotations"]["summary"] for other in ALERTS if other["alert"] == rule["alert"]}
         assert len(same) == 1, rule["alert"]
@@ -123,7 +123,7 @@ def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
     )
 
 
-def test_a_faster_burn_is_more_urgent_and_needs_more() -> None:
+def test_faster_burn_is_more_urgent_and_needs_more() -> None:
     for name in {rule["alert"] for rule in ALERTS if rule["alert"].endswith("Burn")}:
         burning = [rule for rule in ALERTS if rule["alert"] == name]
         limits = [limits_of(rule)[0] for rule in burning]
@@ -132,7 +132,7 @@ def test_a_faster_burn_is_more_urgent_and_needs_more() -> None:
 
 
 @each_record
-def test_a_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None:
+def test_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None:
     level, metric, operations = rule["record"].split(":")
     assert re.fullmatch(r"cluster|agent|agent_instance|agent_verdict|agent_instance_outcome", level)
     assert metric.startswith("queenright_")
@@ -189,7 +189,7 @@ def test_counters_are_read_only_by_rates_over_four_scrapes(rule: Rule) -> None:
 
 
 @each_rule
-def test_a_quantile_is_of_one_summed_distribution(rule: Rule) -> None:
+def test_quantile_uses_one_summed_distribution(rule: Rule) -> None:
     for argument in re.findall(r"histogram_quantile\(\s*[\d.]+,\s*(.*)", rule["expr"], re.S):
         assert re.match(r"sum by \((\w+, )?le\) \(rate\(", argument)
 

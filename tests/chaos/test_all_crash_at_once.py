@@ -25,7 +25,7 @@ def of_type(conn: Connection, type_: EventType) -> list[AgentEvent]:
     return [event for _, event in read_events(conn, limit=1_000_000) if event.type is type_]
 
 
-async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_left_to_people(
+async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_reported(
     tmp_path: Path,
 ) -> None:
     """B72, B100, B101: five recoveries an hour and agent; a failed run without a checkpoint is dropped."""

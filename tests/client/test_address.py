@@ -97,7 +97,7 @@ def test_unreadable_token_file_is_told_to_unset_only_a_variable_that_is_set() ->
     assert str(by_variable.value).endswith("or unset QUEENRIGHT_TOKEN_FILE.")
 
 
-def test_a_token_is_in_no_repr() -> None:
+def test_token_is_in_no_repr() -> None:
     for client in (Queenright("http://here:1", "qr-secret"), AsyncQueenright("http://here:1", "qr-secret")):
         assert repr(client).endswith("Queenright('http://here:1')")
         assert "secret" not in repr(vars(client))

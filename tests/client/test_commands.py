@@ -42,7 +42,7 @@ async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standi
     assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
 
 
-async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) -> None:
+async def test_agent_is_loaded_run_followed_and_unloaded(running: Running) -> None:
     nothing = await queenright(running, "agents", "list")
     result = await queenright(running, "agents", "discover")
     loaded = await queenright(running, "agents", "load", "docs_checker", "--by", "ada")

@@ -91,7 +91,7 @@ def test_moving_one_at_a_time_reaches_a_state_that_stays(
 
 
 @given(clusters(), st.data())
-def test_member_that_failed_gets_no_more(
+def test_member_that_failed_gets_no_others(
     cluster: tuple[list[str | None], set[str]], data: st.DataObject
 ) -> None:
     """Else the others would hand over to it what it cannot run, again and again."""

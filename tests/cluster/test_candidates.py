@@ -27,7 +27,7 @@ def seen(name: str, *, partitions: int = 4, **values: object) -> SeenMember:
     ],
     ids=["alive", "paused", "gone", "without NATS", "other number"],
 )
-def test_member_that_cannot_watch_is_no_candidate(other: SeenMember, expected: set[str]) -> None:
+def test_member_that_cannot_watch_is_not_a_candidate(other: SeenMember, expected: set[str]) -> None:
     view = View(members=(seen("own"), other), partitions=(Ownership(),) * 4)
 
     assert find_candidates(view, 4) == expected

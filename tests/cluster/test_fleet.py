@@ -313,7 +313,7 @@ async def test_storm_goes_on_when_its_partition_has_a_new_owner(
             assert struck == [5 + worse_before_look] * 2
 
 
-async def test_agent_that_crashes_in_one_partition_after_the_other_is_no_storm(
+async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_storm(
     processes: list[Process],
 ) -> None:
     """B123: sessions of a coding agent are spread over the partitions."""

@@ -154,7 +154,7 @@ async def test_heartbeat_of_a_new_worker_is_where_its_telemetry_will_be(fleets: 
         assert sum(known) == 1
 
 
-async def test_heartbeat_without_a_session_is_of_the_latest_one(fleets: Fleets) -> None:
+async def test_heartbeat_without_a_session_belongs_to_the_latest_one(fleets: Fleets) -> None:
     """Whatever partition knows an older session of the agent."""
     for latest in range(PARTITIONS):
         agent = f"courier-{latest}"

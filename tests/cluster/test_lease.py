@@ -103,7 +103,7 @@ async def test_renewal_after_another_process_took_over_is_refused(url: str, leas
     await second.close()
 
 
-async def test_events_that_the_database_refuses_are_told_from_a_database_that_is_away(
+async def test_refused_events_are_distinguished_from_an_unreachable_database(
     url: str, lease: ClusterLease
 ) -> None:
     """What is refused once is refused always: the reader of the stream leaves it out."""

@@ -240,7 +240,7 @@ async def test_third_process_gets_its_share_one_partition_at_a_time(
         assert "Traceback" not in process.log(), process.log()
 
 
-async def test_process_that_cannot_run_a_partition_gets_no_more(
+async def test_process_that_cannot_run_a_partition_gets_no_others(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
     """Such as one with a full disk: else the others hand over to it again and again."""

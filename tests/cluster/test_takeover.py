@@ -340,7 +340,7 @@ async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner:
             await asyncio.sleep(0.1)
 
 
-async def test_event_stream_goes_on_at_another_process(cluster: Cluster, client: httpx.AsyncClient) -> None:
+async def test_event_stream_resumes_at_another_process(cluster: Cluster, client: httpx.AsyncClient) -> None:
     """A stream that a standby passes on ends with the owner, and continues after its last event anywhere."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()

@@ -88,7 +88,7 @@ def test_class_has_one_style_sheet() -> None:
     assert {name: found for name, found in sheets.items() if len(found) > 1} == {}
 
 
-def test_build_is_of_these_sources() -> None:
+def test_build_matches_the_sources() -> None:
     built_from = (console.BUILT / "source.txt").read_text().strip()
     assert built_from == console.source_digest(), "run `make console`, and commit what it builds"
 

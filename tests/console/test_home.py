@@ -24,7 +24,7 @@ from tests.server.test_attention import wait_for_user
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_an_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Running, page: Page) -> None:
+async def test_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Running, page: Page) -> None:
     await page.goto(running.url)
 
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
@@ -33,7 +33,7 @@ async def test_an_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: 
     await expect(page).to_have_url(f"{running.url}/console/connect")
 
 
-async def test_a_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keyboard(
+async def test_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keyboard(
     running: Running, page: Page, http: httpx.AsyncClient
 ) -> None:
     """B112: an action says what happened, and is done by keyboard alone."""
@@ -96,7 +96,7 @@ async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
     await expect(needs).to_be_focused()
 
 
-async def test_a_stop_is_approved_where_it_is_asked_for(
+async def test_stop_is_approved_next_to_its_request(
     running: Running, page: Page, http: httpx.AsyncClient
 ) -> None:
     approval = await request_for_looper(running)

@@ -36,7 +36,7 @@ class TestNeeds:
     def settings(self, tmp_path: Path) -> Settings:
         return answering(tmp_path / "storage")
 
-    async def test_what_needs_a_person_is_answered(
+    async def test_requests_are_answered(
         self, running: Running, page: Page, hand: Hand, http: httpx.AsyncClient
     ) -> None:
         """A permission, an approval, a ticket and an incident, until nothing is left."""

@@ -245,7 +245,7 @@ def test_our_rows_are_replaced_and_others_kept() -> None:
     assert with_our_rows(written, measured) == written
 
 
-def test_a_folder_without_runs_is_misuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_runs_is_misuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["detection", "--traces", str(tmp_path)])
 
     with pytest.raises(SystemExit) as refused:

@@ -23,7 +23,7 @@ def test_wilson_gives_the_known_intervals(hits: int, of: int, low: float, high: 
 
 
 @given(st.integers(1, 5000).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))))
-def test_a_rate_lies_in_its_interval(counts: tuple[int, int]) -> None:
+def test_rate_lies_in_its_interval(counts: tuple[int, int]) -> None:
     hits, of = counts
     low, high = wilson(hits, of)
 
@@ -38,7 +38,7 @@ def test_rate_without_runs_is_unknown() -> None:
     assert bootstrap([1, 2], lambda sample: None) is None
 
 
-def test_the_bootstrap_gives_the_same_interval_each_time() -> None:
+def test_bootstrap_gives_the_same_interval_each_time() -> None:
     sample = [float(n % 7) for n in range(60)]
 
     interval = bootstrap(sample, mean)
@@ -60,10 +60,10 @@ def test_rates_have_a_decimal_only_below_ten() -> None:
 
 
 @given(st.text("abc /", max_size=40), st.text("abc /", max_size=40))
-def test_the_edit_distance_is_theirs(one: str, other: str) -> None:
+def test_edit_distance_is_theirs(one: str, other: str) -> None:
     assert normalized_edit_distance(one, other) == theirs(one, other)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_the_edit_distance_is_theirs_for_any_text(one: str, other: str) -> None:
+def test_edit_distance_is_theirs_for_any_text(one: str, other: str) -> None:
     assert normalized_edit_distance(one, other) == theirs(one, other)

@@ -112,7 +112,7 @@ def test_second_service_on_the_same_folder_is_refused(demo: Up) -> None:
     assert str(demo.process.pid) in second.printed
 
 
-def test_second_service_in_another_folder_is_told_who_has_the_port(demo: Up) -> None:
+def test_second_service_reports_which_process_has_the_port(demo: Up) -> None:
     port = demo.wait_for(r"Console\s+http://\S+:(\d+)")
 
     second = Up(demo.storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")

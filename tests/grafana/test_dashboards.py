@@ -151,7 +151,7 @@ def test_dashboards_link_to_each_other_with_variables_and_time(
     assert console["url"] == "${console:raw}/"
 
 
-def test_a_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard) -> None:
+def test_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard) -> None:
     for item in panels(dashboard):
         for link in links(item):
             if not link["url"].startswith("${console:raw}/"):

@@ -29,7 +29,7 @@ def test_omitted_variable_means_all() -> None:
 
 
 @pytest.mark.parametrize(("given", "window"), [({}, "1m"), ({"__rate_interval": "4s"}, "4s")])
-def test_the_rate_interval_has_a_default(given: dict[str, str], window: str) -> None:
+def test_rate_interval_has_a_default(given: dict[str, str], window: str) -> None:
     [query] = queries(board("rate(x_total[$__rate_interval])"), variables=given)
 
     assert query.expr == f"rate(x_total[{window}])"
@@ -59,5 +59,5 @@ def test_every_panel_target_is_listed_with_its_instant_flag() -> None:
     assert [(query.expr, query.instant) for query in found] == [("a", True), ("b", True)]
 
 
-def test_annotations_have_queries_of_their_own() -> None:
+def test_annotations_have_their_own_queries() -> None:
     assert annotation_queries(board(), variables={}) == [PanelQuery("Fires", 'ALERTS{job=~".+"}')]

@@ -42,14 +42,14 @@ def shown_units(shown: Panel) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_unit_is_that_of_the_query(name: str) -> None:
+def test_unit_is_that_of_the_query(name: str) -> None:
     for panel in panels(load(name)):
         for expr, unit in shown_units(panel):
             yes_or_no = unit == "bool_yes_no" and "queenright_worker_waiting" in expr
             assert yes_or_no or unit == unit_of(expr), f"{panel['title']}: {expr}"
 
 
-def test_a_heat_map_is_of_durations() -> None:
+def test_heat_maps_show_durations() -> None:
     maps = [heat_map for name in NAMES for heat_map in panels(load(name)) if heat_map["type"] == "heatmap"]
 
     assert len(maps) >= 4

@@ -303,7 +303,7 @@ async def test_new_incarnation_gets_a_new_request(fleet: Asking) -> None:
     assert old.status is ApprovalStatus.VOID
 
 
-async def test_a_no_holds_for_a_while(fleet: Asking) -> None:
+async def test_denial_holds_for_half_an_hour(fleet: Asking) -> None:
     request = await fleet.ask()
     await fleet.approvals.deny(request.approval_id, by="ada", reason="let it finish")
 

@@ -26,7 +26,7 @@ def assessed(script: WorkerScript) -> Assessment:
     return assess(script.health.vitals, SETTINGS, script.now)
 
 
-def test_every_kind_of_finding_is_of_a_signal() -> None:
+def test_every_kind_of_finding_belongs_to_a_signal() -> None:
     assert set(SIGNAL_OF) == set(FindingKind)
     assert set(SIGNAL_OF.values()) <= set(SIGNALS)
 
@@ -149,7 +149,7 @@ def test_names_of_workers_tools_and_errors_are_masked() -> None:
 
 
 @given(st.lists(moves, max_size=40), st.floats(0, 5000))
-def test_the_signals_account_for_the_state(script: list[Any], later: float) -> None:
+def test_signals_account_for_the_state(script: list[Any], later: float) -> None:
     one = WorkerScript()
     for move in script:
         one.now += move[2]
@@ -173,7 +173,7 @@ def kinds(v: Any, now: float) -> set[FindingKind]:
     return {finding.kind for finding in detect(v, SETTINGS, now)}
 
 
-def test_an_assessment_is_json() -> None:
+def test_assessment_is_json() -> None:
     result = assessed(worker()).to_dict()
 
     assert json.loads(json.dumps(result)) == result

@@ -166,7 +166,7 @@ def test_earlier_signatures_stay_valid_after_key_rotation(tmp_path: Path) -> Non
     assert known.fault(old.key_id, signed.data["signature"], signed_content(signed)) == ""
 
 
-def test_a_file_without_public_keys_is_refused(tmp_path: Path) -> None:
+def test_file_without_public_keys_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some.pub").write_text("ssh-ed25519 AAAA", encoding="ascii")
 
     with pytest.raises(AuditKeyError, match=r"some.pub has no ed25519 public keys"):
@@ -264,7 +264,7 @@ def test_terminations_with_unknown_signer_are_listed(
     assert "signed by an unknown key" in report.signatures.faults[1].reason
 
 
-def test_a_great_many_faults_are_counted(conn: Connection, keys: PublicKeys) -> None:
+def test_many_faults_are_counted(conn: Connection, keys: PublicKeys) -> None:
     append_events(conn, [termination() for _ in range(50)])
 
     signatures = verify_audit(conn, keys).signatures
@@ -452,7 +452,7 @@ def test_export_contains_only_the_requested_period(conn: Connection, key: AuditK
     assert check_export(lines, keys).ok
 
 
-def test_the_files_own_keys_are_named_as_such(conn: Connection, key: AuditKey) -> None:
+def test_files_own_keys_are_named_as_such(conn: Connection, key: AuditKey) -> None:
     fill(conn, key)
 
     report = check_export(exported(conn, key))
@@ -466,7 +466,7 @@ def test_unsigned_export_is_reported_as_unsigned(conn: Connection, key: AuditKey
     assert check_export(exported(conn, None)) == ExportCheck(ok=True, rows=1, own_keys=True)
 
 
-def test_an_unsigned_termination_is_named_in_the_file_too(
+def test_unsigned_termination_is_named_in_the_file_too(
     conn: Connection, key: AuditKey, keys: PublicKeys
 ) -> None:
     append_events(conn, [termination()])
@@ -587,7 +587,7 @@ def test_changed_export_fails_and_missing_one_is_reported(tmp_path: Path) -> Non
     assert "'yesterday'" in misused.stderr.replace("\n", " ")
 
 
-async def test_the_command_reads_the_database_of_the_settings(
+async def test_command_reads_the_database_of_the_settings(
     database_url: str, key: AuditKey, tmp_path: Path
 ) -> None:
     (tmp_path / "queenright.yaml").write_text(

@@ -267,7 +267,7 @@ def test_clock_set_back_blocks_for_at_most_one_timeout(jump: float) -> None:
     assert 0 < refused.value.retry_in <= 60
 
 
-def test_the_wall_clock_moves_nothing() -> None:
+def test_wall_clock_moves_nothing() -> None:
     bench = Bench()
     bench.fails(3)
 

@@ -74,7 +74,7 @@ def test_invalid_kind_is_refused(kind: str) -> None:
         Service().registry.get(kind)
 
 
-def test_the_most_special_settings_count() -> None:
+def test_most_special_settings_count() -> None:
     service = Service(
         {
             "tool_execution": {"failure_threshold": 5},

@@ -98,7 +98,7 @@ async def test_change_is_published_once_row_and_event_are_durable(service: Servi
     assert (await service.store.read(verify)).ok
 
 
-async def test_a_breaker_that_closes_leaves_no_row(service: Service) -> None:
+async def test_breaker_that_closes_leaves_no_row(service: Service) -> None:
     await service.trip()
     await service.time.advance(60)
 

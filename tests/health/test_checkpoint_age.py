@@ -48,7 +48,7 @@ def test_checkpoint_age_continues_after_a_tool_call() -> None:
     assert script.finding(STALE) is not None
 
 
-def test_a_call_beyond_its_declared_time_makes_the_checkpoint_older_again() -> None:
+def test_call_beyond_its_declared_time_makes_the_checkpoint_older_again() -> None:
     script = saved()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 100})
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "other", "call_id": "2", "timeout": 9000})

@@ -96,7 +96,7 @@ def test_declared_timeout_of_the_call_holds() -> None:
     assert family.stalls() == ["lead"]
 
 
-def test_worker_that_began_earlier_is_no_child() -> None:
+def test_worker_that_began_earlier_is_not_a_child() -> None:
     family = Family()
     family.child.event(EventType.TOOL_CALL_STARTED, {"tool": "bash", "call_id": "d"})
     for _ in range(30):
@@ -106,7 +106,7 @@ def test_worker_that_began_earlier_is_no_child() -> None:
     assert family.stalls() == ["scout"]
 
 
-def test_worker_between_calls_waits_for_nobody() -> None:
+def test_worker_between_calls_waits_for_no_one() -> None:
     family = Family()
     family.parent.call("ask_scout", call_id="c")
 

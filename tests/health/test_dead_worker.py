@@ -180,7 +180,7 @@ async def test_worker_presumed_dead_is_watched_again_after_an_event(
 
 
 @pytest.mark.parametrize("settled", ["resolved", "dismissed", "by itself"])
-async def test_next_life_of_a_dead_worker_has_tickets_of_its_own(service: Service, settled: str) -> None:
+async def test_next_incarnation_of_a_dead_worker_has_its_own_tickets(service: Service, settled: str) -> None:
     """In the same session, with the same trouble in the same place: what was settled covers none of it."""
     if settled == "dismissed":  # while it was not bad: a process that is silent, and waited for nobody
         service.tell(STARTED, heartbeat_interval=30.0)

@@ -42,7 +42,7 @@ def test_count_at_its_limit_is_a_finding(events: list[tuple[str, str, str | None
         assert findings & EXACT <= reached(script)
 
 
-def test_failed_calls_are_a_finding_at_the_count_that_is_told() -> None:
+def test_failed_calls_are_a_finding_at_the_reported_count() -> None:
     script = WorkerScript(settings=SETTINGS).start()
     for n in range(SETTINGS.bands.high):
         assert FindingKind.ERROR_STREAK not in reached(script) | script.kinds()

@@ -143,7 +143,7 @@ def test_three_rounds_of_a_cycle_are_a_loop(cycle: str) -> None:
     assert script.finding(LOOP) is not None
 
 
-def test_two_rounds_of_a_cycle_are_not() -> None:
+def test_two_rounds_of_a_cycle_are_not_a_loop() -> None:
     assert calls(worker(), "ABAB").finding(LOOP) is None
 
 
@@ -173,7 +173,7 @@ def test_search_repeated_between_pages_is_a_loop_of_rising_severity() -> None:
     assert severities[18:] == [Severity.HIGH, Severity.CRITICAL]
 
 
-def test_command_repeated_after_each_change_is_no_loop() -> None:
+def test_command_repeated_after_each_change_is_not_a_loop() -> None:
     """B32: though the command says the same each time, for the changes between were to be tried."""
     script = worker()
     script.call("edit", args="first", result="ok")
@@ -185,7 +185,7 @@ def test_command_repeated_after_each_change_is_no_loop() -> None:
     assert script.kinds() == set()
 
 
-def test_check_after_each_change_is_no_streak_but_counts_in_the_share() -> None:
+def test_check_after_each_change_is_not_a_streak_but_counts_in_the_share() -> None:
     """B32: edits that are answered alike, and a check that says the same, with nothing read between."""
     script = worker()
     script.call("edit", args="first", result="ok")
@@ -278,7 +278,7 @@ def test_different_tool_or_error_starts_a_new_streak(tool: str, error: str) -> N
     assert script.finding(FindingKind.ERROR_STREAK) is None
 
 
-def test_a_success_ends_an_error_streak() -> None:
+def test_success_ends_an_error_streak() -> None:
     script = worker()
     for n in range(5):
         script.call("fetch", args=f"{n}", result=f"{n}", outcome="error", error_type="NotFound")
@@ -373,7 +373,7 @@ def test_parallel_equal_calls_of_one_turn_count_once() -> None:
     assert script.kinds() == {LOOP, FindingKind.ERROR_RATE}
 
 
-def test_an_edit_test_cycle_is_no_loop() -> None:
+def test_edit_test_cycle_is_not_a_loop() -> None:
     """B32: an edit-test cycle, the same test command with changing output, is no loop."""
     script = worker()
     for n in range(20):
@@ -485,7 +485,7 @@ def test_bad_step_counts_despite_its_llm_call() -> None:
     assert script.health.vitals.steps_since_last_accept == 5
 
 
-def test_an_accepted_step_shows_that_a_model_answers() -> None:
+def test_accepted_step_shows_that_a_model_answers() -> None:
     """A framework that tells of failed LLM calls only has no failing provider."""
     script = worker()
     for _ in range(10):
@@ -531,7 +531,7 @@ def test_run_ended_without_an_llm_error_has_no_provider_failure(end: EventType) 
     assert script.kinds() == set()
 
 
-def test_a_loop_grows_worse_beyond_its_window() -> None:
+def test_loop_grows_worse_beyond_its_window() -> None:
     script = worker()
     seen = []
     for _ in range(25):
@@ -544,7 +544,7 @@ def test_a_loop_grows_worse_beyond_its_window() -> None:
     assert seen[19] is seen[24] is Severity.CRITICAL
 
 
-def test_a_slow_loop_reaches_critical_too() -> None:
+def test_slow_loop_reaches_critical_too() -> None:
     script = worker()
     for n in range(20):
         calls(script, ["A", f"new {n}"])
@@ -563,7 +563,7 @@ def test_loop_ends_after_four_unrelated_calls() -> None:
     assert script.state is HealthState.HEALTHY
 
 
-def test_an_accept_ends_a_loop() -> None:
+def test_accept_ends_a_loop() -> None:
     script = calls(worker(), "AAAAA")
     script.step("ACCEPT")
 
@@ -627,7 +627,7 @@ def test_calls_without_new_information_are_zero_progress() -> None:
     assert finding.severity is Severity.MEDIUM
 
 
-def test_acknowledgements_are_no_zero_progress() -> None:
+def test_acknowledgements_are_not_zero_progress() -> None:
     script = worker()
     for n in range(60):
         script.call("insert_row", args=f"row {n}", result="ok")
@@ -648,7 +648,7 @@ def test_mostly_known_answers_are_shown_and_no_ticket() -> None:
     assert (finding.severity, finding.ticket) == (Severity.LOW, False)
 
 
-def test_a_token_spike_is_shown_and_no_ticket() -> None:
+def test_token_spike_is_shown_and_no_ticket() -> None:
     script = worker()
     for _ in range(5):
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10_000})

@@ -24,7 +24,7 @@ def answer(script: WorkerScript, after: float = 10.0) -> None:
     script.event(EventType.LLM_CALL_COMPLETED, data, after=after)
 
 
-def test_silence_of_a_long_call_pages_nobody() -> None:
+def test_silence_of_a_long_call_pages_no_one() -> None:
     script = worker()
     answer(script)
 

@@ -81,7 +81,7 @@ def test_untouched_log_is_intact(database: str) -> None:
     assert len(verification.head) == 64
 
 
-def test_an_empty_log_is_whole(database_url: str) -> None:
+def test_empty_log_is_whole(database_url: str) -> None:
     Store.open(database_url).close_now()
 
     assert check(database_url) == Verification(ok=True, rows=0, head="0" * 64)
@@ -182,7 +182,7 @@ def test_row_rewritten_with_its_own_hash_is_detected_at_the_next(database: str) 
     assert check(database).first_bad == 8
 
 
-def test_the_database_refuses_to_change_or_delete_an_event(database_url: str) -> None:
+def test_database_refuses_to_change_or_delete_an_event(database_url: str) -> None:
     write(database_url, [step()])
     statements = ["UPDATE events SET type = 'x'", "DELETE FROM events"]
     if is_postgres(database_url):
@@ -281,7 +281,7 @@ def test_event_with_a_numeric_name_is_refused(conn: Connection, field: str) -> N
         append_events(conn, [wrong])
 
 
-def test_an_event_without_a_time_is_refused(conn: Connection) -> None:
+def test_event_without_a_time_is_refused(conn: Connection) -> None:
     with pytest.raises(IntegrityError):
         append_events(conn, [step(time=float("nan"))])
 
@@ -296,7 +296,7 @@ def test_event_log_works_with_both_parameter_styles(paramstyle: str) -> None:
         assert verify(conn).ok
 
 
-def test_a_long_log_is_verified_page_by_page(conn: Connection) -> None:
+def test_long_log_is_verified_page_by_page(conn: Connection) -> None:
     append_events(conn, [step(i) for i in range(2500)])
     selects: list[str] = []
     listener: Callable[..., None] = lambda *args: selects.append(args[2])  # noqa: E731

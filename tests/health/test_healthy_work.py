@@ -84,7 +84,7 @@ def test_queue_of_jobs_never_pages(job: Any) -> None:
 
 
 @pytest.mark.parametrize("tool", ["ask_user", "AskUserQuestion", "mcp__ui__ask_human"])
-def test_equal_answers_of_a_person_are_no_loop(tool: str) -> None:
+def test_equal_answers_of_a_person_are_not_a_loop(tool: str) -> None:
     script = worker()
     for n in range(25):
         call(script, tool, {"question": "Continue?"}, "yes")

@@ -31,7 +31,7 @@ def parse(**fields: Any) -> Heartbeat:
     return parse_heartbeat(json.dumps(fields))
 
 
-def test_the_requirements_heartbeat_is_read_as_written() -> None:
+def test_requirements_heartbeat_is_read_as_written() -> None:
     """002 §11: heartbeats work for all kinds of agents, those written to its own schema among them."""
     event = parse(**REQUIREMENT).event(1.0, session_id="s", incarnation_id="i")
 
@@ -65,7 +65,7 @@ def test_empty_fields_are_unknown(empty: str | None) -> None:
     assert dict(event.event(7.0).data) == {}
 
 
-def test_a_newer_workers_heartbeat_is_read() -> None:
+def test_newer_workers_heartbeat_is_read() -> None:
     assert parse(agent_id="bee", mood="sunny").agent_id == "bee"
 
 
@@ -107,7 +107,7 @@ def test_invalid_field_is_named_with_its_value(field: str, value: object) -> Non
         parse_heartbeat(json.dumps({"agent_id": "bee", field: value}))
 
 
-def test_a_secret_in_a_refused_field_is_not_repeated() -> None:
+def test_secret_in_a_refused_field_is_not_repeated() -> None:
     with pytest.raises(InvalidHeartbeatError) as refused:
         parse(agent_id="bee", token_count="sk-" + "a1B2" * 12)
 

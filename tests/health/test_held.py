@@ -29,7 +29,7 @@ def test_hold_that_never_ends_stalls(data: dict[str, str]) -> None:
     assert "held by its guard" in stall.evidence
 
 
-def test_released_hold_is_no_stall() -> None:
+def test_released_hold_is_not_a_stall() -> None:
     script = WorkerScript().start()
     script.event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
     script.silence(LIMIT)

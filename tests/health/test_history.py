@@ -108,7 +108,7 @@ async def test_history_page_starts_with_the_state_before_it(database_url: str, p
     assert [(entry.type.value, entry.state) for entry in snapshots] == [("nudge_sent", HealthState.DEGRADED)]
 
 
-async def test_the_newest_entries_are_kept_oldest_first(database_url: str) -> None:
+async def test_newest_entries_are_kept_oldest_first(database_url: str) -> None:
     snapshots = await history(database_url, limit=2)
 
     assert [entry.event_id for entry in snapshots] == [one.id for one in HISTORY_ENTRIES[-2:]]
@@ -120,7 +120,7 @@ async def test_unknown_worker_has_no_history(database_url: str) -> None:
         await history(database_url, limit=0)
 
 
-async def test_the_log_is_searched_by_worker_with_an_index(tmp_path: Any) -> None:
+async def test_log_is_searched_by_worker_with_an_index(tmp_path: Any) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
     await store.append(LOGGED_EVENTS)
 

@@ -110,7 +110,7 @@ async def test_instruction_is_repeated_until_answered(
     assert await mailbox.pull(BEE, 0) == []
 
 
-async def test_the_same_id_is_one_instruction(open_mailbox: Callable[[], InstructionMailbox]) -> None:
+async def test_same_id_is_one_instruction(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)

@@ -462,7 +462,7 @@ async def test_new_incarnation_starts_a_new_ladder(acting: Acting) -> None:
 
 
 @pytest.mark.parametrize("decision", ["more_time", "hand_off", "terminate"])
-async def test_the_orchestrator_decides(acting: Acting, decision: str) -> None:
+async def test_orchestrator_decides(acting: Acting, decision: str) -> None:
     """002 §11: the escalation reaches the orchestrator with full context, and its decision is carried out."""
     acting.answer = EscalationAnswer.model_validate(
         {"decision": decision, "reason": "because", "more_time_seconds": 3600}
@@ -1076,7 +1076,7 @@ async def test_alternating_stuck_and_failing_keeps_the_first_start_time(
     assert len(acting.hands.stopped) == 1
 
 
-async def test_workers_that_end_are_no_storm(acting: Acting) -> None:
+async def test_workers_that_end_are_not_a_storm(acting: Acting) -> None:
     for number in range(8):
         await acting.start(f"bee{number}")
         await acting.tell(EventType.EXECUTION_FAILED, f"bee{number}", error="stopped")
@@ -1084,7 +1084,7 @@ async def test_workers_that_end_are_no_storm(acting: Acting) -> None:
     assert acting.storm.workers == 0
 
 
-async def test_workers_whose_provider_fails_are_no_storm(acting: Acting) -> None:
+async def test_workers_whose_provider_fails_are_not_a_storm(acting: Acting) -> None:
     """They are the provider's incident; two loops at the same time are two problems."""
     failed = {"provider": "acme", "model": "m", "error_type": "OverloadedError"}
     for number in range(10):
@@ -1188,7 +1188,7 @@ async def test_release_restarts_every_wait(acting: Acting) -> None:
     assert len(acting.hands.stopped) == 1
 
 
-async def test_an_operator_ends_a_worker_for_good(acting: Acting) -> None:
+async def test_operator_ends_a_worker_for_good(acting: Acting) -> None:
     """B70: what was closed on purpose is not restarted."""
     await acting.start()
     termination = await acting.service.terminate("bee", "not needed any more", by="ada")
@@ -1219,7 +1219,7 @@ async def test_refusals_are_recorded(acting: Acting) -> None:
     assert (records.kind, records.outcome, records.by) == ("terminate", "refused", "eve")
 
 
-async def test_a_worker_that_only_heartbeats_is_nudged(acting: Acting) -> None:
+async def test_worker_that_only_heartbeats_is_nudged(acting: Acting) -> None:
     """B22: a heartbeat is no progress, so it resets nothing."""
     await acting.start()
     for _ in range(20):

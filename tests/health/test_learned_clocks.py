@@ -46,7 +46,7 @@ def hangs_in_a_build(script: WorkerScript, after: float) -> str:
 
 
 @given(st.lists(st.floats(0, 1e7), max_size=200), st.floats(1, 1e5))
-def test_a_learned_limit_stays_within_its_bounds(took: list[float], configured: float) -> None:
+def test_learned_limit_stays_within_its_bounds(took: list[float], configured: float) -> None:
     """B98: whatever was learned; with too little known there is none."""
     clocks = LearnedClocks()
     for seconds in took:
@@ -87,7 +87,7 @@ def test_fast_tool_is_found_sooner_with_the_reason_in_the_evidence() -> None:
     assert all(part in evidence for part in ("45 s", "40 times", "5 min", "10 min"))
 
 
-def test_a_slow_tool_is_given_longer() -> None:
+def test_slow_tool_is_given_longer() -> None:
     script = builds(WorkerScript(settings=settings("on")).start(), 500.0)
 
     assert "26 min" in hangs_in_a_build(script, 3 * 512)

@@ -60,7 +60,7 @@ def test_worst_resources_are_named_and_a_new_incarnation_has_none() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, None, "1000", True, float("inf"), float("nan")])
-def test_report_without_a_limit_is_no_finding(limit: object) -> None:
+def test_report_without_a_limit_is_not_a_finding(limit: object) -> None:
     script = worker()
 
     script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 5.0, "limit": limit})
@@ -90,7 +90,7 @@ def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> Non
     assert script.finding(EXHAUSTED) is None
 
 
-def test_answers_cut_off_by_a_limit_of_their_own_are_no_exhausted_context() -> None:
+def test_answers_cut_off_by_a_limit_of_their_own_are_not_exhausted_context() -> None:
     """The input does not grow."""
     script = worker()
 

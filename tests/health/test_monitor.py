@@ -39,7 +39,7 @@ def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
     assert {"kind": "doom_loop", "ticket": True} in [{k: d[k] for k in ("kind", "ticket")} for d in opened]
 
 
-def test_a_stall_is_counted_from_the_incarnations_own_events() -> None:
+def test_stall_is_counted_from_the_incarnations_own_events() -> None:
     """B1: after the grace, a stall is counted from the incarnation's own events."""
     script = worker()
     script.now += 200
@@ -52,7 +52,7 @@ def test_a_stall_is_counted_from_the_incarnations_own_events() -> None:
     assert script.finding(STALL) is not None
 
 
-def test_a_stall_of_exactly_the_threshold_is_one() -> None:
+def test_stall_of_exactly_the_threshold_is_one() -> None:
     """B25: a stall of exactly the threshold counts as a stall, and is critical."""
     script = worker()
     script.step("CONTINUE", after=300)
@@ -96,7 +96,7 @@ def test_waiting_worker_is_not_stalled(reason: str) -> None:
     assert STALL in script.kinds()
 
 
-def test_a_pause_ends_a_stall() -> None:
+def test_pause_ends_a_stall() -> None:
     script = worker()
     script.silence(300)
     script.event(EventType.EXECUTION_PAUSED)
@@ -143,7 +143,7 @@ def test_tool_may_run_for_its_declared_timeout() -> None:
     assert "train" in finding.evidence
 
 
-def test_a_tool_without_a_declared_time_may_run_ten_minutes() -> None:
+def test_tool_without_a_declared_time_may_run_ten_minutes() -> None:
     script = worker()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build"})
     script.silence(599)
@@ -224,7 +224,7 @@ def test_after_a_jump_of_the_clock_a_fresh_interval_has_to_pass(jump: float) -> 
 
 
 @pytest.mark.parametrize("jump", [8 * 3600.0, -3600.0])
-def test_a_jump_of_the_clock_ends_no_stall(jump: float) -> None:
+def test_jump_of_the_clock_ends_no_stall(jump: float) -> None:
     script = worker()
     script.silence(300)
     script.now += jump
@@ -270,7 +270,7 @@ def test_reading_moves_no_clock() -> None:
     assert script.finding(STALL) is not None
 
 
-def test_a_silent_process_is_degraded_after_two_intervals() -> None:
+def test_silent_process_is_degraded_after_two_intervals() -> None:
     script = worker(heartbeat_interval=30)
     script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
     script.silence(59)
@@ -281,7 +281,7 @@ def test_a_silent_process_is_degraded_after_two_intervals() -> None:
     assert script.state is HealthState.DEGRADED
 
 
-def test_the_age_of_a_checkpoint_degrades_then_sticks() -> None:
+def test_age_of_a_checkpoint_degrades_then_sticks() -> None:
     script = worker()
     script.event(EventType.CHECKPOINT_SAVED)
     states = []
@@ -325,7 +325,7 @@ def test_time_without_a_tool_call_raises_severity() -> None:
     ]
 
 
-def test_a_conversation_with_its_user_needs_no_tool_call() -> None:
+def test_conversation_with_its_user_needs_no_tool_call() -> None:
     script = worker()
     script.call()
     for minute in range(120):
@@ -336,7 +336,7 @@ def test_a_conversation_with_its_user_needs_no_tool_call() -> None:
         assert script.kinds() == set(), minute
 
 
-def test_a_deadline_is_met_without_polling() -> None:
+def test_deadline_is_met_without_polling() -> None:
     delays: list[tuple[FindingKind, float]] = []
     monitor = HealthMonitor(HealthSettings())
     monitor.connect(on_delay=lambda kind, seconds: delays.append((kind, seconds)))
@@ -569,7 +569,7 @@ def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) ->
 
 
 @pytest.mark.parametrize("recalled", [False, True])
-def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled: bool) -> None:
+def test_end_of_a_worker_that_outlived_its_termination_is_not_a_completion(recalled: bool) -> None:
     """It was stopped late, and its work is not done: it may be brought back."""
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
@@ -762,7 +762,7 @@ def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
     assert run(monitor, 8, EventType.EXECUTION_FAILED).state is HealthState.HEALTHY
 
 
-def test_failed_lives_of_a_session_count_once_each() -> None:
+def test_each_failed_incarnation_of_a_session_counts_once() -> None:
     script = worker()
     states = []
     for life in range(4):

@@ -78,7 +78,7 @@ def test_partition_that_was_never_opened_is_not_created_by_reading(url: str) -> 
     assert list_partitions(url) == [0]
 
 
-def test_other_schemas_are_no_partitions(url: str, tmp_path: Path) -> None:
+def test_other_schemas_are_not_partitions(url: str, tmp_path: Path) -> None:
     Store.open(url).close_now()
     for name in ("queenright_", "queenright_01", "queenright_1x", "other_1"):
         change(url, f"CREATE SCHEMA {name}", f"CREATE TABLE {name}.event_log_head (id int)")
@@ -96,7 +96,7 @@ def test_copy_of_a_database_with_several_partitions_is_refused(url: str, tmp_pat
         copy_database(url, f"sqlite:///{tmp_path / 'copy.db'}", on_row=lambda: None)
 
 
-def test_partition_has_a_revision_of_its_own(url: str) -> None:
+def test_partition_has_its_own_revision(url: str) -> None:
     """The revision is that of the partition, not that of the default schema."""
     Store.open(url).close_now()
     Store.open(url, partition=1).close_now()

@@ -67,7 +67,7 @@ def test_database_url_has_several_spellings(url: str, scheme: str) -> None:
     assert Store.verify_file(url).ok
 
 
-def test_a_socket_will_do(postgres: Postgres, url: str) -> None:
+def test_socket_will_do(postgres: Postgres, url: str) -> None:
     name = url.rpartition("/")[2]
     store = Store.open(f"postgresql://postgres@/{name}?host={postgres.folder}&port={postgres.port}")
 
@@ -173,7 +173,7 @@ async def closed_soon(first: Store, url: str) -> None:
 # -- what is refused ------------------------------------------------------------------------------
 
 
-async def test_a_refused_row_is_not_quoted(store: Store) -> None:
+async def test_refused_row_is_not_quoted(store: Store) -> None:
     def twice(conn: Connection) -> None:
         row = dict.fromkeys((c.name for c in TICKETS.columns), "hush") | dict.fromkeys(
             ("first_seen", "updated_at", "closed_at"), 1.0

@@ -118,7 +118,7 @@ def test_rate_limit_with_an_end_is_a_wait_until_then_or_a_success() -> None:
     assert calls.found().limited_until is None
 
 
-def test_latency_is_of_the_calls_that_succeeded() -> None:
+def test_latency_covers_successful_calls() -> None:
     calls = Calls()
     for n in range(1, 101):
         calls.call(duration=float(n))

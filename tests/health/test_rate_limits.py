@@ -100,7 +100,7 @@ def test_rate_limited_worker_waits_until_the_limit_ends() -> None:
 
 
 @pytest.mark.parametrize("start_records", [True, False])
-def test_step_that_fails_during_a_rate_limit_is_no_failure(start_records: bool) -> None:
+def test_step_that_fails_during_a_rate_limit_is_not_a_failure(start_records: bool) -> None:
     """B105: the step fails with its call, and the worker still waits."""
     script = worker() if start_records else WorkerScript()
     error: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_limits_that_outlive_their_retry_time_are_a_provider_failure() -> None:
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-def test_refusal_before_the_retry_time_is_no_failure() -> None:
+def test_refusal_before_the_retry_time_is_not_a_failure() -> None:
     """B105: a client that retries too early is refused again; the limit still ends on time."""
     script = worker()
     for left in range(3_600, 0, -60):

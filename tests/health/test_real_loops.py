@@ -472,7 +472,7 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
         ("browser_click", {"element": "Next"}, "page {}"),
     ],
 )
-def test_equal_call_with_advancing_results_is_no_loop(
+def test_equal_call_with_advancing_results_is_not_a_loop(
     tool: str, arguments: dict[str, str], result: str
 ) -> None:
     script = worker()
@@ -483,7 +483,7 @@ def test_equal_call_with_advancing_results_is_no_loop(
     assert script.kinds() == set()
 
 
-def test_saving_without_arguments_after_new_work_is_no_loop() -> None:
+def test_saving_without_arguments_after_new_work_is_not_a_loop() -> None:
     """What it saves is not in its arguments; with nothing new since, it is the same."""
     script = worker()
     for n in range(6):
@@ -587,7 +587,7 @@ def test_progress_ends_refusals(by: str) -> None:
     assert script.finding(STREAK) is None
 
 
-def test_a_run_that_fails_or_repeats_ends_no_refusals() -> None:
+def test_run_that_fails_or_repeats_ends_no_refusals() -> None:
     script = worker()
     for n in range(6):
         refuse(script, n)
@@ -879,7 +879,7 @@ def test_equal_failures_of_one_turn_count_once(turn: str | None) -> None:
     assert script.kinds() <= {FindingKind.ERROR_RATE}
 
 
-def test_waiting_is_no_loop_until_it_exceeds_its_limit() -> None:
+def test_waiting_is_not_a_loop_until_it_exceeds_its_limit() -> None:
     script = worker()
     for minute in range(29):
         script.call("sleep", args="60", result="slept", after=30)
@@ -896,7 +896,7 @@ def test_waiting_is_no_loop_until_it_exceeds_its_limit() -> None:
     assert found(script, NO_PROGRESS).severity is Severity.HIGH
 
 
-def test_the_same_question_every_minute_is_a_poll() -> None:
+def test_same_question_every_minute_is_a_poll() -> None:
     script = worker()
     for _ in range(10):
         script.call("job_status", args="7", result="queued", after=60)
@@ -1082,7 +1082,7 @@ def test_quick_polls_or_polls_of_unknown_state_are_found_sooner_and_never_page(
     assert script.finding(NO_PROGRESS) is None
 
 
-def test_browser_that_waits_and_reads_is_no_loop() -> None:
+def test_browser_that_waits_and_reads_is_not_a_loop() -> None:
     script = worker()
     for _ in range(10):
         script.call("browser_wait_for", args="5 s", result="ok", after=7)
@@ -1106,7 +1106,7 @@ def test_wait_timeout_is_not_a_failure(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [("sleep", {"seconds": 1}), ("bash", {"command": "sleep 1"})])
-def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
+def test_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
     script = worker()
     for _ in range(5):
         effect = effect_of_call(tool, arguments)
@@ -1185,7 +1185,7 @@ def test_repeats_requested_by_the_user_are_not_a_loop(
     assert script.kinds() <= {FindingKind.ERROR_RATE}
 
 
-def test_a_loop_after_a_message_from_the_user_is_a_loop() -> None:
+def test_loop_after_a_message_from_the_user_is_a_loop() -> None:
     script = worker()
     script.event(EventType.CLIENT_INPUT_RECEIVED)
     for _ in range(5):

@@ -229,7 +229,7 @@ async def test_three_attempts_at_a_task_and_then_a_human(fleet: Fleet) -> None:
     assert fleet.service.next_deadline() is None
 
 
-async def test_the_limits_hold_across_restarts(fleet: Fleet) -> None:
+async def test_limits_hold_across_restarts(fleet: Fleet) -> None:
     """B72: with a restart after every step."""
     await fleet.ask()
     for wait in (0, 60, 120):
@@ -747,7 +747,7 @@ async def test_waiting_worker_is_not_recovered(fleet: Fleet) -> None:
         await fleet.service.request_task("s1", by="ada")
 
 
-async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(fleet: Fleet) -> None:
+async def test_attempt_that_cannot_be_started_counts_and_is_tried_again(fleet: Fleet) -> None:
     fleet.nursery.refuses = RespawnRefusedError("the disk is full")
     await fleet.ask()
     await fleet.go()
@@ -802,7 +802,7 @@ async def test_unreachable_worker_goes_to_a_person_at_once(fleet: Fleet) -> None
     assert finding.evidence.endswith("health_monitoring.recovery.webhook_url")
 
 
-async def test_a_start_that_takes_too_long_has_failed(fleet: Fleet) -> None:
+async def test_start_that_takes_too_long_has_failed(fleet: Fleet) -> None:
     fleet.nursery.hangs = True
     fleet.sleep = _at_once  # type: ignore[method-assign]
     fleet.service._starter._sleep = _at_once
@@ -859,7 +859,7 @@ async def test_failed_attempt_is_not_repeated_with_automatic_recovery_off(fleet:
     assert fleet.service.active() == []
 
 
-async def test_an_open_breaker_puts_an_attempt_off(fleet: Fleet) -> None:
+async def test_open_breaker_puts_an_attempt_off(fleet: Fleet) -> None:
     """It is no attempt, and no failure is notified."""
     fleet.breakers = BreakerRegistry(
         fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
@@ -878,7 +878,7 @@ async def test_an_open_breaker_puts_an_attempt_off(fleet: Fleet) -> None:
     assert len(fleet.nursery.raised) == 1
 
 
-async def test_a_task_is_recovered_by_its_name(fleet: Fleet) -> None:
+async def test_task_is_recovered_by_its_name(fleet: Fleet) -> None:
     fleet.loses()
     result = await fleet.service.request_task("s1", by="ada")
 
@@ -906,7 +906,7 @@ async def test_unknown_task_is_an_error(fleet: Fleet) -> None:
             await call()
 
 
-async def test_a_worker_that_runs_must_be_terminated_first(fleet: Fleet) -> None:
+async def test_worker_that_runs_must_be_terminated_first(fleet: Fleet) -> None:
     await fleet.ask()
     await fleet.go()
 
@@ -942,7 +942,7 @@ async def test_unconfirmed_stop_error_says_what_to_do(fleet: Fleet, beats: bool,
         await fleet.service.request_task("s1", by="ada")
 
 
-async def test_a_secret_in_a_reason_is_masked(fleet: Fleet) -> None:
+async def test_secret_in_a_reason_is_masked(fleet: Fleet) -> None:
     await fleet.service.request(fleet.loses(), "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", by="ada")
 
     assert "abcdefghij" not in (await fleet.service.recent())[0].reason

@@ -77,7 +77,7 @@ def checkpoint(name: str, *, valid: bool = True) -> CheckpointRef:
 
 
 @pytest.mark.parametrize(("times", "wait"), [(0, 0), (1, 60), (2, 120)])
-def test_the_backoff_doubles_between_attempts(times: int, wait: float) -> None:
+def test_backoff_doubles_between_attempts(times: int, wait: float) -> None:
     """B72: counted from when the last one had failed."""
     begins = next_attempt(tried(times), [], now=NOW, limits=LIMITS, dice=0)
 
@@ -153,7 +153,7 @@ def test_next_slot_is_free_when_the_hour_is_no_longer_full(begun: list[float]) -
 
 
 @given(valid=st.lists(st.booleans(), max_size=8))
-def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
+def test_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
     """B74: broken ones before it are passed over and named; with none left it is the start of the task."""
     chain = [checkpoint(f"c{n}", valid=is_valid) for n, is_valid in enumerate(valid)]
 

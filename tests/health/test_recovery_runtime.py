@@ -161,7 +161,7 @@ async def test_runs_that_follow_in_the_session_are_of_the_new_incarnation(ward: 
     assert ward.colony.state(target.session_id).incarnation_id == life
 
 
-async def test_a_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> None:
+async def test_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> None:
     """B74: of which the hash is right; what was done since is done again."""
     target = await ward.lost()
     newest, before = chain(ward, target)

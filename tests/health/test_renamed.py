@@ -193,7 +193,7 @@ def test_chain_of_renames_leads_to_the_last_name() -> None:
     assert monitor.get("agent") is None
 
 
-def test_name_that_is_in_use_again_is_no_former_name() -> None:
+def test_name_that_is_in_use_again_is_not_a_former_name() -> None:
     script = WorkerScript().start()
     rename(script)
 

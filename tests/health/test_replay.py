@@ -46,7 +46,7 @@ def test_waiting_worker_is_not_stalled() -> None:
     assert list_fired(replay(events, SETTINGS, until=5000.0)) == []
 
 
-def test_failed_call_of_a_session_that_is_over_is_found_and_of_one_that_goes_on_is_not() -> None:
+def test_failed_call_is_found_only_if_its_session_is_over() -> None:
     call = event(EventType.LLM_CALL_COMPLETED, 11.0, error_type="APIError")
     events = make_monotonic([*run(10.0), call])
 

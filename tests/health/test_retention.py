@@ -191,7 +191,7 @@ async def test_triggers_allow_deleting_only_pruned_rows(database_url: str) -> No
     await store.close()
 
 
-async def test_a_pruned_log_is_read_and_replayed_as_before(database_url: str) -> None:
+async def test_pruned_log_is_read_and_replayed_as_before(database_url: str) -> None:
     store = Store.open(database_url)
     events = [event(40, id="old"), event(2, id="a"), event(1, id="b")]
     await store.append(events)
@@ -316,7 +316,7 @@ async def test_only_old_closed_records_are_pruned(database_url: str) -> None:
 AGES = (("old", 40.0), ("new", 2.0))
 
 
-def test_the_last_notification_keeps_its_number(conn: Connection) -> None:
+def test_last_notification_keeps_its_number(conn: Connection) -> None:
     """SQLite would give the number of a deleted last row to the next one."""
     conn.execute(insert(OUTBOX), [notification(1, 40, False), notification(2, 40, False)])
 

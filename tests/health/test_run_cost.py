@@ -95,7 +95,7 @@ def test_run_cost_is_formatted(dollars: float | None, tokens: int, unpriced: int
     assert format_spend(dollars, tokens, unpriced) == words
 
 
-def test_an_amount_below_a_cent_is_not_nothing() -> None:
+def test_amount_below_a_cent_is_not_nothing() -> None:
     assert [format_dollars(0), format_dollars(0.004), format_dollars(0.006), format_dollars(1234.5)] == [
         "$0.00",
         "< $0.01",

@@ -98,7 +98,7 @@ async def test_model_reads_a_nudge_before_its_next_turn(tmp_path: Path, fake_tim
     assert all("Get on." not in m.content for m in model.requests[1])
 
 
-async def test_a_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) -> None:
     _, model = await nudged(tmp_path, fake_time, times=2)
 
     assert [m.content for m in model.requests[2]].count("Get on.") == 1
@@ -172,7 +172,7 @@ async def test_nudge_does_not_answer_a_question_to_the_user(tmp_path: Path, fake
     await colony.runtime.stop()
 
 
-async def test_a_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony: Colony) -> None:
+async def test_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony: Colony) -> None:
     """002 §11: it is stopped, its state is saved, and its session is released."""
     target = await colony.begin()
 
@@ -232,7 +232,7 @@ async def test_killed_worker_is_terminated_only_if_nothing_runs_it(
     await second.runtime.stop()
 
 
-async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
+async def test_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     started, may_end = threading.Event(), threading.Event()

@@ -87,7 +87,7 @@ def test_disabled_detector_finds_nothing() -> None:
     assert (script.health.findings, script.health.shadow, script.state) == ((), (), HealthState.HEALTHY)
 
 
-def test_a_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
+def test_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
     script = WorkerScript(settings=LOOP_IN_SHADOW).start()
     script.now += 121
     for _ in range(12):
@@ -119,7 +119,7 @@ def test_shadow_finding_is_reported_once_and_again_when_worse() -> None:
     assert {worker for worker, _, _ in severities} == {("agent", "session")}
 
 
-def test_a_finding_in_shadow_ends_when_its_condition_does() -> None:
+def test_finding_in_shadow_ends_when_its_condition_does() -> None:
     script = WorkerScript(settings=LOOP_IN_SHADOW).start()
     for _ in range(5):
         script.call()

@@ -219,7 +219,7 @@ def test_workers_of_other_services_that_fail_alike_count(known: int, cause: str)
     assert found == cause
 
 
-def test_items_missing_for_several_workers_are_no_incident() -> None:
+def test_items_missing_for_several_workers_are_not_an_incident() -> None:
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
     for script in scripts:
         for n in range(5):
@@ -480,7 +480,7 @@ async def test_incident_adopts_no_ticket_about_something_else(desk: TicketDesk) 
     assert left.storm_id == ""
 
 
-async def test_a_lesser_loop_counts_to_the_provider(groups: TicketDesk) -> None:
+async def test_lesser_loop_counts_to_the_provider(groups: TicketDesk) -> None:
     health = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP, Severity.MEDIUM))
     health.vitals.provider = "anthropic"
     ticket = (await groups.raise_(health)).ticket
@@ -503,7 +503,7 @@ async def test_worse_individual_condition_is_notified_when_the_provider_recovers
     assert over.status is TicketStatus.RESOLVED
 
 
-async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: TicketDesk) -> None:
+async def test_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: TicketDesk) -> None:
     failed = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     failed.vitals.provider = "anthropic"
     ticket = (await groups.raise_(failed)).ticket

@@ -89,7 +89,7 @@ def test_b73_half_open_breaker_finding_ends_with_progress() -> None:
     assert states == [failing, degraded, degraded, healthy, failing]
 
 
-def test_an_open_breaker_is_a_warning_and_names_itself() -> None:
+def test_open_breaker_is_a_warning_and_names_itself() -> None:
     script = worker()
     breaker(script, "open")
 
@@ -248,7 +248,7 @@ def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
     assert all(part in finding.evidence for part in ("38%", "8 calls"))
 
 
-def test_error_rate_of_exactly_a_quarter_is_no_finding() -> None:
+def test_error_rate_of_exactly_a_quarter_is_not_a_finding() -> None:
     script = worker()
     for n in range(40):
         end_call(script, n, failed=n % 4 == 3)
@@ -256,7 +256,7 @@ def test_error_rate_of_exactly_a_quarter_is_no_finding() -> None:
     assert script.finding(RATE) is None
 
 
-def test_an_error_rate_at_the_border_does_not_flap() -> None:
+def test_error_rate_at_the_border_does_not_flap() -> None:
     script = worker()
     for n in range(200):  # between 22 % and 28 % of every 18: one border would be crossed again and again
         failed = n % 4 == 0 or n in (1, 2)
@@ -269,7 +269,7 @@ def test_an_error_rate_at_the_border_does_not_flap() -> None:
     assert script.finding(RATE) is None
 
 
-def test_a_new_incarnation_is_not_judged_by_the_errors_of_the_last() -> None:
+def test_new_incarnation_is_not_judged_by_the_errors_of_the_last() -> None:
     script = worker()
     for n in range(10):
         script.call(args=str(n), result=str(n), outcome="error", error_type=str(n))
@@ -374,7 +374,7 @@ def test_token_count_of_heartbeats_is_token_use() -> None:
     assert script.finding(NO_TOKENS) is not None
 
 
-def test_a_spike_at_the_border_does_not_flap() -> None:
+def test_spike_at_the_border_does_not_flap() -> None:
     script = worker()
     for _ in range(5):
         llm(script, 6_000)
@@ -394,7 +394,7 @@ def output(script: WorkerScript, after: float = 60.0, **counts: Any) -> None:
     script.event(EventType.OUTPUT_REPORTED, counts, after=after)
 
 
-def test_the_same_output_for_half_an_hour_and_three_reports_is_a_warning() -> None:
+def test_same_output_for_half_an_hour_and_three_reports_is_a_warning() -> None:
     script = worker()
     for _ in range(31):
         output(script, files_changed=2, tests_passed=5, tests_failed=1)
@@ -474,7 +474,7 @@ def test_silence_limit_is_a_multiple_of_the_heartbeat_interval(
     assert script.health.vitals.heartbeat_late
 
 
-def test_a_timeout_shorter_than_the_interval_is_refused() -> None:
+def test_timeout_shorter_than_the_interval_is_refused() -> None:
     with pytest.raises(ValueError, match=r"timeout_seconds 60.* must not be below interval_seconds 300"):
         HealthSettings.model_validate({"heartbeat": {"timeout_seconds": 60}})
 
@@ -497,7 +497,7 @@ def test_beats_that_always_come_a_little_late_are_one_degradation_and_no_flappin
     "torn",
     [{}, {"interval": None}, {"interval": "soon", "token_count": -5, "error_count": [], "phase": 7.5}],
 )
-def test_a_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
+def test_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
     """B68: a torn or empty heartbeat is unknown, never a change of state."""
     script = worker(heartbeat_interval=30)
     before = script.state

@@ -124,7 +124,7 @@ def test_replay_restores_daily_spending() -> None:
     assert [(finding.kind, finding.severity) for finding in worker.findings] == [(SPENDING, Severity.HIGH)]
 
 
-def test_an_amendment_that_prices_a_call_counts() -> None:
+def test_amendment_that_prices_a_call_counts() -> None:
     """B106"""
     script = WorkerScript(settings=settings_with(agent_day_usd=1)).start()
     spend(script, None)

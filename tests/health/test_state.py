@@ -245,7 +245,7 @@ def test_failing_beats_stuck_and_terminated_beats_all() -> None:
     assert [before, script.state] == [HealthState.FAILING, HealthState.TERMINATED]
 
 
-def test_the_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_cause() -> None:
+def test_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_cause() -> None:
     result = _finding(FindingKind.DOOM_LOOP, Severity.CRITICAL, ticket=False)
     stall = _finding(FindingKind.STALL, Severity.HIGH)
     provider = _finding(FindingKind.PROVIDER_FAILURE, Severity.HIGH)

@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "tool_logs.jsonl"
 
 
-def test_a_row_becomes_its_calls_its_tokens_and_its_step(log: Path) -> None:
+def test_row_becomes_its_calls_its_tokens_and_its_step(log: Path) -> None:
     call = {
         "tool_name": "search",
         "args_hash": "aa",
@@ -80,7 +80,7 @@ def test_rows_of_the_older_form_are_understood(log: Path) -> None:
     assert events[-1].data["error"] == "boom"
 
 
-def test_lines_that_are_no_steps_are_skipped_and_counted(log: Path) -> None:
+def test_lines_that_are_not_steps_are_skipped_and_counted(log: Path) -> None:
     """B6: corrupt, truncated, blank or non-object lines are skipped and counted, never raised."""
     bad = [
         "\n",
@@ -113,7 +113,7 @@ def test_partial_last_line_is_read_once_complete(log: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut"])
-def test_a_rotated_log_is_read_from_its_start(log: Path, how: str) -> None:
+def test_rotated_log_is_read_from_its_start(log: Path, how: str) -> None:
     """B6: a rotated log resets the offset."""
     append(log, row(0) + row(1))
     reader = StepLogReader(log)
@@ -161,7 +161,7 @@ def test_only_new_lines_are_read(log: Path) -> None:
     assert summarise(health, health.vitals.last_activity)["total_steps"] == 3
 
 
-def test_a_line_longer_than_a_chunk_is_skipped(log: Path) -> None:
+def test_line_longer_than_a_chunk_is_skipped(log: Path) -> None:
     append(log, row(0) + row(1, text="x" * 3000) + row(2))
     reader = StepLogReader(log)
     events = reader.read(limit=1000) + reader.read(limit=1000)
@@ -187,7 +187,7 @@ def test_compaction_changes_no_count_and_no_clock(log: Path, mark: dict[str, Any
     assert reader.skipped == 0
 
 
-def test_secrets_in_a_log_do_not_come_in(log: Path) -> None:
+def test_secrets_in_a_log_are_masked(log: Path) -> None:
     """B16: secrets are redacted."""
     log.write_text(row(0, None, error="401: api_key=sk-abcdefghijklmnop1234"))
     [step] = StepLogReader(log).read()

@@ -135,7 +135,7 @@ async def test_alerts_and_decisions_survive_a_power_cut_and_the_rest_is_cheaper(
     assert decided
 
 
-async def test_a_transaction_that_raises_leaves_nothing_and_raises_here(store: Store) -> None:
+async def test_transaction_that_raises_leaves_nothing_and_raises_here(store: Store) -> None:
     def write_and_fail(conn: Connection) -> None:
         append_events(conn, [step()])
         raise ValueError("changed my mind")
@@ -148,7 +148,7 @@ async def test_a_transaction_that_raises_leaves_nothing_and_raises_here(store: S
     assert await store.read(count) == 1
 
 
-async def test_a_transaction_the_database_refuses_is_a_store_error_without_the_values(store: Store) -> None:
+async def test_transaction_the_database_refuses_is_a_store_error_without_the_values(store: Store) -> None:
     with pytest.raises(
         StoreError, match=r"cannot write to .*hive.*: .*(no such table|does not exist)"
     ) as caught:
@@ -248,12 +248,12 @@ async def test_reader_sees_a_snapshot(store: Store) -> None:
     assert await store.read(count) == 2
 
 
-async def test_a_reader_cannot_write(store: Store) -> None:
+async def test_reader_cannot_write(store: Store) -> None:
     with pytest.raises(StoreError, match=r"write a readonly database|in a read-only transaction"):
         await store.read(lambda conn: append_events(conn, [step()]))
 
 
-async def test_a_read_that_raises_raises_here(store: Store) -> None:
+async def test_read_that_raises_raises_here(store: Store) -> None:
     with pytest.raises(ZeroDivisionError):
         await store.read(lambda _: 1 // 0)
 
@@ -484,7 +484,7 @@ def test_new_and_current_databases_open_without_alembic(database_url: str) -> No
     assert out.stdout.strip() == "False"
 
 
-def test_a_second_process_is_refused_with_the_firsts_number(database_url: str) -> None:
+def test_second_process_is_refused_with_the_firsts_number(database_url: str) -> None:
     store = Store.open(database_url)
     program = f"from queenright.health.store import Store; Store.open({database_url!r}, busy_timeout=0.05)"
 
@@ -497,7 +497,7 @@ def test_a_second_process_is_refused_with_the_firsts_number(database_url: str) -
     assert f"another queenright (process {os.getpid()}{on}) is using {name}; stop it" in out.stderr
 
 
-def test_a_link_to_a_database_in_use_is_refused_too(tmp_path: Path) -> None:
+def test_link_to_a_database_in_use_is_refused_too(tmp_path: Path) -> None:
     store = Store.open(url(tmp_path / "hive.db"))
     (tmp_path / "link.db").symlink_to(tmp_path / "hive.db")
 
@@ -538,7 +538,7 @@ def test_file_that_is_not_a_database_is_refused_unchanged(tmp_path: Path, *, rea
     assert path.read_bytes() == b"buzz" * 2000
 
 
-def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
+def test_damaged_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "hive.db"
     Store.open(url(path)).close_now()
     raw = bytearray(path.read_bytes())
@@ -549,7 +549,7 @@ def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
         Store.open(url(path))
 
 
-def test_a_locked_database_is_refused(tmp_path: Path) -> None:
+def test_locked_database_is_refused(tmp_path: Path) -> None:
     Store.open(url(tmp_path / "hive.db")).close_now()
     other = sqlite3.connect(tmp_path / "hive.db", isolation_level=None)
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -563,7 +563,7 @@ def test_a_locked_database_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_newer_schema_is_refused(database_url: str, *, read_only: bool) -> None:
+def test_newer_schema_is_refused(database_url: str, *, read_only: bool) -> None:
     Store.open(database_url).close_now()
     change(database_url, "UPDATE alembic_version SET version_num = '9999'")
 
@@ -582,7 +582,7 @@ def test_database_of_another_program_is_refused_unchanged(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["/proc/queenright/hive.db", "/dev/null/hive.db", "/"])
-def test_a_place_that_cannot_be_written_is_named(path: str) -> None:
+def test_place_that_cannot_be_written_is_named(path: str) -> None:
     with pytest.raises(StoreError, match=r"cannot (create|write) .*; give (another path|a path to a file)"):
         Store.open(f"sqlite:///{path}")
 
@@ -601,14 +601,14 @@ def test_a_place_that_cannot_be_written_is_named(path: str) -> None:
         "postgresql+psycopg2://bee:hush@host/db",
     ],
 )
-def test_an_address_that_names_no_database_is_refused_without_its_password(address: str) -> None:
+def test_address_that_names_no_database_is_refused_without_its_password(address: str) -> None:
     with pytest.raises(StoreError, match=r"write sqlite:///path/to/queenright\.db") as caught:
         Store.open(address)
 
     assert "hush" not in str(caught.value)
 
 
-def test_a_store_that_could_not_be_opened_leaves_no_lock(tmp_path: Path) -> None:
+def test_store_that_could_not_be_opened_leaves_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "hive.db"
     path.write_bytes(b"buzz" * 2000)
     for _ in range(2):

@@ -28,17 +28,17 @@ def test_five_workers_within_the_window_are_a_storm_and_four_are_not() -> None:
     assert storm_watch.storm(1030.0) == "storm1"
 
 
-def test_one_worker_that_flaps_is_no_storm() -> None:
+def test_one_worker_that_flaps_is_not_a_storm() -> None:
     storm_watch = watch()
     assert not any(storm_watch.record_worse(("bee", "s"), 1000.0 + n) for n in range(100))
 
 
-def test_workers_that_get_worse_one_after_the_other_are_no_storm() -> None:
+def test_workers_that_get_worse_one_after_the_other_are_not_a_storm() -> None:
     storm_watch = watch()
     assert not any(storm_watch.record_worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
 
 
-def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
+def test_consecutive_sessions_of_one_agent_are_not_a_storm() -> None:
     """B123: an agent that crashes again and again is one trouble."""
     storm_watch = watch()
     for n in range(20):
@@ -127,7 +127,7 @@ def test_worker_that_got_worse_before_a_storm_is_not_part_of_it() -> None:
     assert storm_watch.storm_of(("hanger", "s")) == ""
 
 
-def test_consecutive_lives_of_one_agent_count_once_in_a_storm() -> None:
+def test_consecutive_sessions_of_one_agent_count_once_in_a_storm() -> None:
     storm_watch = watch()
     for n in range(5):
         storm_watch.record_worse((f"bee{n}", "s"), 1000.0)

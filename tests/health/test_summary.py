@@ -71,7 +71,7 @@ def test_waiting_worker_has_a_reason_and_no_stall_minutes() -> None:
     assert (summary["stall_minutes"], summary["waiting_reason"]) == (None, "backoff")
 
 
-def test_a_pause_is_a_status_of_its_own() -> None:
+def test_pause_has_its_own_status() -> None:
     """B4: a paused session is neither active nor over."""
     script = WorkerScript().start()
     script.wait("paused")

@@ -248,7 +248,7 @@ async def test_second_cause_is_merged_into_the_open_ticket(desk: TicketDesk) -> 
     assert second.ticket.node_id == "researcher"
 
 
-async def test_two_sessions_and_two_workers_have_tickets_of_their_own(desk: TicketDesk) -> None:
+async def test_two_sessions_and_two_workers_have_their_own_tickets(desk: TicketDesk) -> None:
     for health in (worker(finding()), worker(finding(), session="s2"), worker(finding(), agent="wasp")):
         assert (await desk.raise_(health)).change == "opened"
 
@@ -293,7 +293,7 @@ async def test_rise_before_triage_is_not_notified(desk: TicketDesk) -> None:
     assert [event.data["change"] for event in desk.published] == ["opened", "rose"]
 
 
-async def test_the_rules_raise_an_open_ticket_without_the_judge(desk: TicketDesk) -> None:
+async def test_rules_raise_an_open_ticket_without_the_judge(desk: TicketDesk) -> None:
     ticket = (await desk.raise_(worker(finding(severity=MEDIUM)))).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "medium")
 
@@ -337,7 +337,7 @@ async def test_held_recovery_resolves_and_notifies(desk: TicketDesk) -> None:
     assert await desk.tickets.settle(2000.0) == []
 
 
-async def test_a_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(desk: TicketDesk) -> None:
+async def test_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(desk: TicketDesk) -> None:
     """B39: relapse within the hold: the same ticket again."""
     ticket = (await desk.raise_()).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -354,7 +354,7 @@ async def test_a_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(d
     assert desk.published[-1].data["change"] == "reopened"
 
 
-async def test_a_relapse_after_the_hold_is_a_new_ticket(desk: TicketDesk) -> None:
+async def test_relapse_after_the_hold_is_a_new_ticket(desk: TicketDesk) -> None:
     first = (await desk.raise_()).ticket
     await desk.tickets.observe(worker())
     await desk.tickets.settle(desk.now + HOLD)
@@ -494,7 +494,7 @@ async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(des
     assert (after.status, desk.told) == (TicketStatus.INTERVENING, [(TicketStatus.INTERVENING, HIGH)])
 
 
-async def test_an_outbox_that_fails_undoes_the_decision(desk: TicketDesk) -> None:
+async def test_outbox_that_fails_undoes_the_decision(desk: TicketDesk) -> None:
     ticket = (await desk.raise_()).ticket
     desk.published.clear()
 
@@ -538,7 +538,7 @@ async def test_empty_analysis_is_refused(desk: TicketDesk, analysis: str, urgenc
         await desk.tickets.intervene(ticket.ticket_id, analysis, urgency)
 
 
-async def test_an_acknowledged_ticket_is_not_escalated_again(desk: TicketDesk) -> None:
+async def test_acknowledged_ticket_is_not_escalated_again(desk: TicketDesk) -> None:
     """B41: acknowledged: no re-escalation, but a rise is news."""
     ticket = (await desk.raise_()).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -626,7 +626,7 @@ async def test_never_is_zero(desk: TicketDesk) -> None:
     assert desk.told == []
 
 
-async def test_a_reminder_counts_from_the_last_bump(desk: TicketDesk) -> None:
+async def test_reminder_counts_from_the_last_bump(desk: TicketDesk) -> None:
     """B41: a rise and a relapse bring it up, too; a mere count does not."""
     await notified_ticket(desk)
     desk.now += HOUR / 2
@@ -643,7 +643,7 @@ async def test_a_reminder_counts_from_the_last_bump(desk: TicketDesk) -> None:
     assert desk.tickets.next_deadline() == desk.now + HOUR
 
 
-async def test_a_rise_has_reminders_of_its_own(desk: TicketDesk) -> None:
+async def test_rise_has_its_own_reminders(desk: TicketDesk) -> None:
     """B41: three of them were about something less bad."""
     await notified_ticket(desk)
     await pass_hours(desk, 4)
@@ -793,7 +793,7 @@ async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(desk: Ti
     assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
 
 
-async def test_only_via_limits_unacknowledge_to_its_channel(desk: TicketDesk) -> None:
+async def test_unacknowledge_with_only_via_is_limited_to_its_channel(desk: TicketDesk) -> None:
     ticket = await notified_ticket(desk)
     await desk.tickets.acknowledge(ticket.ticket_id, by="ann", via=AckChannel.SLACK)
 

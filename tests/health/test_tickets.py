@@ -91,13 +91,13 @@ def ticket(status: TicketStatus = TicketStatus.OPEN, **fields: Any) -> Escalatio
         draft(stall_minutes=4, agent_id="bee", evidence_snippet=""),
     ],
 )
-def test_a_whole_draft_is_accepted_bare_or_fenced(text: str) -> None:
+def test_whole_draft_is_accepted_bare_or_fenced(text: str) -> None:
     """B35: fenced JSON is accepted."""
     assert parse_draft(text).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize("name", list(GOOD))
-def test_a_missing_field_is_named(name: str) -> None:
+def test_missing_field_is_named(name: str) -> None:
     """B35: a missing field is refused with an error that names it."""
     with pytest.raises(TicketRejectedError) as caught:
         parse_draft(json.dumps({key: value for key, value in GOOD.items() if key != name}))
@@ -217,7 +217,7 @@ def test_draft_about_a_different_worker_is_detected(fields: dict[str, Any], erro
     assert mismatches(parse_draft(draft(**fields)), facts()) == [error]
 
 
-def test_counts_that_rose_since_the_check_are_no_mismatch() -> None:
+def test_counts_that_rose_since_the_check_are_not_a_mismatch() -> None:
     result = parse_draft(
         draft(agent_id="bee", total_steps_checked=18, steps_since_last_accept=15, stall_minutes=4.1)
     )
@@ -241,7 +241,7 @@ def test_fingerprint_depends_on_every_part_and_its_boundaries() -> None:
     assert fingerprint("a", "b", "c", LOOP) in marks
 
 
-def test_a_ticket_is_the_same_after_being_stored() -> None:
+def test_ticket_is_the_same_after_being_stored() -> None:
     one = ticket(notified_severity=Severity.HIGH, triage_decision="intervene", related_kinds=(STORM,))
 
     assert EscalationTicket.model_validate_json(one.model_dump_json()) == one
@@ -275,7 +275,7 @@ def test_report_counts_and_adds_new_kinds() -> None:
         (TicketStatus.ACKNOWLEDGED, Severity.CRITICAL),
     ],
 )
-def test_a_rise_is_a_rise_once(status: TicketStatus, notified: Severity | None) -> None:
+def test_rise_is_a_rise_once(status: TicketStatus, notified: Severity | None) -> None:
     """B38: a rise in severity is one update, a fall none."""
     risen, change = lifecycle.report(ticket(status), severity=Severity.CRITICAL, kinds=[LOOP], now=1.0)
     fallen, later = lifecycle.report(risen, severity=Severity.MEDIUM, kinds=[LOOP], now=2.0)
@@ -286,7 +286,7 @@ def test_a_rise_is_a_rise_once(status: TicketStatus, notified: Severity | None) 
 
 
 @pytest.mark.parametrize("status", [TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED])
-def test_a_relapse_within_the_hold_is_the_same_ticket_in_the_same_status(status: TicketStatus) -> None:
+def test_relapse_within_the_hold_is_the_same_ticket_in_the_same_status(status: TicketStatus) -> None:
     """B39: relapse within the hold: the same ticket again."""
     cleared = lifecycle.clear(ticket(status), now=200.0)
     back, change = lifecycle.report(cleared, severity=Severity.HIGH, kinds=[LOOP], now=250.0)
@@ -348,7 +348,7 @@ def test_high_ticket_that_holds_cannot_be_dismissed(severity: Severity) -> None:
     lifecycle.dismiss(ticket(severity=severity), reason="recovered", by="queen", now=1.0, recovered=True)
 
 
-def test_a_dismissed_ticket_stays_dismissed_when_it_closes() -> None:
+def test_dismissed_ticket_stays_dismissed_when_it_closes() -> None:
     """B48: a dismissal is kept."""
     dismissed = ticket(TicketStatus.DISMISSED)
 
@@ -396,7 +396,7 @@ def test_status_error_says_what_to_do(status: TicketStatus, verb: str, remedy: s
 
 
 @pytest.mark.parametrize("verb", ["intervene", "dismiss", "acknowledge", "report", "clear", "worker_ended"])
-def test_a_closed_ticket_never_changes(verb: str) -> None:
+def test_closed_ticket_never_changes(verb: str) -> None:
     """B49: a closed ticket is an error that says when it was closed."""
     closed = ticket(TicketStatus.RESOLVED, closed_at=0.0)
 

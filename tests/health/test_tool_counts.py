@@ -50,7 +50,7 @@ def test_no_call_or_error_is_lost_for_any_tool_names(calls: list[tuple[str, bool
     assert all(row["calls"] == expected[tool] for tool, row in rows.items() if tool != OTHER)
 
 
-def test_a_time_that_no_clock_shows_breaks_nothing() -> None:
+def test_time_that_no_clock_shows_breaks_nothing() -> None:
     counts = ToolCounts()
     for at in (-5.0, 1e18):
         counts.add("t", False, at)

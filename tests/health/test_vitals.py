@@ -34,7 +34,7 @@ def test_continue_is_neither_good_nor_bad() -> None:
     assert chat.health.vitals.steps_since_last_accept == 0
 
 
-def test_the_whole_history_counts() -> None:
+def test_whole_history_counts() -> None:
     """B11: 200 RETRYs count 200."""
     script = worker()
     script.step("RETRY", times=200)
@@ -123,7 +123,7 @@ def test_names_of_tools_and_errors_are_one_line_without_secrets() -> None:
     assert script.health.vitals.streak_tool == "fetch [redacted]"
 
 
-def test_a_heartbeat_is_neither_activity_nor_progress() -> None:
+def test_heartbeat_is_neither_activity_nor_progress() -> None:
     """B22: a worker that only heartbeats is not progressing."""
     script = worker()
     before = (script.health.vitals.last_activity, script.health.vitals.last_progress)
@@ -283,12 +283,12 @@ def test_every_status_is_distinct(type_: EventType, data: dict[str, object], sta
     assert script.health.vitals.status is status
 
 
-def test_an_unknown_status_is_unknown() -> None:
+def test_unknown_status_is_unknown() -> None:
     """B4: an unknown status is ``unknown``."""
     assert WorkerStatus("zombie") is WorkerStatus.UNKNOWN
 
 
-def test_a_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:
+def test_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:
     script = worker()
     script.event(EventType.EXECUTION_COMPLETED)
     ended = script.now
@@ -323,7 +323,7 @@ def test_beginning_something_ends_every_wait_but_a_pause() -> None:
     ],
 )
 @pytest.mark.parametrize("tool", ["search", "probe"])
-def test_failed_call_is_no_progress_in_any_report_format(tool: str, end: dict[str, str]) -> None:
+def test_failed_call_is_not_progress_in_any_report_format(tool: str, end: dict[str, str]) -> None:
     """An error, or an outcome other than ok, is a failure; of a tool on the exempt list too."""
     settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["probe"]}})
     script = WorkerScript(settings=settings).start()
@@ -360,7 +360,7 @@ def test_call_later_reported_as_failed_counts_once() -> None:
     assert (counted["calls"], counted["errors"]) == (1, 1)
 
 
-def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
+def test_results_of_exempt_tools_are_not_repeats_and_may_be_progress() -> None:
     settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
     script = WorkerScript(settings=settings).start()
     script.call("poll", result="one")

@@ -130,7 +130,7 @@ provider.get_tracer("app").start_span("x").end()
     assert "spans" in result.stderr
 
 
-def test_the_import_is_light(script: Script) -> None:
+def test_import_is_light(script: Script) -> None:
     result = script(
         "import sys, queenright.instrumentation\n"
         "heavy = {'requests', 'google.protobuf', 'grpc', 'fastapi', 'sqlalchemy', 'httpx', 'litellm'}\n"

@@ -57,7 +57,7 @@ def take(worker: Worker, taken: list[Any]) -> list[Any]:
     return taken
 
 
-def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, make_worker: Making) -> None:
+def test_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, make_worker: Making) -> None:
     """002 §11: a nudge gets into the agent's context."""
     received: list[tuple[Nudge, str]] = []
     make_worker(on_nudge=lambda nudge: received.append((nudge, threading.current_thread().name)))
@@ -78,7 +78,7 @@ def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, m
     }
 
 
-def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, make_worker: Making) -> None:
+def test_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, make_worker: Making) -> None:
     """002 §11: the agent saves its state as it is stopped."""
 
     def stop(reason: str) -> str:
@@ -136,7 +136,7 @@ def test_wrong_clock_does_not_change_instruction_age(
     assert received[0].expires_at - ahead == pytest.approx(time.time() + 60, abs=20)
 
 
-def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(
+def test_function_that_raises_is_a_failed_answer_with_secrets_masked(
     mailbox: Mailbox, make_worker: Making
 ) -> None:
     def fails(nudge: Nudge) -> None:
@@ -151,7 +151,7 @@ def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(
     assert answer["detail"] == "RuntimeError: no context; api_key=[redacted]"
 
 
-def test_an_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, make_worker: Making) -> None:
+def test_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, make_worker: Making) -> None:
     def leave(reason: str) -> str:
         raise SystemExit(0)
 
@@ -162,7 +162,7 @@ def test_an_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, make_worker: Maki
     assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
 
 
-def test_a_nudge_that_hangs_does_not_keep_a_termination_from_arriving(
+def test_nudge_that_hangs_does_not_keep_a_termination_from_arriving(
     mailbox: Mailbox, make_worker: Making
 ) -> None:
     free = threading.Event()
@@ -249,7 +249,9 @@ def test_worker_without_control_does_not_poll(
     assert mailbox.questions == []
 
 
-def test_the_service_may_come_later(mailbox: Mailbox, make_worker: Making) -> None:
+def test_worker_fetches_instructions_from_a_service_that_answers_later(
+    mailbox: Mailbox, make_worker: Making
+) -> None:
     mailbox.status = 503
     received: list[str] = []
     make_worker(on_nudge=lambda nudge: received.append(nudge.message))
@@ -279,7 +281,7 @@ def test_invalid_responses_are_polled_with_backoff(
     assert time.monotonic() - began > 1.0
 
 
-def test_an_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, make_worker: Making) -> None:
+def test_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, make_worker: Making) -> None:
     mailbox.body = b'{"instructions": []}'
     make_worker(on_nudge=lambda nudge: None)
     began = time.monotonic()
@@ -290,7 +292,7 @@ def test_an_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, mak
 
 
 @pytest.mark.parametrize("name", ["on_nudge", "on_terminate"])
-def test_an_async_function_is_refused(name: str) -> None:
+def test_async_function_is_refused(name: str) -> None:
     async def handler(_: object) -> None:
         """Never runs."""
 
@@ -386,7 +388,7 @@ def test_unavailable_control_service_does_not_affect_the_agent(
     check(result.stdout, result.stderr)
 
 
-def test_a_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Otlp, script: Script) -> None:
+def test_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Otlp, script: Script) -> None:
     """B81: the agent continues, and the service is informed of the failure."""
     mailbox.tell("nudge", "n1", "Go on.")
     mailbox.tell("nudge", "n2", "Go on, please.")

@@ -70,7 +70,7 @@ def test_queued_items_are_sent_by_another_thread() -> None:
     delivery.close()
 
 
-def test_a_start_never_arrives_after_its_end(registry: CollectorRegistry) -> None:
+def test_start_never_arrives_after_its_end(registry: CollectorRegistry) -> None:
     memory = Memory()
     telemetry = Telemetry(connect=lambda: memory, interval=0.0005)
     with Worker("bee", telemetry=telemetry, registry=registry) as worker:
@@ -302,7 +302,7 @@ def test_failing_sender_constructor_does_not_affect_the_agent() -> None:
 
 
 @pytest.mark.parametrize("disabled", ["true", "TRUE "])
-def test_a_disabled_sdk_is_silent(
+def test_disabled_sdk_is_silent(
     monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry, disabled: str
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)

@@ -278,7 +278,7 @@ def test_places_without_a_failure_or_of_no_arguments_are_other_results(text: str
     assert len({result_fingerprint(text.format(n), arguments) for n in (3, 41)}) == 2
 
 
-def test_number_of_a_step_is_no_news_of_a_click() -> None:
+def test_step_number_does_not_make_a_click_new() -> None:
     click = {"element": "Next", "ref": "e5"}
 
     assert len({result_fingerprint(f"Step {n}: the same page", click) for n in (3, 41)}) == 1

@@ -40,7 +40,7 @@ def reordered(value: Any) -> Any:
 
 
 @given(JSON_VALUES)
-def test_a_fingerprint_is_sixteen_hexadecimal_characters(value: Any) -> None:
+def test_fingerprint_is_sixteen_hexadecimal_characters(value: Any) -> None:
     assert re.fullmatch(r"[0-9a-f]{16}", fingerprint(value))
 
 
@@ -53,7 +53,7 @@ def test_key_order_and_white_space_do_not_matter(value: Any) -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1), st.integers(1, 9))
-def test_a_changed_number_is_a_different_value(value: dict[str, int], step: int) -> None:
+def test_changed_number_is_a_different_value(value: dict[str, int], step: int) -> None:
     changed = dict(value)
     changed[min(value)] += step
 
@@ -188,7 +188,7 @@ def test_chosen_arguments_differ(one: object, other: object) -> None:
     assert arguments_fingerprint(one) != arguments_fingerprint(other)
 
 
-def test_a_fingerprint_is_the_same_in_every_process() -> None:
+def test_fingerprint_is_the_same_in_every_process() -> None:
     value = {"q": "hive", "tags": {"b", "a"}, "n": [1, None, 2.5]}
     code = f"from queenright.instrumentation.fingerprint import fingerprint; print(fingerprint({value!r}))"
 
@@ -206,7 +206,7 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     assert seen == {fingerprint(value)}
 
 
-def test_values_that_are_no_json_have_a_fingerprint() -> None:
+def test_values_that_are_not_json_have_a_fingerprint() -> None:
     class Hostile:
         def __repr__(self) -> str:
             raise RuntimeError("no")

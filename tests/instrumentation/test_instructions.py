@@ -30,7 +30,7 @@ def item(**changes: Any) -> dict[str, Any]:
     return {"instruction_id": "n1", "kind": "nudge", "message": "Go on.", "expires_at": NOW + 60, **changes}
 
 
-def test_a_nudge_and_a_termination_are_read() -> None:
+def test_nudge_and_a_termination_are_read() -> None:
     assert parse(item(), item(instruction_id="t1", kind="terminate", message="over")) == [
         Nudge(message="Go on.", instruction_id="n1", expires_at=NOW + 60),
         Termination(reason="over", instruction_id="t1", expires_at=NOW + 60),
@@ -40,7 +40,7 @@ def test_a_nudge_and_a_termination_are_read() -> None:
 @pytest.mark.parametrize(
     "expires_at", ["2026-01-01T00:01:00+00:00", "2026-01-01T00:01:00Z", "2026-01-01T00:01:00"]
 )
-def test_a_time_may_be_iso_8601(expires_at: str) -> None:
+def test_time_may_be_iso_8601(expires_at: str) -> None:
     assert parse(item(expires_at=expires_at)) == [
         Nudge(message="Go on.", instruction_id="n1", expires_at=NOW + 60)
     ]
@@ -74,7 +74,7 @@ def test_instruction_for_another_incarnation_is_skipped(other: dict[str, str]) -
     assert parse(item(**other)) == []
 
 
-def test_a_message_is_bounded() -> None:
+def test_message_is_bounded() -> None:
     [one] = parse(item(message="x" * (MESSAGE_LIMIT + 1)))
 
     assert isinstance(one, Nudge)

@@ -92,7 +92,7 @@ def test_unencodable_item_is_dropped_without_others(
     telemetry.close()
 
 
-def test_a_provider_of_the_application_gets_the_spans(registry: CollectorRegistry) -> None:
+def test_provider_of_the_application_gets_the_spans(registry: CollectorRegistry) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -109,7 +109,7 @@ def test_a_provider_of_the_application_gets_the_spans(registry: CollectorRegistr
     provider.shutdown()
 
 
-def test_a_logger_provider_of_the_application_gets_the_start_records(registry: CollectorRegistry) -> None:
+def test_logger_provider_of_the_application_gets_the_start_records(registry: CollectorRegistry) -> None:
     exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
     provider = LoggerProvider(shutdown_on_exit=False)
     provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
@@ -152,7 +152,7 @@ with Worker("bee") as worker, worker.step("forager"):
     assert [span.name for span in otlp.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_a_process_that_set_up_opentelemetry_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
+def test_process_that_set_up_opentelemetry_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
     result = script(
         """
 from opentelemetry import trace

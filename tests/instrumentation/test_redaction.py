@@ -43,7 +43,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize(("around", "secret"), SECRETS)
-def test_a_secret_is_not_readable(around: str, secret: str) -> None:
+def test_secret_is_not_readable(around: str, secret: str) -> None:
     """B16: secrets are redacted from evidence."""
     text = redact(around.format(secret))
 
@@ -91,7 +91,7 @@ def test_tail_is_kept() -> None:
     assert redact("a" * 600 + " the end", 8) == " the end"
 
 
-def test_a_key_that_begins_before_the_window_is_masked() -> None:
+def test_key_that_begins_before_the_window_is_masked() -> None:
     text = "-----BEGIN PRIVATE KEY-----\n" + "QUJD\n" * 10_000 + "-----END PRIVATE KEY-----\nrefused"
 
     assert redact(text) == f"{MASK}\nrefused"
@@ -100,7 +100,7 @@ def test_a_key_that_begins_before_the_window_is_masked() -> None:
 @pytest.mark.parametrize(
     "unit", ["a", "a@", "token", "://", "-----BEGIN PRIVATE KEY-----", "eyJaaaaaa.", '"\\', "=x "]
 )
-def test_a_huge_text_costs_no_more_than_a_long_one(unit: str) -> None:
+def test_huge_text_costs_no_more_than_a_long_one(unit: str) -> None:
     text = unit * (4_000_000 // len(unit))
     start = time.process_time()
 

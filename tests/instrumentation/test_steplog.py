@@ -27,7 +27,7 @@ def lines(storage: Path, session_id: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_step_is_one_line_with_its_calls_its_times_and_its_ids(
+def test_step_is_one_line_with_its_calls_its_times_and_its_ids(
     telemetry: Telemetry, registry: CollectorRegistry, clock: Clock, tmp_path: Path
 ) -> None:
     with Worker(
@@ -63,7 +63,7 @@ def test_a_step_is_one_line_with_its_calls_its_times_and_its_ids(
     assert second["trace_id"] == first["trace_id"]
 
 
-def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     """B6: a half-written last line stays the only one that is lost."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step_index":0}\n{"step_ind')
@@ -147,7 +147,7 @@ def test_unusable_storage_does_not_affect_the_agent(
         step.verdict("ACCEPT")
 
 
-def test_the_environment_names_the_storage(
+def test_environment_names_the_storage(
     telemetry: Telemetry, registry: CollectorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUEENRIGHT_STORAGE", str(tmp_path))

@@ -123,7 +123,7 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
     }
 
 
-def test_a_start_record_carries_the_ids_of_the_span_that_will_end(
+def test_start_record_carries_the_ids_of_the_span_that_will_end(
     worker: Worker, telemetry: Telemetry, memory: Memory
 ) -> None:
     work(worker)
@@ -164,7 +164,7 @@ def test_exception_is_recorded_and_propagates_unchanged(
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(ValueError("no"), "error"), (TimeoutError(), "timeout")])
-def test_a_tools_error_that_the_agent_handles_is_no_error_of_the_step(
+def test_tools_error_that_the_agent_handles_is_not_an_error_of_the_step(
     worker: Worker,
     telemetry: Telemetry,
     memory: Memory,
@@ -197,7 +197,7 @@ def test_equal_failures_are_equal_results(worker: Worker, telemetry: Telemetry, 
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-async def test_the_same_works_in_async_code(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+async def test_same_works_in_async_code(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     async with worker, worker.step("forager") as step:
         async with step.llm("gpt") as llm:
             llm.usage(1, 2)
@@ -252,7 +252,7 @@ def test_wait_is_reported_at_start_and_end(
     assert (during, after) == (1, 0)
 
 
-def test_the_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+def test_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     with worker, worker.waiting("children"), worker.waiting("backoff"):
         pass
 
@@ -375,7 +375,7 @@ def test_invalid_count_is_ignored(worker: Worker, telemetry: Telemetry, memory: 
     assert [record for record in memory.records if record.name == names.EVENT_OUTPUT] == []
 
 
-def test_a_streamed_answer_is_activity(
+def test_streamed_answer_is_activity(
     worker: Worker, telemetry: Telemetry, memory: Memory, clock: Clock, registry: CollectorRegistry
 ) -> None:
     with worker, worker.step("forager") as step, step.llm("gpt") as llm:
@@ -483,7 +483,7 @@ def test_heartbeats_are_automatic(telemetry: Telemetry, registry: CollectorRegis
 RAW = "deep\nresearch\x1b[31m\u2028agent\x00 "
 
 
-def test_a_name_with_control_characters_is_the_same_clean_one_everywhere(
+def test_name_with_control_characters_is_the_same_clean_one_everywhere(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
     worker = Worker(RAW, telemetry=telemetry, registry=registry)

@@ -94,7 +94,7 @@ def test_steps_are_counted_by_verdict(measured: MeasuredWorker, verdict: str) ->
     assert measured.value(names.WORKER_STEP_DURATION, "_count", node="forager") == 1
 
 
-def test_a_step_without_a_verdict_is_neutral(measured: MeasuredWorker) -> None:
+def test_step_without_a_verdict_is_neutral(measured: MeasuredWorker) -> None:
     measured.step("RETRY")
     measured.step(None)
 
@@ -160,7 +160,7 @@ def test_stall_is_counted_once_by_its_phase(measured: MeasuredWorker) -> None:
         assert measured.value(names.WORKER_STALLS, phase="tool") == 1
 
 
-def test_a_wait_and_a_clock_that_jumps_are_no_stall(measured: MeasuredWorker) -> None:
+def test_wait_and_a_clock_that_jumps_are_not_a_stall(measured: MeasuredWorker) -> None:
     """B23: the host sleeps eight hours, and nothing is counted."""
     measured.clock.now += 8 * 3600
     measured.worker._run.tick()

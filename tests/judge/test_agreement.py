@@ -88,7 +88,7 @@ def test_kappa_is_independent_of_order_and_rater(
 
 
 @given(PAIRS)
-def test_the_interval_is_the_same_each_time(pairs: list[tuple[str, str]]) -> None:
+def test_interval_is_the_same_each_time(pairs: list[tuple[str, str]]) -> None:
     one, other = (agreement(pairs, ORDER, resamples=50) for _ in range(2))
 
     assert one == other

@@ -167,7 +167,7 @@ async def test_actions_on_the_worker_are_in_the_case(fleet: JudgedFleet) -> None
     assert [one["message"] for one in case["done_to_the_worker"]] == [f"for {SESSION}"]
 
 
-async def test_each_ticket_has_a_session_of_its_own(fleet: JudgedFleet) -> None:
+async def test_each_ticket_has_its_own_session(fleet: JudgedFleet) -> None:
     fleet.queen_model = model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
     first = await with_ticket(fleet)
     await fleet.begin("other")
@@ -436,7 +436,7 @@ async def test_interrupted_question_changes_no_agent_after_the_restart(fleet: Ju
     assert workspaces.did == []
 
 
-async def test_an_admins_order_changes_the_named_file_once_and_shows_the_difference(
+async def test_admins_order_changes_the_named_file_once_and_shows_the_difference(
     fleet: JudgedFleet,
 ) -> None:
     fleet.workspaces = workspaces = RecordedWorkspaces()
@@ -778,7 +778,7 @@ async def test_stored_chat_contains_no_secret(fleet: JudgedFleet) -> None:
     assert key not in text.replace(f"The key is {key}, use it.", "")
 
 
-async def test_a_chat_is_bounded(fleet: JudgedFleet) -> None:
+async def test_chat_is_bounded(fleet: JudgedFleet) -> None:
     fleet.queen_model = model = Chatting(*(ModelReply(text="again " * 400) for _ in range(40)))
     ticket = await with_ticket(fleet)
 

@@ -227,7 +227,7 @@ def test_only_the_newest_question_is_answered() -> None:
     assert not chat_commands.reply(messages, ALL).tool_calls
 
 
-def test_a_conversation_without_a_question_has_no_answer() -> None:
+def test_conversation_without_a_question_has_no_answer() -> None:
     with pytest.raises(ModelError, match="no <question>"):
         chat_commands.reply([Message(role="user", content="hello")], ALL)
 

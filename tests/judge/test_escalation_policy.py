@@ -124,7 +124,7 @@ def test_provider_failure_takes_precedence_over_other_findings() -> None:
     assert "no answer from its model provider" in answer.reason
 
 
-def test_a_worker_that_fails_without_a_finding_is_handed_off() -> None:
+def test_worker_that_fails_without_a_finding_is_handed_off() -> None:
     answer = escalation_policy.answer(decide(), summary(state="failing"))
 
     assert answer.decision == "hand_off"
@@ -181,7 +181,7 @@ def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why:
         {"findings": []},
     ],
 )
-def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
+def test_condition_that_still_holds_is_not_relief(how: dict[str, Any]) -> None:
     """Stuck without a finding, or with one worth a ticket in another state."""
     assert escalation_policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
 

@@ -64,7 +64,7 @@ def test_llm_errors_are_the_providers() -> None:
         {"result_excerpt": "", "args": "openai.APIError: The server had an error"},
     ],
 )
-def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(expected: dict[str, Any]) -> None:
+def test_run_that_ends_in_one_failed_llm_call_died_of_its_provider(expected: dict[str, Any]) -> None:
     """B34: its client had retried for minutes, in silence."""
     work = [step(f"a{n}", f"r{n}", turn=n, t=10.0 * n) for n in range(9)]
     died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **expected})
@@ -73,7 +73,7 @@ def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(expected: d
     assert (finding["kind"], finding["severity"], finding["step"]) == ("provider_failure", "medium", 9)
 
 
-def test_retried_llm_call_is_no_finding() -> None:
+def test_retried_llm_call_is_not_a_finding() -> None:
     failed = {"kind": "llm", "name": "m", "is_error": True, "result_excerpt": "529 overloaded"}
     answered = {"kind": "llm", "name": "m", "is_error": False}
 
@@ -97,7 +97,7 @@ def test_errors_that_echo_their_arguments_share_a_class() -> None:
     assert kinds == {"error_streak"}
 
 
-def test_the_oracle_is_not_shown_to_the_detectors() -> None:
+def test_oracle_is_not_shown_to_the_detectors() -> None:
     steps = [step(str(n), str(n % 3), turn=n) for n in range(20)]
     known = [{**s, "reward": n % 2, "rel": "repetition"} for n, s in enumerate(steps)]
 
@@ -129,7 +129,7 @@ def test_empty_file_is_refused(tmp_path: Path) -> None:
         list(evaluate_files([file], HealthSettings()))
 
 
-def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
+def test_broken_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl.gz"
     path.write_bytes(gzip.compress(b"{}" * 1000)[:20])
 
@@ -137,7 +137,7 @@ def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
         list(evaluate_files([path], SETTINGS))
 
 
-def test_a_byte_order_mark_is_no_part_of_a_run(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_a_part_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "marked.jsonl"
     path.write_text(json.dumps(run()) + "\r\n", encoding="utf-8-sig")
 

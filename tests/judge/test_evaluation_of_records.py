@@ -40,7 +40,7 @@ def failing(n: int, text: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_error", [False, True, None])
-def test_the_same_call_with_the_same_result_three_times_running_is_a_loop(is_error: bool | None) -> None:
+def test_same_call_with_the_same_result_three_times_running_is_a_loop(is_error: bool | None) -> None:
     """B26: also when every call fails, and with texts alone, without hashes."""
     same = tool(is_error=is_error)
 
@@ -56,7 +56,7 @@ def test_arguments_written_down_otherwise_are_the_same_call() -> None:
     assert "doom_loop" in found(*(tool(json.loads(args)) for args in written))
 
 
-def test_poll_with_changing_results_is_no_loop() -> None:
+def test_poll_with_changing_results_is_not_a_loop() -> None:
     """B28: the same call, another answer each time."""
     assert found(*(tool("status", f"{n} of 40 done") for n in range(40))) == {}
 
@@ -89,7 +89,7 @@ def test_one_class_of_error_many_times_running_is_an_error_streak() -> None:
         assert found(*steps)["error_streak"] == "medium"
 
 
-def test_errors_of_other_classes_are_no_streak() -> None:
+def test_errors_of_other_classes_are_not_a_streak() -> None:
     """B30: where no class is recorded, failing alone is none."""
     errors = ("KeyError: 'a'", "ValueError: b", "cat: x: No such file", "permission denied", "TypeError: c")
 
@@ -107,7 +107,7 @@ def test_parallel_equal_calls_count_once() -> None:
     assert "doom_loop" in found(*(step for _ in range(3) for step in one_model_call))
 
 
-def test_a_model_call_between_parts_a_turn() -> None:
+def test_model_call_between_parts_a_turn() -> None:
     """B31: they cannot have run side by side, whatever number was written down."""
     assert "doom_loop" in found(*[llm(turn=0), tool(turn=0)] * 3)
 
@@ -117,7 +117,7 @@ def test_calls_after_the_only_model_call_on_record_are_not_one_turn() -> None:
     assert "doom_loop" in found(llm(), *[tool()] * 10)
 
 
-def test_an_edit_test_cycle_is_no_loop() -> None:
+def test_edit_test_cycle_is_not_a_loop() -> None:
     """B32: the same test command with changing output, failing each time."""
     cycle = [
         step
@@ -206,7 +206,7 @@ def test_consecutive_llm_errors_are_a_provider_failure() -> None:
         llm(is_error=None, result_excerpt="Error code: 529 - {'type': 'overloaded_error'}"),
     ],
 )
-def test_a_run_that_ends_in_a_failed_llm_call_died_of_its_provider(last: dict[str, Any]) -> None:
+def test_run_that_ends_in_a_failed_llm_call_died_of_its_provider(last: dict[str, Any]) -> None:
     """B34: its client had retried for minutes, in silence."""
     assert found(llm(), tool(), last) == {"provider_failure": "medium"}
     assert found(llm(), tool(), last, llm(), tool("next", "b")) == {}
@@ -236,11 +236,11 @@ def test_invalid_time_is_ignored(t: object) -> None:
     assert found(tool(t=0), tool("b", "b", t=t), tool("c", "c", t=60)) == {}
 
 
-def test_times_that_go_back_are_no_silence() -> None:
+def test_times_that_go_back_are_not_silence() -> None:
     assert found(tool(t=1e9), tool("b", "b", t=0), tool("c", "c", t=1e9 + 60)) == {}
 
 
-def test_a_step_of_unknown_kind_is_a_sign_of_life_and_no_call() -> None:
+def test_step_of_unknown_kind_is_activity_but_not_a_call() -> None:
     thought = {"kind": "thought", "name": "bash", "args": "ls", "result_excerpt": "a.txt", "is_error": True}
 
     assert found(*[thought] * 50) == {}

@@ -268,7 +268,7 @@ async def trial(tmp_path: Path) -> AsyncIterator[Trial]:
         await fleet.stop()
 
 
-def test_the_corpus_is_large_and_no_attempt_is_there_twice() -> None:
+def test_corpus_is_large_and_no_attempt_is_there_twice() -> None:
     assert len(attempts()) >= 40
     assert len({(attempt.kind, attempt.id) for attempt in attempts()}) == len(attempts())
 

@@ -155,7 +155,7 @@ async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(fleet:
     assert len(model.shown) <= 8
 
 
-async def test_model_that_only_looks_is_set_aside(fleet: JudgedFleet) -> None:
+async def test_model_that_only_queries_is_replaced_by_the_rules(fleet: JudgedFleet) -> None:
     """B130: a visit without a decision counts as an invalid answer."""
     model = TalkingModel(lambda messages, tools: call(SUMMARY))
     desk = Desk(model, stand_in=RulesModel(), time=fleet.time)

@@ -107,7 +107,7 @@ async def test_longest_lasting_reached_limit_is_named() -> None:
     )
 
 
-async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
+async def test_model_without_a_price_is_held_to_its_tokens() -> None:
     purse = budget(FakeTime(), dollars_per_day=10, tokens_per_day=10_000)
 
     await pay(purse, "judge", 0.0, 1_000)
@@ -117,7 +117,7 @@ async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
     assert (reached.unit, reached.window) == ("tokens", "hour")
 
 
-async def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
+async def test_restart_forgets_nothing(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
     await pay(budget(time, file), "judge", 0.7, 10)
     await pay(budget(time, file), "queen", 0.5, 20)
@@ -356,7 +356,7 @@ async def test_limits_and_spending_are_metrics() -> None:
     assert (shown("spent", "hour", "dollars"), shown("spent", "day", "dollars")) == (0, 0.25)
 
 
-def test_the_default_is_a_dollar_an_hour_and_ten_a_day() -> None:
+def test_default_is_a_dollar_an_hour_and_ten_a_day() -> None:
     limits = ModelBudget(BudgetSettings(), clock=FakeTime()).limits()
 
     assert [limit for _, unit, limit in limits if unit == "dollars"] == [1, 10]

@@ -36,7 +36,7 @@ def stream(text: str, size: int = 1) -> list[str]:
     "text", [*(around.format(secret) for around, secret in SECRETS), *SHAPES.values(), *STATED]
 )
 @pytest.mark.parametrize("before", ["", "I looked at it. ", "What was set is\n"])
-def test_what_is_streamed_is_never_masked_otherwise_later(text: str, before: str) -> None:
+def test_streamed_text_keeps_its_masks(text: str, before: str) -> None:
     whole = f"{before}{text}. That is all, and more follows.\nThe end"
     masked = str(sanitise(whole))
 
@@ -45,7 +45,7 @@ def test_what_is_streamed_is_never_masked_otherwise_later(text: str, before: str
         assert masked.startswith("".join(stream(whole, size)))
 
 
-def test_a_longer_mask_does_not_cut_the_beginning() -> None:
+def test_longer_mask_does_not_cut_the_beginning() -> None:
     assert sanitise("I saw pwd=a there") == f"I saw pwd={MASK} there"
 
 
@@ -53,11 +53,11 @@ def test_words_arrive_as_they_are_written() -> None:
     assert stream("It repeats one call. ") == ["It ", "repeats ", "one ", "call. "]
 
 
-def test_a_sentence_that_names_a_secret_arrives_whole() -> None:
+def test_sentence_that_names_a_secret_arrives_whole() -> None:
     assert stream("It used the token budget. It stops. ")[:4] == ["It ", "used ", "the ", "token budget. "]
 
 
-def test_a_hidden_value_of_several_words_is_masked() -> None:
+def test_hidden_value_of_several_words_is_masked() -> None:
     hide(["nine wild queens of the comb"])
 
     output = "".join(stream("These are nine wild queens of the comb, and that is all. "))
@@ -65,7 +65,7 @@ def test_a_hidden_value_of_several_words_is_masked() -> None:
     assert output == f"These are {MASK}, and that is all. "
 
 
-def test_a_model_that_writes_in_letters_is_not_slow() -> None:
+def test_model_that_writes_in_letters_is_not_slow() -> None:
     text = "The worker repeats the same call with the same result again and again. " * 60
 
     assert "".join(stream(text)) == text

@@ -30,7 +30,7 @@ def test_message_has_the_trend_or_states_the_first_check() -> None:
     assert unquote("check", later) == {"agent_id": "bee"}
 
 
-def test_models_are_told_of_progress_since_the_onset_of_each_finding() -> None:
+def test_models_receive_progress_since_the_onset_of_each_finding() -> None:
     findings = [
         {"kind": kind, "severity": "medium", "evidence": "", "since": since}
         for kind, since in (("stall", 900.0), ("doom_loop", 700.0), ("checkpoint_stale", 700.0))

@@ -164,7 +164,7 @@ ASKED_TOKENS = question_tokens(CONVERSATION, TOOLS)
 ASKED_DOLLARS = ASKED_TOKENS / 10_000
 
 
-async def test_a_model_that_always_fails_spends_its_budget() -> None:
+async def test_model_that_always_fails_spends_its_budget() -> None:
     """B51: each failed call counts its question, by the model's price."""
     model = priced(TransientModelError("overloaded"))
     desk = Desk(model, dollars_per_day=10 * (ASKED_DOLLARS * 4 + 2.0))  # four times, with room for an answer
@@ -308,7 +308,7 @@ async def test_model_failing_two_of_three_calls_is_suspended() -> None:
     assert len(model.shown) <= 70
 
 
-async def test_a_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     key = "sk-" + "a1B2" * 10
     desk = Desk(saying(RuntimeError(f"refused: {key}")))
     for _ in range(2):
@@ -330,7 +330,7 @@ async def test_a_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixt
         ModelReply(tool_calls=(ToolCall("c", "set_output", '"healthy"'),)),
     ],
 )
-async def test_answers_that_are_no_decision_are_failures_too(reply: ModelReply) -> None:
+async def test_answers_that_are_not_a_decision_are_failures_too(reply: ModelReply) -> None:
     desk = Desk(saying(reply))
 
     passed_on = [await desk.ask(), await desk.ask()]
@@ -403,7 +403,7 @@ async def passing(time: FakeTime, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_a_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: bool) -> None:
+async def test_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: bool) -> None:
     model = Hanging(stubborn=stubborn)
     desk = Desk(model)
 
@@ -434,7 +434,7 @@ async def test_cancelled_caller_counts_a_simultaneous_timeout() -> None:
     assert desk.model.fallback_reason == "timeout"
 
 
-async def test_a_service_that_stops_is_no_failure_of_its_model() -> None:
+async def test_service_that_stops_is_not_a_failure_of_its_model() -> None:
     desk = Desk(Hanging())
     for _ in range(5):
         asking = asyncio.create_task(desk.ask())
@@ -456,7 +456,7 @@ def judged_by(fleet: JudgedFleet, model: LLMProvider, **limits: Any) -> Desk:
     return desk
 
 
-async def test_a_medium_finding_waits_for_a_failing_model_until_the_rules_stand_in(
+async def test_medium_finding_waits_for_a_failing_model_until_the_rules_stand_in(
     fleet: JudgedFleet,
 ) -> None:
     """B51: unknown, unknown, and then a ticket by the rules; the outage is counted all the while."""

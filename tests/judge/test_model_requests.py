@@ -106,7 +106,7 @@ async def test_another_process_at_another_time_begins_with_the_same_bytes(
     assert (one.body["tool_choice"], other.body["tool_choice"]) == ("required", "required")
 
 
-async def test_a_hung_provider_is_given_up_in_its_time_and_its_connection_closed(
+async def test_hung_provider_is_given_up_in_its_time_and_its_connection_closed(
     fleet: JudgedFleet, server: OpenAIServer
 ) -> None:
     """B51: the check ends as unknown; the rules' ticket is there, because they bind."""

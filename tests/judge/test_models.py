@@ -105,9 +105,7 @@ async def test_litellm_reply_has_text_and_cost(
 
 
 @quiet
-async def test_the_model_is_shown_the_conversation_and_the_tools(
-    provider: Any, metrics: JudgeMetrics
-) -> None:
+async def test_model_is_shown_the_conversation_and_the_tools(provider: Any, metrics: JudgeMetrics) -> None:
     provider.replies = [{"content": "fine"}]
     model = load_model(ModelSettings(model="scripted/one"), "judge", metrics=metrics)
     result = [
@@ -127,7 +125,7 @@ async def test_the_model_is_shown_the_conversation_and_the_tools(
 
 
 @quiet
-async def test_a_provider_that_fails_is_no_answer_and_its_message_leaks_no_key(
+async def test_provider_that_fails_is_not_an_answer_and_its_message_leaks_no_key(
     provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
     """B51: and the failed request is counted with its time."""
@@ -167,7 +165,7 @@ async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, fleet: Judg
     assert (ticket.cause, ticket.severity.value) == ("word", "high")
 
 
-async def test_the_rules_are_the_default_and_cost_nothing(
+async def test_rules_are_the_default_and_cost_nothing(
     metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
     model = load_model(JudgeSettings().judge, "judge", metrics=metrics)
@@ -180,7 +178,7 @@ async def test_the_rules_are_the_default_and_cost_nothing(
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
 
 
-def test_a_model_without_litellm_is_refused_at_the_start(
+def test_model_without_litellm_is_refused_at_the_start(
     metrics: JudgeMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

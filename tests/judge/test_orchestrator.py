@@ -126,7 +126,7 @@ def count_model_calls(model: TalkingModel) -> int:
     return len([m for m in model.shown if m[-1].role == "user" and "<escalation>" in m[-1].content])
 
 
-async def test_the_rules_stop_a_worker_that_hangs(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_rules_stop_a_worker_that_hangs(fleet: JudgedFleet, decided: Decisions) -> None:
     """Once, with a reason that a person can read, in a span that is linked to what led to it."""
     await fleet.start()
     await stall(fleet)
@@ -148,7 +148,7 @@ async def test_the_rules_stop_a_worker_that_hangs(fleet: JudgedFleet, decided: D
     assert f"{span.context.trace_id:032x}" == TRACE
 
 
-async def test_the_orchestrator_is_shown_all_there_is_to_know(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_orchestrator_is_shown_all_there_is_to_know(fleet: JudgedFleet, decided: Decisions) -> None:
     """002 §11: an escalation tells why, what was done before, and whom it is about."""
     fleet.queen_model = model = deciding("hand_off")
     await fleet.start()
@@ -295,7 +295,7 @@ async def test_escalation_decided_by_an_operator_is_not_asked_again(
     assert decided.taken == []
 
 
-async def test_a_worker_that_has_ended_needs_no_decision(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_worker_that_has_ended_needs_no_decision(fleet: JudgedFleet, decided: Decisions) -> None:
     """B70"""
     fleet.queen_model = model = deciding("terminate")
     await fleet.start()
@@ -333,7 +333,7 @@ async def test_unknown_worker_does_not_get_unlimited_time(fleet: JudgedFleet, de
     assert decided.decisions == ["more_time"] * 3 + ["hand_off"]
 
 
-async def test_a_model_with_endless_patience_gives_an_hour_in_all(
+async def test_model_with_endless_patience_gives_an_hour_in_all(
     fleet: JudgedFleet, decided: Decisions
 ) -> None:
     fleet.queen_model = deciding("more_time", more_time_minutes=45)

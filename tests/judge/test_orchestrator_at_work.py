@@ -105,7 +105,7 @@ async def acting(fleet: JudgedFleet) -> AsyncIterator[Acting]:
         await acting.service.close()
 
 
-async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Acting) -> None:
+async def test_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Acting) -> None:
     """002 §11: the orchestrator is asked with all that is known, and what it says is done."""
     fleet = acting.fleet
     await fleet.worker(EventType.EXECUTION_STARTED, start_records=True)

@@ -91,7 +91,7 @@ def test_finding_without_ticket_opens_none() -> None:
     assert ticket_policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
 
 
-def test_the_worst_finding_names_the_ticket() -> None:
+def test_worst_finding_names_the_ticket() -> None:
     draft = ticket_policy.draft_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
 
     assert draft is not None
@@ -121,7 +121,7 @@ def test_invalid_findings_are_ignored(garbage: Any) -> None:
         (ticket("critical", steps_since_last_accept=0), "intervene"),
     ],
 )
-def test_the_criteria_of_triage(given: dict[str, Any], decision: str) -> None:
+def test_criteria_of_triage(given: dict[str, Any], decision: str) -> None:
     """B25, B47: a stall of exactly the threshold is one; high and critical go to the operator."""
     assert ticket_policy.triage(given, None).decision == decision
 

@@ -69,7 +69,7 @@ def test_every_prompt_marks_data_as_not_instructions(prompt: Prompt) -> None:
     assert not prompt.text.startswith("---")
 
 
-def test_a_file_takes_the_place_of_the_built_in_text(tmp_path: Path) -> None:
+def test_file_takes_the_place_of_the_built_in_text(tmp_path: Path) -> None:
     file = tmp_path / "mine.md"
     file.write_text("---\nversion: 7\n---\nCritical from $critical on; costs $$5.\n")
 
@@ -103,7 +103,7 @@ def test_prompt_file_without_a_version_is_accepted(tmp_path: Path) -> None:
         (None, "it cannot be read: No such file"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_its_name(
+def test_file_that_cannot_be_used_is_refused_with_its_name(
     tmp_path: Path, text: bytes | None, reason: str
 ) -> None:
     file = tmp_path / "mine.md"
@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_name(
         queen_prompt(file)
 
 
-async def test_a_bad_prompt_is_refused_at_the_start(fleet: JudgedFleet, tmp_path: Path) -> None:
+async def test_bad_prompt_is_refused_at_the_start(fleet: JudgedFleet, tmp_path: Path) -> None:
     file = tmp_path / "mine.md"
     file.write_text("$nobody_knows")
     fleet.judge_settings = JudgeSettings(judge=ModelSettings(prompt=file))

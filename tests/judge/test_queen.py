@@ -290,7 +290,7 @@ async def test_decision_after_the_bypass_is_rejected(fleet: JudgedFleet) -> None
     assert (await fleet.ticket()).analysis == ANALYSIS
 
 
-async def test_the_urgency_is_never_below_the_severity(fleet: JudgedFleet) -> None:
+async def test_urgency_is_never_below_the_severity(fleet: JudgedFleet) -> None:
     fleet.queen_model = deciding(NOTIFY, analysis=ANALYSIS, urgency="low")
     await fleet.start()
     await fleet.begin()

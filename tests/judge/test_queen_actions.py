@@ -295,7 +295,7 @@ async def test_unreachable_worker_is_not_a_success(fleet: Garden) -> None:
 # -- terminations -----------------------------------------------------------------------------------
 
 
-async def test_a_termination_needs_an_operator(fleet: Garden) -> None:
+async def test_termination_needs_an_operator(fleet: Garden) -> None:
     result = await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
     [pending_requests] = fleet.approvals.pending()

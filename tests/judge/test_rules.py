@@ -36,7 +36,7 @@ def test_invalid_quotation_is_not_read(text: str) -> None:
     assert unquote("worker", text) is None
 
 
-async def test_the_rules_speak_only_as_judge_or_queen() -> None:
+async def test_rules_speak_only_as_judge_or_queen() -> None:
     with pytest.raises(ModelError, match="offered are: fly"):
         await RulesModel().complete([Message(role="user", content="hi")], offered("fly"))
 
@@ -45,7 +45,7 @@ async def test_the_rules_speak_only_as_judge_or_queen() -> None:
     ("tool", "expected", "fault"),
     [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
 )
-async def test_a_conversation_without_a_question_is_no_answer(
+async def test_conversation_without_a_question_is_not_an_answer(
     tool: str, expected: str | None, fault: str
 ) -> None:
     messages = [] if expected is None else [Message(role="user", content=expected)]

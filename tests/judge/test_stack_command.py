@@ -66,7 +66,7 @@ async def once(stack: Stack, **more: Any) -> int:
     return await asyncio.to_thread(run_once, options, allow_empty=allow_empty)
 
 
-async def test_samples_that_are_no_numbers_are_counted_and_stop_nothing(
+async def test_samples_that_are_not_numbers_are_counted_and_stop_nothing(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.is_stuck()
@@ -301,7 +301,7 @@ async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
     assert all("Untriaged: " in json.dumps(alert["annotations"]) for alert in notified)
 
 
-async def test_once_without_an_alertmanager_notifies_nobody(
+async def test_once_without_an_alertmanager_notifies_no_one(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever looks once by hand, with the service's settings, pages nobody; the tickets are printed."""
@@ -316,7 +316,7 @@ async def test_once_without_an_alertmanager_notifies_nobody(
     assert "1 worker, 1 ticket" in capsys.readouterr().out
 
 
-async def test_batch_worker_that_has_ended_is_no_page(
+async def test_batch_worker_that_has_ended_is_not_a_page(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its target is down for 50 min, and nothing was wrong when it spoke last."""

@@ -121,7 +121,7 @@ def test_fifteen_minutes_of_calls_without_new_results_are_zero_progress() -> Non
     assert found(replace(busy, recent_calls={"search": (3.9, 0.0)})) == {}
 
 
-def test_a_share_of_failed_calls_is_shown_and_no_ticket() -> None:
+def test_share_of_failed_calls_is_shown_and_no_ticket() -> None:
     health = read(seen(recent_calls={"search": (10.0, 6.0)}))
 
     assert [(f.kind, f.ticket) for f in health.findings] == [(FindingKind.ERROR_RATE, False)]
@@ -135,7 +135,7 @@ def test_missing_heartbeat_is_found_only_after_earlier_heartbeats() -> None:
     assert FindingKind.HEARTBEAT_MISSING not in found(replace(silent, last_heartbeat=None))
 
 
-def test_a_new_process_has_its_start_grace() -> None:
+def test_new_process_has_its_start_grace() -> None:
     bad = seen(bad_steps=30)
 
     assert found(replace(bad, process_started=NOW - 60)) == {}
@@ -163,7 +163,7 @@ def test_values_unknown_to_metrics_are_null() -> None:
     assert summary["tool_calls_total"] == 80
 
 
-def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
+def test_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
     summary = summarise(read(seen(bad_steps=15)), NOW)
 
     draft = ticket_policy.draft_ticket(summary)

@@ -71,7 +71,7 @@ async def tools_of() -> AsyncIterator[Clients]:
     await clients.aclose()
 
 
-async def test_a_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> None:
+async def test_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> None:
     async with serving(lambda path, params: (200, UP)) as (server, url):
         result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
 
@@ -213,7 +213,7 @@ async def test_without_traces_five_look_ups_come_back_after_ten_minutes(tools_of
     assert result == [False] * 5 + [True, False]
 
 
-async def test_a_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Clients) -> None:
+async def test_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Clients) -> None:
     async with serving(
         lambda path, params: (200, loop_trace("researcher", begin=1_799_999_000.0, calls=40))
     ) as (server, url):

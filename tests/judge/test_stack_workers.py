@@ -50,7 +50,7 @@ async def found(selector: str = "", **told: Rows) -> tuple[list[Sighting], list[
 HERE = [row("last_activity_timestamp_seconds", NOW - 10), row("steps_since_accept", 7)]
 
 
-async def test_a_worker_is_an_agent_on_a_target() -> None:
+async def test_worker_is_an_agent_on_a_target() -> None:
     other = [row("last_activity_timestamp_seconds", NOW - 5, instance="other:9464")]
     elsewhere = [row("last_activity_timestamp_seconds", NOW - 5, cluster="eu")]
 
@@ -125,7 +125,7 @@ US = {"cluster": "us"}
         ({"prometheus_replica": "a"}, [({"prometheus_replica": i}, n) for n, i in enumerate("ab")], False),
     ],
 )
-async def test_a_namesakes_target_is_not_its_own(
+async def test_target_of_a_namesake_is_not_used(
     labels: dict[str, str], ups: list[tuple[dict[str, str], float]], down: bool
 ) -> None:
     gone = [row("last_activity_timestamp_seconds", NOW - 900, **labels)]
@@ -135,7 +135,7 @@ async def test_a_namesakes_target_is_not_its_own(
     assert [sighting.is_down for sighting in sightings] == [True] * down
 
 
-async def test_a_process_start_of_a_namesake_is_not_its_own() -> None:
+async def test_process_start_of_a_namesake_is_not_used() -> None:
     here = [row("last_activity_timestamp_seconds", NOW - 10, region="eu")]
     target = {"job": "workers", "instance": "host:9464"}
     started = [({**target, "region": "us"}, NOW - 50), ({**target, "region": "eu"}, NOW - 900)]
@@ -147,7 +147,7 @@ async def test_a_process_start_of_a_namesake_is_not_its_own() -> None:
     assert other.process_started is None
 
 
-async def test_unset_values_are_absent_and_idle_agents_are_no_workers() -> None:
+async def test_unset_values_are_absent_and_idle_agents_are_not_workers() -> None:
     born = [
         row("last_activity_timestamp_seconds", 0),
         row("last_progress_timestamp_seconds", 0),
@@ -181,7 +181,7 @@ async def test_waits_stalls_and_starts_are_read() -> None:
     assert other.is_in_grace, "it was not there one start grace ago"
 
 
-async def test_a_selector_is_in_every_question() -> None:
+async def test_selector_is_in_every_question() -> None:
     for selector in ('{cluster="eu"}', 'cluster="eu"', ' {cluster="eu",} '):
         _, queries = await found(selector)
 
@@ -189,7 +189,7 @@ async def test_a_selector_is_in_every_question() -> None:
         assert all('",cluster="eu"}' in promql for promql in queries)
 
 
-async def test_the_time_is_prometheus_own() -> None:
+async def test_time_is_prometheus_own() -> None:
     scalar = {"status": "success", "data": {"resultType": "scalar", "result": [NOW, str(NOW)]}}
     async with serving(lambda path, params: (200, scalar)) as (_, url):
         prometheus = Prometheus(StackAddress.parse(url))

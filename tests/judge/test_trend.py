@@ -25,11 +25,11 @@ def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **nu
     }
 
 
-def test_the_first_look_has_no_trend() -> None:
+def test_first_check_has_no_trend() -> None:
     assert Trends().of(summary(), 0.0) is None
 
 
-def test_the_second_look_knows_the_numbers_of_the_first_and_the_change() -> None:
+def test_second_check_has_the_numbers_of_the_first_and_the_change() -> None:
     trends = Trends()
     trends.note(summary(total_steps=47), 1000.0, "healthy")
 
@@ -51,7 +51,7 @@ def test_different_session_starts_its_own_trend() -> None:
     assert trends.of(summary(session="t", total_steps=3), 120.0) is None
 
 
-def test_decreased_count_is_no_standstill() -> None:
+def test_decreased_count_is_not_a_standstill() -> None:
     """B5: fewer steps than before are a new beginning."""
     trends = Trends()
     trends.note(summary(total_steps=47), 0.0, "healthy")
@@ -91,7 +91,7 @@ def test_worker_checked_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '[{"agent_id": "bee"}]', "[1]"])
-def test_a_file_that_holds_no_trend_is_refused(tmp_path: Path, content: str) -> None:
+def test_file_that_holds_no_trend_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "trend.json"
     path.write_text(content)
 

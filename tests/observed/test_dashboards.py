@@ -176,7 +176,7 @@ def test_every_variable_offers_its_choices(story: Story, board: Dashboard, name:
     assert len(offered) >= {"job": 1, "instance": 2, "agent": 3}[name]
 
 
-def test_the_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
+def test_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
     [panel_queries] = queries(
         {
             "panels": [{"title": "state", "targets": [{"expr": state_rank()}]}],
@@ -204,7 +204,7 @@ def test_event_that_never_happened_has_no_age(story: Story, board: Dashboard) ->
         assert all(value < 3600 for value in values(story, query)), query.panel
 
 
-def test_a_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
+def test_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
     for name, title, label in (("fleet", "Agents", "agent"), ("breakers", "Breakers", "breaker")):
         found = [query for query in queries(load(name), variables=variables(story)) if query.panel == title]
 

@@ -15,7 +15,7 @@ from tools.story.recording import Story
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)
-def test_a_question_has_the_answer_that_the_document_promises(story: Story, question: Question) -> None:
+def test_question_has_the_answer_that_the_document_promises(story: Story, question: Question) -> None:
     assert list(question.faults(story.query(question.query))) == []
 
 

@@ -103,7 +103,7 @@ def test_make_compose_looks_for_compose_before_it_does_anything() -> None:
     assert commands.stdout.startswith("docker compose version")
 
 
-def test_the_file_is_valid() -> None:
+def test_file_is_valid() -> None:
     checked(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
 
 
@@ -151,13 +151,13 @@ def test_secrets_are_files_and_not_environment_variables(compose: dict[str, Any]
     assert variables == []
 
 
-def test_the_dockerfile_does_not_run_as_root() -> None:
+def test_dockerfile_does_not_run_as_root() -> None:
     last_stage = (ROOT / "Dockerfile").read_text().rpartition("FROM ")[2]
 
     assert re.search(r"^USER [1-9]\d*$", last_stage, re.MULTILINE)
 
 
-def test_the_image_is_built_from_files_that_are_sent_to_the_builder() -> None:
+def test_image_is_built_from_files_that_are_sent_to_the_builder() -> None:
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     rooms = {path.parts[-2] for path in ROOT.glob("*/queenright")}
 
@@ -165,7 +165,7 @@ def test_the_image_is_built_from_files_that_are_sent_to_the_builder() -> None:
     assert rooms <= sent
 
 
-def test_the_services_settings_are_accepted(compose: dict[str, Any]) -> None:
+def test_services_settings_are_accepted(compose: dict[str, Any]) -> None:
     files = {target: source for source, target in mounts(compose["services"]["queenright"])}
 
     settings = load_settings(files["/etc/queenright/queenright.yaml"])

@@ -18,7 +18,7 @@ SINGLE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]["queenr
 PROCESSES = ("queenright", "queenright-2")
 
 
-def test_the_file_is_valid() -> None:
+def test_file_is_valid() -> None:
     checked(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE)
 
 

@@ -150,7 +150,7 @@ def test_console_uses_the_terms(source: Path) -> None:
     assert faults(text) == []
 
 
-async def test_the_api_document_uses_the_terms(tmp_path: Path) -> None:
+async def test_api_document_uses_the_terms(tmp_path: Path) -> None:
     async with (
         serving(demo_settings(tmp_path)) as running,
         httpx.AsyncClient(base_url=running.url, trust_env=False) as client,

@@ -34,7 +34,7 @@ def exported() -> dict[str, Any]:
     return {name: yaml.safe_load(text) for name, text in files.items() if name.endswith("monitor.yaml")}
 
 
-def test_the_command_is_known_and_its_settings_are_valid(tmp_path: Path) -> None:
+def test_command_is_known_and_its_settings_are_valid(tmp_path: Path) -> None:
     command: Any = typer.main.get_command(app)
     _, called, *words = CONTAINER["command"]
     config = command.commands[called].make_context(called, words).params["config"]

@@ -91,7 +91,7 @@ def test_every_requirement_is_pinned_to_a_matching_version(name: str) -> None:
     assert wrong == []
 
 
-def test_the_smaller_files_are_parts_of_the_larger() -> None:
+def test_smaller_files_are_parts_of_the_larger() -> None:
     run, llm, dev = (pins(name).items() for name in FILES)
 
     assert run <= llm

@@ -45,7 +45,7 @@ def run(installed: Path, code: str, *arguments: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=installed, text=True, capture_output=True, check=False)
 
 
-def test_an_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -> None:
+def test_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -> None:
     result = run(
         installed,
         "import json, queenright.instrumentation as i\n"
@@ -60,7 +60,7 @@ def test_an_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -
     assert all(name.startswith("queenright.instrumentation") for name in ours)
 
 
-def test_the_command_runs_from_the_wheel(installed: Path) -> None:
+def test_command_runs_from_the_wheel(installed: Path) -> None:
     result = run(installed, "from queenright.cli import main; main()", "config", "check")
 
     assert result.returncode == 0, result.stderr
@@ -79,7 +79,7 @@ def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.Mo
     assert "alertmanager: /" in result.stdout
 
 
-def test_the_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -> None:
+def test_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -> None:
     result = run(
         installed,
         "from queenright.alerting.files import rules_folder, templates_folder, runbook\n"
@@ -112,7 +112,7 @@ def test_exported_files_come_from_the_wheel(installed: Path, tmp_path: Path) -> 
     assert [name for name in names if name.startswith("queenright-mixin/grafana/provisioning/")]
 
 
-def test_a_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+def test_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     database = tmp_path / "new.db"
 
     result = run(

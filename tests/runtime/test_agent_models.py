@@ -32,7 +32,7 @@ def test_misspelt_provider_is_found_before_start(tmp_path: Path) -> None:
     assert "anthropic?" in str(result)
 
 
-async def test_an_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) -> None:
+async def test_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) -> None:
     runner = AgentRunner.load(
         adder(tmp_path / "agent"), model="notaprovider/x", storage=tmp_path / "here", environment={}
     )
@@ -63,7 +63,7 @@ def test_model_without_known_provider_is_rejected(name: str, capfd: pytest.Captu
     assert capfd.readouterr().out == ""
 
 
-def test_a_provider_that_the_program_registered_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_that_the_program_registered_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     import litellm  # here, because it takes seconds, and every process that runs tests reads this file
 
     monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "ours", "custom_handler": object()}])

@@ -145,7 +145,7 @@ async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_tim
     await runtime.stop()
 
 
-async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time: FakeTime) -> None:
     """B63: an event of another graph starts a run and carries that graph's id."""
     bus = EventBus()
     runtime = runtime_on(bus, tmp_path, fake_time)
@@ -205,7 +205,7 @@ async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, 
     assert len({e.incarnation_id for e in events}) == 2
 
 
-async def test_after_a_restart_the_second_run_still_knows_the_first(
+async def test_second_run_after_a_restart_has_the_numbers_of_the_first(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B54: the same session has the same conversation."""
@@ -253,9 +253,7 @@ async def test_isolation_level_determines_sessions(
     await runtime.stop()
 
 
-async def test_entry_points_of_one_graph_have_sessions_of_their_own(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_entry_points_of_one_graph_have_their_own_sessions(tmp_path: Path, fake_time: FakeTime) -> None:
     node = NodeSpec(id="judge", system_prompt="Judge.")
     entries = tuple(EntryPointSpec(id=i, node_id="judge", isolation_level="isolated") for i in ("a", "b"))
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -477,7 +475,7 @@ async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fa
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_a_graph_added_before_the_start_behaves_as_one_added_after(
+async def test_graph_added_before_the_start_behaves_as_one_added_after(
     tmp_path: Path, fake_time: FakeTime, before: bool
 ) -> None:
     """B57: timers run after the start, and nothing before it."""
@@ -756,7 +754,7 @@ async def test_missing_tool_or_model_is_named(
         runtime.add_graph(spec, model=ScriptedModel())
 
 
-async def test_the_active_graph_is_the_one_set_then_the_primary_then_the_first(
+async def test_active_graph_is_the_one_set_then_the_primary_then_the_first(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -790,7 +788,7 @@ async def test_sessions_of_secondary_graphs_lie_apart(tmp_path: Path, fake_time:
     await runtime.stop()
 
 
-async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conversation(
+async def test_graph_that_shares_a_session_shares_its_memory_and_not_its_conversation(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -925,7 +923,7 @@ def sharer(graph_id: str) -> GraphSpec:
     return GraphSpec(id=graph_id, nodes=(node,), entry_points=(entry,))
 
 
-async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
+async def test_run_in_a_shared_session_is_resumed_there_after_a_restart(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """Graphs that share a session run independently, with shared memory."""

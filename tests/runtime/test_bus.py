@@ -68,7 +68,7 @@ async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> N
     assert {name for name, _ in drops} == {"slow"}
 
 
-async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> None:
+async def test_oldest_events_are_dropped_and_the_rest_stay_in_order() -> None:
     """B58: the newest events are kept."""
     bus = EventBus()
     gate = Gate()
@@ -81,7 +81,7 @@ async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> Non
     assert [e.node_id for e in gate.received] == ["7", "8", "9"]
 
 
-async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> None:
+async def test_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> None:
     """B61: a flood of text does not displace a ticket."""
     bus = EventBus()
     gate = Gate()
@@ -120,7 +120,7 @@ def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacit
     assert dropped == 0 or len(kinds) > capacity
 
 
-async def test_a_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> None:
+async def test_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> None:
     """B59: also with a log in between and a queue of one."""
     bus = EventBus(log=ListLog())
     done = asyncio.Event()
@@ -267,7 +267,7 @@ async def test_cancelled_subscription_leaves_no_task() -> None:
     assert gate.received == []
 
 
-async def test_a_subscription_may_cancel_itself_in_its_handler() -> None:
+async def test_subscription_may_cancel_itself_in_its_handler() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
 
@@ -297,7 +297,7 @@ async def test_drain_inside_a_handler_is_an_error() -> None:
     assert "'greedy'" in str(errors[0])
 
 
-async def test_a_closed_bus_has_no_tasks_and_no_subscribers() -> None:
+async def test_closed_bus_has_no_tasks_and_no_subscribers() -> None:
     bus = EventBus()
     before = asyncio.all_tasks()
     bus.subscribe(Gate(), name="gate")
@@ -397,7 +397,7 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
         assert subscriber.received == (sent[:2] if subscriber.temper == "cancelling" else sent)
 
 
-async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
+async def test_million_deltas_later_every_ticket_is_still_readable() -> None:
     """B61: by a subscriber that was blocked, and by a waiter."""
     bus = EventBus()
     gate = Gate()

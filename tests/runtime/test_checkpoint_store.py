@@ -130,7 +130,7 @@ def test_missing_checkpoint_is_not_found(tmp_path: Path, checkpoint_id: str) -> 
         store.load(checkpoint_id)
 
 
-def test_no_folder_is_no_checkpoints(tmp_path: Path) -> None:
+def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
     store = store_at(tmp_path / "none")
 
     assert store.latest_valid() is None
@@ -188,7 +188,7 @@ def test_pruning_to_zero_is_refused(tmp_path: Path) -> None:
         store_at(tmp_path).prune(0)
 
 
-def test_a_folder_in_place_of_the_newest_does_not_stop_the_next(tmp_path: Path) -> None:
+def test_folder_in_place_of_the_newest_does_not_stop_the_next(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     first, second = saved(store), saved(store)
     remove(file(tmp_path, second))

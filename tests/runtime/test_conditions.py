@@ -166,7 +166,7 @@ def test_equality_follows_python(memory: dict[str, Any], other: Any) -> None:
             assert evaluate(f"{key} == {literal}", memory) == (value == other)
 
 
-def test_a_long_condition_shows_its_beginning_only() -> None:
+def test_long_condition_shows_its_beginning_only() -> None:
     with pytest.raises(ConditionError) as refused:
         check("x" * 5000)
     assert len(str(refused.value)) < 300

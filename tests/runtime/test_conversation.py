@@ -316,7 +316,7 @@ def test_entry_numbers_of_any_length_are_consecutive(tmp_path: Path) -> None:
     assert open_at(tmp_path).last_seq == 10**10
 
 
-def test_a_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "parts").write_bytes(b"")
 
     conversation = open_at(tmp_path)
@@ -325,7 +325,7 @@ def test_a_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     assert [skipped.path for skipped in conversation.skipped] == [tmp_path / "parts"]
 
 
-async def test_a_full_disk_while_shortening_changes_nothing(
+async def test_full_disk_while_shortening_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = open_at(tmp_path)

@@ -41,7 +41,7 @@ def folded(*entries: Entry) -> NodeCursor:
     return cursor
 
 
-def test_a_turn_is_followed_to_its_verdict() -> None:
+def test_turn_is_followed_to_its_verdict() -> None:
     cursor = folded(entry_of(1, EntryKind.INPUT))
     assert cursor.awaiting == "model"
 
@@ -104,7 +104,7 @@ def test_entries_of_other_visits_only_advance_seq() -> None:
     assert cursor == NodeCursor(visit_id="v", seq=4, taken=["i1"])
 
 
-def test_a_repaired_call_counts_as_one() -> None:
+def test_repaired_call_counts_as_one() -> None:
     cursor = folded(
         entry_of(1, EntryKind.INPUT),
         assistant_entry(2, "look"),
@@ -156,7 +156,7 @@ def histories(draw: st.DrawFn) -> list[Entry]:
 
 
 @given(entries=histories(), cut=st.integers(0, 30))
-def test_a_snapshot_and_the_entries_since_are_the_same_as_all_entries(entries: list[Entry], cut: int) -> None:
+def test_snapshot_and_the_entries_since_are_the_same_as_all_entries(entries: list[Entry], cut: int) -> None:
     snapshot = json.loads(json.dumps(folded(*entries[:cut]).to_dict()))
 
     resumed = NodeCursor.from_dict(snapshot)

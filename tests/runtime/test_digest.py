@@ -35,7 +35,7 @@ def test_digest_keeps_task_and_a_line_per_message() -> None:
     ]
 
 
-def test_a_digest_of_a_digest_keeps_its_task_and_its_lines() -> None:
+def test_digest_of_a_digest_keeps_its_task_and_its_lines() -> None:
     first = digest([entry(EntryKind.INPUT, "Find the queen."), entry(EntryKind.USER, "One.")], limit=1_000)
 
     second = digest([entry(EntryKind.SUMMARY, first), entry(EntryKind.USER, "Two.")], limit=1_000)
@@ -43,7 +43,7 @@ def test_a_digest_of_a_digest_keeps_its_task_and_its_lines() -> None:
     assert second == first + "\n- the user: Two."
 
 
-def test_a_newer_task_takes_the_place_of_the_old_one() -> None:
+def test_newer_task_takes_the_place_of_the_old_one() -> None:
     text = digest([entry(EntryKind.INPUT, "Old."), entry(EntryKind.INPUT, "New.")], limit=1_000)
 
     assert text.splitlines()[1:] == ["New.", "Since then:", "- an earlier task: Old."]
@@ -53,5 +53,5 @@ KINDS = st.sampled_from([EntryKind.INPUT, EntryKind.USER, EntryKind.FEEDBACK, En
 
 
 @given(said=st.lists(st.tuples(KINDS, st.text(max_size=300)), max_size=12), limit=st.integers(84, 2_000))
-def test_a_digest_is_never_longer_than_allowed(said: list[tuple[EntryKind, str]], limit: int) -> None:
+def test_digest_is_never_longer_than_allowed(said: list[tuple[EntryKind, str]], limit: int) -> None:
     assert len(digest([entry(kind, text) for kind, text in said], limit=limit)) <= limit

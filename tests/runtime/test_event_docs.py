@@ -113,5 +113,5 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
         assert (event.graph_id, event.stream_id, event.agent_id) == ("g", "g::start", "bee")
 
 
-def test_the_page_knows_every_event() -> None:
+def test_page_knows_every_event() -> None:
     assert set(documented()) == set(EventType)

@@ -275,9 +275,7 @@ async def test_text_is_streamed_as_it_arrives(tmp_path: Path, fake_time: FakeTim
     assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All "}, {"text": "well."}]
 
 
-async def test_text_that_did_not_come_in_pieces_is_handed_out_as_one(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_text_without_deltas_is_emitted_as_one_piece(tmp_path: Path, fake_time: FakeTime) -> None:
     whole = [ModelReply(text="All well.")]
     quiet = Bench(tmp_path / "a", ScriptedModel(whole), fake_time, output_keys=())
     await quiet.run()
@@ -366,9 +364,7 @@ async def test_new_visit_sees_conversation_unless_fresh(tmp_path: Path, fake_tim
     assert [m.content for m in third.requests[0][1:]] == ["Third."]
 
 
-async def test_a_long_conversation_is_shortened_and_keeps_the_task(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_long_conversation_is_shortened_and_keeps_the_task(tmp_path: Path, fake_time: FakeTime) -> None:
     calls = [reply(("look", f'{{"place": "{n}{"x" * 200}"}}')) for n in range(20)]
     model = ScriptedModel([*calls, sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, max_context_tokens=600)
@@ -594,7 +590,7 @@ async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) 
     assert model.requests[2][-1].content == feedback[0]
 
 
-async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
     guard = Counting(limit=3)
     model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
     bench = Bench(tmp_path, model, fake_time, guard=guard)
@@ -744,7 +740,7 @@ async def test_failing_guard_is_ignored(
 # -- the user ---------------------------------------------------------------------------------------
 
 
-async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
     """B17: the wait is reported, and ends with the reply."""
     model = ScriptedModel([reply(("ask_user", '{"question": "Which hive?"}')), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, client_facing=True)

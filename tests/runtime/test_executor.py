@@ -204,7 +204,7 @@ async def test_loop_repeats_until_its_condition_holds(bench: Bench) -> None:
     assert run.visits == {"a": 4}
 
 
-async def test_a_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Bench) -> None:
+async def test_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Bench) -> None:
     again = EdgeSpec(source="a", target="a", when="expression", expression="True")
     await bench.load(function("a", max_node_visits=3), edge_specs=(again,), functions={"a": lambda: None})
 
@@ -214,7 +214,7 @@ async def test_a_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Be
     assert all(part in result.error for part in ("'a-a'", "'a'", "3 visits"))
 
 
-async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
+async def test_router_with_a_function_chooses_by_name(bench: Bench) -> None:
     routes = {"left": "bees", "right": "wasps"}
     await bench.load(
         NodeSpec(id="a", node_type="router", function="choose", routes=routes, input_keys=("kind",)),
@@ -377,7 +377,7 @@ async def test_goal_progress_is_published_as_it_changes(bench: Bench) -> None:
     assert bench.runtime.get_goal_progress() == result.goal
 
 
-async def test_a_run_is_logged_at_three_levels(bench: Bench) -> None:
+async def test_run_is_logged_at_three_levels(bench: Bench) -> None:
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", tools=(), output_keys=("x",)),
         function("b", "x", "y"),

@@ -95,7 +95,7 @@ def test_invalid_json_file_is_named_with_the_reason(tmp_path: Path, kind: str) -
     assert caught.value.reason
 
 
-def test_a_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path: Path) -> None:
     (tmp_path / "folder").write_bytes(b"")
 
     with pytest.raises(UnusableFileError, match="directory"):
@@ -170,7 +170,7 @@ def test_line_longer_than_the_read_size_is_complete(tmp_path: Path) -> None:
     assert list(newest_lines(path)) == rows[::-1]
 
 
-def test_no_file_is_no_lines_and_a_folder_is_unusable(tmp_path: Path) -> None:
+def test_missing_file_has_no_lines_and_a_folder_is_unusable(tmp_path: Path) -> None:
     assert list(newest_lines(tmp_path / "none.jsonl")) == []
     with pytest.raises(UnusableFileError):
         list(newest_lines(tmp_path))
@@ -186,7 +186,7 @@ def test_unserializable_row_leaves_the_file_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"a":1}\n'
 
 
-def test_a_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path) -> None:
+def test_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     count = 0
 
@@ -245,7 +245,7 @@ def test_claim_without_pid_has_unknown_holder(tmp_path: Path) -> None:
     claim.release()
 
 
-def test_a_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
+def test_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
     with writer("hold", tmp_path / "lock") as process:
         assert line(process) == "held"
         with pytest.raises(FileLockedError) as caught:
@@ -258,7 +258,7 @@ def test_a_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> Non
         ExecutionLock.take(tmp_path / "lock").release()
 
 
-def test_a_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> None:
+def test_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> None:
     with writer("hold_with_a_child", tmp_path / "lock") as process:
         child = int(line(process))
 

@@ -53,7 +53,7 @@ def test_all_met_is_achieved() -> None:
         ("score > 9", "unmet"),
     ],
 )
-def test_a_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
+def test_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
     progress = measure_progress(goal(expression), {"score": 5, "report": {}}, finished=True)
 
     assert progress.criteria == {"c0": state}
@@ -70,7 +70,7 @@ def test_criterion_without_expression_is_met_on_success() -> None:
 
 
 @pytest.mark.parametrize(("finished", "fraction"), [(False, 0.0), (True, 1.0)])
-def test_a_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction: float) -> None:
+def test_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction: float) -> None:
     progress = measure_progress(goal(), {}, finished=finished)
 
     assert (progress.fraction, progress.achieved) == (fraction, finished)

@@ -205,7 +205,7 @@ def test_node_problems_are_named(fields: dict[str, Any], fault: str) -> None:
         ("tool_timeout_seconds", 0),
     ],
 )
-def test_a_limit_that_allows_nothing_is_refused(field: str, value: int) -> None:
+def test_limit_that_allows_nothing_is_refused(field: str, value: int) -> None:
     with pytest.raises(ValidationError, match=field):
         NodeSpec.model_validate({"id": "judge", "system_prompt": "x", field: value})
 
@@ -301,7 +301,7 @@ def test_all_graph_problems_are_reported_at_once() -> None:
     ]
 
 
-def test_an_empty_graph_is_refused() -> None:
+def test_empty_graph_is_refused() -> None:
     assert len(faults(nodes=[], entry_points=[])) == 2
 
 
@@ -334,7 +334,7 @@ def test_unnamed_edges_are_named_after_their_target() -> None:
     assert [edge.id for edge in graph.edges] == ["a-b", "a-b-2", "b-c", "b-c-2"]
 
 
-def test_the_longest_ids_make_an_edge_id_too() -> None:
+def test_longest_ids_make_an_edge_id_too() -> None:
     a, b = "a" * 100, "b" * 100
 
     graph = GraphSpec(
@@ -347,7 +347,7 @@ def test_the_longest_ids_make_an_edge_id_too() -> None:
     assert GraphSpec.model_validate_json(graph.model_dump_json()) == graph
 
 
-def test_a_graph_is_the_same_after_a_round_trip_through_json() -> None:
+def test_graph_is_the_same_after_a_round_trip_through_json() -> None:
     graph = chain(
         EdgeSpec(source="a", target="b", when="route", route="left", input_mapping={"text": "report"}),
         EdgeSpec(source="b", target="c", when="expression", expression="score > 3", priority=2),
@@ -358,7 +358,7 @@ def test_a_graph_is_the_same_after_a_round_trip_through_json() -> None:
     assert GraphSpec.model_validate(json.loads(graph.model_dump_json())) == graph
 
 
-def test_a_node_is_found_by_its_id() -> None:
+def test_node_is_found_by_its_id() -> None:
     graph = GraphSpec(id="g", nodes=(NODE,), entry_points=(START,))
 
     assert graph.node("judge") is NODE
@@ -378,7 +378,7 @@ def test_edges_are_evaluated_by_descending_priority() -> None:
     assert graph.edges_from("d") == ()
 
 
-def test_a_node_reaches_itself_only_round_a_cycle() -> None:
+def test_node_reaches_itself_only_round_a_cycle() -> None:
     graph = chain(("a", "b"), ("b", "c"), EdgeSpec(source="c", target="b", when="failure"))
 
     assert graph.reachable("a") == {"b", "c"}
@@ -394,7 +394,7 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
         ([EdgeSpec(source="a", target="a", when="always")], "'a' -> 'a'"),
     ],
 )
-def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
+def test_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     edges: list[tuple[str, str] | EdgeSpec], expected: str
 ) -> None:
     with pytest.raises(
@@ -411,15 +411,15 @@ def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
         [("a", "b"), EdgeSpec(source="b", target="a", when="expression", expression="score < 3")],
     ],
 )
-def test_a_cycle_that_can_end_is_accepted(edges: list[tuple[str, str] | EdgeSpec]) -> None:
+def test_cycle_that_can_end_is_accepted(edges: list[tuple[str, str] | EdgeSpec]) -> None:
     assert "a" in chain(*edges).reachable("a")
 
 
-def test_a_limit_to_its_visits_ends_a_cycle() -> None:
+def test_limit_to_its_visits_ends_a_cycle() -> None:
     assert chain(("a", "a"), a=worker("a", max_node_visits=3)).reachable("a") == {"a"}
 
 
-def test_router_that_only_loops_back_is_no_exit() -> None:
+def test_router_that_only_loops_back_is_not_an_exit() -> None:
     with pytest.raises(ValidationError, match="'a' -> 'b' -> 'a'"):
         chain(EdgeSpec(source="a", target="b", when="route", route="left"), ("b", "a"), a=router())
 
@@ -440,7 +440,7 @@ def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
     assert all(node.id in last or graph.reachable(node.id) & last for node in graph.nodes)
 
 
-def test_a_graph_may_be_long() -> None:
+def test_graph_may_be_long() -> None:
     names = [f"n{k}" for k in range(400)]
     edges = [EdgeSpec(source=a, target=b) for a, b in pairwise(names)]
 

@@ -130,13 +130,13 @@ def test_documented_conditions_are_valid() -> None:
     )
 
 
-def test_the_page_names_the_context_parameters() -> None:
+def test_page_names_the_context_parameters() -> None:
     [named] = re.findall(r"\*\*Context\*\*: (.*?) \(", section(GRAPHS, "How functions are called"), re.DOTALL)
 
     assert set(re.findall(r"`(\w+)`", named)) == CONTEXT_PARAMETERS
 
 
-def test_the_page_knows_a_reply_and_a_script() -> None:
+def test_page_knows_a_reply_and_a_script() -> None:
     reply = to_jsonable_python(dataclasses.asdict(ModelReply()))
     script = section(MODELS, "Scripts")
 

@@ -193,7 +193,7 @@ async def test_names_that_a_graph_in_the_same_session_uses_are_known(tmp_path: P
     await runtime.stop()
 
 
-def test_input_schema_is_of_the_annotations_of_the_function() -> None:
+def test_input_schema_follows_the_annotations_of_the_function() -> None:
     def paint(  # type: ignore[no-untyped-def]
         folder: Annotated[str, Field(description="Where the frames are.")],
         speed: Literal["fast", "slow"],

@@ -53,7 +53,7 @@ async def run_of(keeper: Keeper, said: str) -> Any:
     return await keeper.runtime.wait(said.rpartition("run ")[2])
 
 
-async def test_an_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp_path: Path) -> None:
+async def test_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "one")
 
     loaded = await keeper("load_agent", agent_path="one")
@@ -88,7 +88,7 @@ async def test_unloaded_agent_leaves_no_timer_or_subscription(keeper: Keeper, tm
     assert asyncio.all_tasks() == before
 
 
-async def test_the_servers_of_the_agents_end_with_the_lifecycle(keeper: Keeper, tmp_path: Path) -> None:
+async def test_servers_of_the_agents_end_with_the_lifecycle(keeper: Keeper, tmp_path: Path) -> None:
     path = adder(tmp_path / "agents" / "one")
     server = {"command": "python", "args": [str(MCP_SERVER), str(tmp_path / "starts")]}
     (path / "mcp_servers.json").write_text(json.dumps({"servers": {"tools": server}}), encoding="utf-8")
@@ -165,7 +165,7 @@ async def test_unloading_pauses_running_work(keeper: Keeper, tmp_path: Path) -> 
     assert (await run_of(keeper, started)).status is SessionStatus.PAUSED
 
 
-async def test_an_agent_can_neither_unload_restart_nor_start_itself(keeper: Keeper, tmp_path: Path) -> None:
+async def test_agent_can_neither_unload_restart_nor_start_itself(keeper: Keeper, tmp_path: Path) -> None:
     spec = json.loads((adder(tmp_path / "agents" / "one") / "agent.json").read_text(encoding="utf-8"))
     folder_of(
         tmp_path / "agents" / "one", {**spec, "name": "keeper"}, functions="def add(a, b):\n    return 0\n"
@@ -227,7 +227,7 @@ async def test_user_presence_depends_on_last_input(keeper: Keeper, fake_time: Fa
     assert long_ago == {"user_present": False, "user_idle_seconds": 3630}
 
 
-async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> None:
+async def test_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> None:
     from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
     from queenright.runtime.llm.model import ModelReply
     from queenright.runtime.llm.scripted_provider import ScriptedProvider

@@ -124,7 +124,7 @@ async def test_usage_and_cost_come_from_the_provider(serving: Any) -> None:
     assert reply.cost == pytest.approx(0.15 + 0.30)
 
 
-async def test_a_model_without_a_price_costs_nothing(serving: Any) -> None:
+async def test_model_without_a_price_costs_nothing(serving: Any) -> None:
     async with serving(replace(HELLO, model="beespoke-1")):
         reply = await LiteLlmProvider("openai/beespoke-1").complete(CONVERSATION, [])
 
@@ -174,7 +174,7 @@ async def test_lone_surrogates_are_replaced(serving: Any) -> None:
     assert "tools" not in server.requests[0].body
 
 
-async def test_an_empty_answer_is_an_answer(serving: Any) -> None:
+async def test_empty_answer_is_an_answer(serving: Any) -> None:
     async with serving(Answer()):
         reply = await provider().complete(CONVERSATION, TOOLS)
 
@@ -212,7 +212,7 @@ async def test_model_without_streaming_is_called_without_it(serving: Any) -> Non
     assert len(server.requests) == 2
 
 
-async def test_a_provider_without_a_streaming_interface_still_works(
+async def test_provider_without_a_streaming_interface_still_works(
     litellm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Whole(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
@@ -259,7 +259,7 @@ async def test_permanent_errors_are_not_transient(
     assert message in str(error)
 
 
-async def test_a_request_that_cannot_be_processed_is_not_transient(serving: Any) -> None:
+async def test_request_that_cannot_be_processed_is_not_transient(serving: Any) -> None:
     no = Refusal(status=422, message="cannot be processed")
     # For this status litellm itself retries once, without the rejected parameters.
     error = await refused(serving, no, no)
@@ -405,7 +405,7 @@ async def test_missing_key_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPat
     assert not isinstance(caught.value, TransientModelError)
 
 
-async def test_a_provider_that_litellm_does_not_know_is_refused() -> None:
+async def test_provider_that_litellm_does_not_know_is_refused() -> None:
     with pytest.raises(ModelError, match=r"^honeycomb/x: .*Provider") as caught:
         await LiteLlmProvider("honeycomb/x").complete(CONVERSATION, [])
 

@@ -91,7 +91,7 @@ def http_server(port: int, tmp_path: Path, name: str = "remote", **more: Any) ->
     )
 
 
-async def test_a_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Path) -> None:
+async def test_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Path) -> None:
     async with closing(stdio_transport(tmp_path, timeout_seconds=7)) as tools:
         offered = {spec.name: spec for spec in tools.specs()}
 
@@ -234,7 +234,7 @@ async def test_missing_program_is_named(tmp_path: Path) -> None:
     await server.close()
 
 
-async def test_a_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path) -> None:
+async def test_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path) -> None:
     async with http_transport() as (port, app):
         server = http_server(port, tmp_path, headers={"Authorization": "Bearer ${TOKEN}"})
         async with closing(server) as tools:
@@ -276,7 +276,7 @@ async def test_colliding_tool_names_get_server_prefix(tmp_path: Path) -> None:
     assert {"one__add", "die"} <= set(alone)
 
 
-async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
+async def test_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
     server = http_server(
         9,
         tmp_path,

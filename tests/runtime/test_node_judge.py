@@ -122,7 +122,7 @@ async def test_judging_model_is_retried_and_its_cost_counts(tmp_path: Path, fake
     assert len(judging.requests) == 2
 
 
-async def test_judging_model_without_verdict_is_no_answer(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_judging_model_without_verdict_is_not_an_answer(tmp_path: Path, fake_time: FakeTime) -> None:
     judging = ScriptedModel([ModelReply(text="fine")])
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=LlmJudge(judging, "x"))
 
@@ -135,7 +135,7 @@ async def test_judging_model_without_verdict_is_no_answer(tmp_path: Path, fake_t
     assert (await again.run()).outcome == "done"
 
 
-def test_a_node_names_its_judge() -> None:
+def test_node_names_its_judge() -> None:
     mine: NodeJudge = ImplicitJudge()
     model = ScriptedModel()
 

@@ -71,7 +71,7 @@ def test_expression_over_missing_key_is_an_error() -> None:
         targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")))
 
 
-def test_a_router_takes_the_edge_of_its_route() -> None:
+def test_router_takes_the_edge_of_its_route() -> None:
     g = graph(edge("a", "b", when="route", route="left"), edge("a", "c", when="route", route="right"))
 
     assert targets_of(g, route="right") == ["c"]
@@ -98,7 +98,7 @@ def test_nodes_that_can_only_wait_for_each_other_start_together() -> None:
     assert starting(g, "b", running="c") == ""
 
 
-def test_a_node_is_not_started_twice_at_a_time() -> None:
+def test_node_is_not_started_twice_at_a_time() -> None:
     assert starting(graph(edge("a", "a")), "a", running="a") == ""
 
 

@@ -59,7 +59,7 @@ async def loaded(path: Path, tmp_path: Path, **more: Any) -> AsyncIterator[Agent
         await runner.cleanup_async()
 
 
-async def test_an_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
+async def test_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
     async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})
 
@@ -139,7 +139,7 @@ def test_two_agents_with_files_of_one_name_keep_their_own(tmp_path: Path) -> Non
     assert [r._parts.functions["add"](1, 2) for r in (first, second)] == ["one", "two"]
 
 
-def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: Path) -> None:
+def test_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return 1\n")
     old = AgentRunner.load(path, storage=tmp_path)
     times = (path / "functions.py").stat()
@@ -168,7 +168,7 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
         ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: set either command"),
     ],
 )
-def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, expected: str) -> None:
+def test_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, expected: str) -> None:
     path = adder(tmp_path / "agent")
     (path / "tools.py").write_text("1 / 0\n" if "import tools" in text else "", encoding="utf-8")
     (path / file).write_text(text, encoding="utf-8")
@@ -250,7 +250,7 @@ def test_everything_missing_is_reported_before_the_start(tmp_path: Path) -> None
     )
 
 
-async def test_an_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
+async def test_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
     spec = {**TALKER, "model": "", "credentials": ["NOT_SET_ANYWHERE"]}
     async with loaded(folder_of(tmp_path / "agent", spec), tmp_path, environment={}) as runner:
         with pytest.raises(InvalidAgentError) as raised:
@@ -270,7 +270,7 @@ def test_client_facing_node_without_terminal_is_a_warning(tmp_path: Path) -> Non
     assert "'chat'" in warning
 
 
-async def test_a_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
+async def test_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
     spec = json.loads(json.dumps(TALKER))
     spec["graph"]["nodes"][0]["conversation_judge"] = "only_43"
     judges = "def only_43(turn):\n    return turn.outputs.get('answer') == '43'\n"
@@ -395,7 +395,7 @@ async def test_run_in_existing_session_sees_its_memory(tmp_path: Path) -> None:
     assert second.outputs == {"sum": 41}
 
 
-def test_the_folder_of_sessions_is_below_home_by_the_agents_name(
+def test_folder_of_sessions_is_below_home_by_the_agents_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -74,7 +74,7 @@ def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
     assert [(row["session_id"], row["status"]) for row in lines] == [("s", "completed"), ("s", "paused")]
 
 
-def test_a_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
+def test_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
     logger.log_execution(ended("first", steps=1))
     summary = logger.summary()
@@ -139,7 +139,7 @@ def test_steps_are_read_despite_corrupt_lines(tmp_path: Path) -> None:
     assert [row["step_index"] for row in logger.steps("a")] == [0]
 
 
-def test_no_logs_and_a_folder_in_their_place_are_nothing(tmp_path: Path) -> None:
+def test_missing_log_and_folder_in_its_place_are_empty(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
     (tmp_path / "sessions" / "s" / "logs" / "details.jsonl").mkdir(parents=True)
 

@@ -50,7 +50,7 @@ async def test_after_the_last_reply_there_is_no_answer() -> None:
             await provider.complete(CONVERSATION, [])
 
 
-async def test_an_exception_is_raised_and_the_next_reply_follows() -> None:
+async def test_exception_is_raised_and_the_next_reply_follows() -> None:
     provider = ScriptedProvider([TransientModelError("full", retry_after=3), ModelReply(text="now")])
 
     with pytest.raises(TransientModelError, match="full"):
@@ -82,7 +82,7 @@ async def test_rule_can_be_async() -> None:
 
 
 @given(st.text())
-def test_the_pieces_are_the_text(text: str) -> None:
+def test_pieces_are_the_text(text: str) -> None:
     pieces: list[str] = []
 
     asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(CONVERSATION, [], pieces.append))
@@ -91,7 +91,7 @@ def test_the_pieces_are_the_text(text: str) -> None:
     assert all(pieces)
 
 
-async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
+async def test_script_is_read_from_a_file(tmp_path: Path) -> None:
     path = script(
         tmp_path,
         {

@@ -66,7 +66,7 @@ def put(status: str, entry_point: str = "start") -> dict[str, ExecutionState]:
     return {execution_key("g", entry_point): execution(status, entry_point)}
 
 
-def test_a_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
+def test_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
     store = store_at(tmp_path)
 
     session = store.create(graph_id="g", entry_point="start", agent_id="bee")
@@ -119,7 +119,7 @@ def test_invalid_graph_id_is_refused(tmp_path: Path, graph_id: str) -> None:
         store.shared_view(made(store), graph_id)
 
 
-def test_a_session_is_made_once(tmp_path: Path) -> None:
+def test_session_is_made_once(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     made(store, "mine")
     (tmp_path / "sessions" / "file").write_bytes(b"")
@@ -129,7 +129,7 @@ def test_a_session_is_made_once(tmp_path: Path) -> None:
             made(store, session_id)
 
 
-def test_step_log_folder_is_no_session_until_created(tmp_path: Path) -> None:
+def test_step_log_folder_is_not_a_session_until_created(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     (tmp_path / "sessions" / "mine" / "logs").mkdir(parents=True)
 
@@ -154,7 +154,7 @@ def test_graph_sharing_a_session_has_its_own_folder_and_the_same_state(tmp_path:
     assert store.read_state(session.id).memory == {"x": 1}
 
 
-def test_an_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
+def test_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
     first = store_at(tmp_path).get_or_create("g", "tick")
     store = store_at(tmp_path)
     made(store, "a newer one of another entry point")
@@ -306,7 +306,7 @@ def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
     assert [s.session_id for s in store.list_sessions(status=SessionStatus.COMPLETED, limit=1)] == ["m"]
 
 
-def test_no_folder_is_no_sessions(tmp_path: Path) -> None:
+def test_missing_folder_has_no_sessions(tmp_path: Path) -> None:
     assert store_at(tmp_path / "none").list_sessions() == []
 
 
@@ -329,7 +329,7 @@ def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str],
         assert {s.path.parent.name for s in store.skipped} == {f"s{n}" for n in broken.keys() - missing}
 
 
-def test_a_session_and_graph_have_one_writer(tmp_path: Path) -> None:
+def test_session_and_graph_have_one_writer(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     claim = store.claim(session)
@@ -342,7 +342,7 @@ def test_a_session_and_graph_have_one_writer(tmp_path: Path) -> None:
     store.claim(session).release()
 
 
-def test_a_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
+def test_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     with writer("hold", session.path / ".lock") as process:
@@ -375,7 +375,7 @@ def test_claim_removes_leftovers_of_killed_writer(tmp_path: Path) -> None:
     assert [path.exists() for path in left + others] == [False] * 3 + [True] * 2
 
 
-def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
+def test_session_is_deleted_whole(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session, other = made(store), made(store)
     (session.artifacts / "deep").mkdir(parents=True)
@@ -412,7 +412,7 @@ def test_session_with_a_writer_is_not_deleted(tmp_path: Path) -> None:
     store.delete_session(session.id)
 
 
-def test_the_lock_of_a_state_is_free_after_each_call(tmp_path: Path) -> None:
+def test_lock_of_a_state_is_free_after_each_call(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     store.update(session, lambda _: None)

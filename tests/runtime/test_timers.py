@@ -34,7 +34,7 @@ def times(fired: Fired, zone: str = "UTC") -> list[str]:
     return [f"{datetime.fromtimestamp(t, UTC).astimezone(ZoneInfo(zone)):%m-%d %H:%M}" for t, _ in fired]
 
 
-async def test_an_interval_does_not_drift(fake_time: FakeTime) -> None:
+async def test_interval_does_not_drift(fake_time: FakeTime) -> None:
     """B56: ticks are at t0 + k * interval."""
     t0 = fake_time.now
     async with following(interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:

@@ -35,7 +35,7 @@ def find(
     return {"place": place, "depth": depth, "kind": kind}
 
 
-async def test_a_function_is_a_tool_by_its_annotations_and_docstring() -> None:
+async def test_function_is_a_tool_by_its_annotations_and_docstring() -> None:
     tool = tool_from_function(find, timeout_seconds=5)
 
     assert (tool.name, tool.description) == ("find", "Find what flies.\n\nIt looks twice.")
@@ -90,7 +90,7 @@ def test_function_with_unnamed_parameters_is_rejected(function: Any, problem: st
         tool_from_function(function)
 
 
-def test_an_annotation_that_cannot_be_checked_is_refused() -> None:
+def test_annotation_that_cannot_be_checked_is_refused() -> None:
     def odd(event: threading.Event) -> str:
         return ""
 
@@ -179,7 +179,7 @@ async def test_any_tool_failure_becomes_a_result(failure: BaseException, kind: s
     assert result.error is not None
 
 
-async def test_a_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else() -> None:
+async def test_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else() -> None:
     async def leave(given: object) -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -235,7 +235,7 @@ async def test_threaded_tool_runs_outside_the_loop_in_the_callers_context() -> N
     assert await call(Tool("look", "Look.", {}, look, threaded=True), "{}") == "[false, true]"
 
 
-async def test_the_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
+async def test_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
     started, go = threading.Event(), threading.Event()
 
     def dig(given: object) -> str:
@@ -318,7 +318,7 @@ async def test_more_calls_at_once_than_there_are_threads_wait_for_one() -> None:
     assert most[1] <= 32
 
 
-def test_a_tool_is_registered_once() -> None:
+def test_tool_is_registered_once() -> None:
     tool = Tool("look", "Look.", {}, lambda given: "")
 
     with pytest.raises(ValueError, match="'look' is registered twice"):

@@ -193,7 +193,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
     assert {o for o in outcomes if page.value("recoveries_total", outcome=o) == 1} == {counted, "completed"}
 
 
-def test_a_breaker_has_one_series_a_state_and_its_changes_begin_at_0(page: Page) -> None:
+def test_breaker_has_one_series_a_state_and_its_changes_begin_at_0(page: Page) -> None:
     page.breakers = [Breaker("tool_execution:bee", "half_open")]
 
     states = {s: page.value("circuit_breaker_state", breaker="tool_execution:bee", state=s) for s in STATES}
@@ -259,7 +259,7 @@ def test_unfinished_recoveries_are_counted_by_current_state() -> None:
     assert (before, registry.get_sample_value("queenright_recoveries_active")) == (2.0, 0.0)
 
 
-def test_the_first_page_that_shows_a_breaker_shows_its_changes_at_0(page: Page) -> None:
+def test_first_page_that_shows_a_breaker_shows_its_changes_at_0(page: Page) -> None:
     page.breakers = [Breaker("llm:bee")]
 
     text = generate_latest(page.registry).decode()

@@ -186,7 +186,7 @@ def test_each_undelivered_nudge_by_a_person_has_a_line() -> None:
         (EventType.TICKET_UNACKNOWLEDGED, {"by": "ada", "was": "bob"}),
     ],
 )
-def test_a_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str, Any]) -> None:
+def test_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str, Any]) -> None:
     assert event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data)).text.startswith("bee: ")
 
 
@@ -220,7 +220,7 @@ def rows(running: Running) -> dict[str, Any]:
     return found
 
 
-async def test_healthy_nudged_worker_is_no_intervention_in_progress(running: Running) -> None:
+async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running: Running) -> None:
     service = running.service
     fine = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -297,6 +297,6 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bo
     assert [row.what for row in pending_requests.ladders] == [what]
 
 
-def test_the_api_has_each_field_of_a_ladder() -> None:
+def test_api_has_each_field_of_a_ladder() -> None:
     """An agent whose ladder the API cannot show has no page."""
     assert set(api.Ladder.model_fields) == set(Ladder.model_fields)

@@ -174,7 +174,7 @@ async def lost_ticket_on(running: Running) -> str:
     return ticket.ticket_id
 
 
-async def test_a_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
+async def test_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
     running: Running, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ticket = await lost_ticket_on(running)
@@ -210,7 +210,7 @@ async def test_ticket_settled_by_a_person_is_resolved(running: Running, http: ht
     assert health.findings == ()
 
 
-async def test_a_ticket_that_closes_by_itself_is_not_resolved_by_hand(
+async def test_ticket_that_closes_by_itself_is_not_resolved_by_hand(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -222,7 +222,7 @@ async def test_a_ticket_that_closes_by_itself_is_not_resolved_by_hand(
     assert "it closes by itself" in refused.json()["title"]
 
 
-async def test_the_webhook_wakes_the_judge(running: Running, http: httpx.AsyncClient) -> None:
+async def test_webhook_wakes_the_judge(running: Running, http: httpx.AsyncClient) -> None:
     body = {
         "version": "4",
         "groupKey": "{}",
@@ -240,9 +240,7 @@ async def test_the_webhook_wakes_the_judge(running: Running, http: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"alerts": 3}'])
-async def test_a_malformed_webhook_is_a_400_with_the_reason(
-    idle_http: httpx.AsyncClient, body: bytes
-) -> None:
+async def test_malformed_webhook_is_a_400_with_the_reason(idle_http: httpx.AsyncClient, body: bytes) -> None:
     response = await idle_http.post("/api/alertmanager/webhook", content=body)
 
     assert response.status_code == 400

@@ -139,7 +139,7 @@ async def of(running: Running, type_: EventType) -> list[AgentEvent]:
     return [event for event in running.service.recent if event.type is type_]
 
 
-async def test_the_list_is_newest_first_in_pages(running: Running, http: httpx.AsyncClient) -> None:
+async def test_list_is_newest_first_in_pages(running: Running, http: httpx.AsyncClient) -> None:
     first = await request_for_looper(running)
     await running.service.approvals.deny(first.approval_id, by="ada")
 
@@ -169,7 +169,7 @@ async def test_unanswerable_request_is_an_error_with_a_reason(
     assert response.headers["content-type"] == "application/problem+json"
 
 
-async def test_the_command_line_lists_approves_and_denies(running: Running) -> None:
+async def test_command_line_lists_approves_and_denies(running: Running) -> None:
     none = await queenright(running, "approvals")
     approval = await request_for_looper(running)
     listed = await queenright(running, "approvals")
@@ -199,7 +199,7 @@ async def test_approval_on_the_command_line_terminates(running: Running) -> None
     assert (result.code, result.out) == (0, "looper: terminated.\n")
 
 
-async def test_a_ticket_that_closes_takes_the_request_along(running: Running) -> None:
+async def test_ticket_that_closes_takes_the_request_along(running: Running) -> None:
     service = running.service
     await request_for_looper(running)
     over = AgentEvent(

@@ -36,7 +36,7 @@ async def queenright(running: Running, *arguments: str, typed: str = "") -> tupl
     return completed.returncode, completed.stdout, completed.stderr
 
 
-async def test_a_question_has_its_answer_and_both_stay(running: Running, http: httpx.AsyncClient) -> None:
+async def test_question_has_its_answer_and_both_stay(running: Running, http: httpx.AsyncClient) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
 
     answer = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
@@ -117,7 +117,7 @@ async def test_chat_of_an_unknown_ticket_is_404(running: Running, http: httpx.As
         EventType.NODE_LOOP_COMPLETED,
     ],
 )
-async def test_a_question_survives_a_kill_and_is_answered_once(
+async def test_question_survives_a_kill_and_is_answered_once(
     settings: Settings, tmp_path: Path, moment: EventType
 ) -> None:
     """Killed -9 when it was asked, in the middle of the answer, and with the answer there and not told."""

@@ -469,7 +469,7 @@ async def test_signed_body_that_is_not_an_event_names_the_field(
     assert huge.status_code == 413
 
 
-async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) -> None:
+async def test_incident_finds_its_ticket_after_a_restart(settings: Settings) -> None:
     async with (
         serving(settings) as running,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,

@@ -201,7 +201,7 @@ def test_requester_is_the_logged_in_user(
     assert current_user() == (who or pwd.getpwuid(os.getuid()).pw_name)
 
 
-async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
+async def test_escalation_is_listed_and_decided(running: Running) -> None:
     await looper(running)
     none = await queenright(running, "escalations", "list")
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
@@ -226,7 +226,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     assert result.json[0]["more_time_seconds"] == 1800
 
 
-async def test_an_open_breaker_is_listed_and_reset(running: Running) -> None:
+async def test_open_breaker_is_listed_and_reset(running: Running) -> None:
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
     for _ in range(10):
         try:
@@ -247,7 +247,7 @@ async def test_an_open_breaker_is_listed_and_reset(running: Running) -> None:
     assert "'tool_execution:looper:search'" in unknown.err
 
 
-async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
+async def test_emergency_stop_is_set_and_released(running: Running) -> None:
     await looper(running)
 
     on = await queenright(running, "stop-acting", "on", "--reason", "drill")
@@ -284,7 +284,7 @@ async def test_long_name_is_shortened_in_lists_unless_wide(
     assert [one.out.split()[-1] for one in (cut, whole)] == [ticket, ticket]
 
 
-async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) -> None:
+async def test_ticket_is_listed_acknowledged_and_resolved(running: Running) -> None:
     ticket = await lost_ticket_on(running)
 
     plain = await queenright(running, "tickets")
@@ -307,7 +307,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
     assert [t["ticket_id"] for t in listed.json] == [ticket]
 
 
-async def test_a_ticket_that_closes_by_itself_is_refused_with_the_reason(running: Running) -> None:
+async def test_ticket_that_closes_by_itself_is_refused_with_the_reason(running: Running) -> None:
     ticket = await ticket_on(running)
 
     result = await queenright(running, "tickets", "resolve", ticket, "--reason", "tired of it")

@@ -96,7 +96,7 @@ def test_without_the_right_to_ask_names_are_not_proposed(monkeypatch: pytest.Mon
     assert list(proposals(app, "queenright nudge ")) == []
 
 
-def test_a_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
     (tmp_path / "token").write_text("secret\n")
 
@@ -130,7 +130,7 @@ def test_bash_completes(tmp_path: Path, line: str, replies: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> None:
+def test_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> None:
     env = {**os.environ, "SHELL": f"/bin/{shell}", "HOME": str(tmp_path)}
     (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
 

@@ -67,7 +67,7 @@ def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize(("client", "path"), [("claude-code", "claude-code"), ("gemini", "gemini-cli")])
-async def test_a_call_reaches_the_service(running: Running, client: str, path: str) -> None:
+async def test_call_reaches_the_service(running: Running, client: str, path: str) -> None:
     call = json.dumps({**CALL, "hook_event_name": "SessionStart"}).encode()
 
     out, _ = await asyncio.to_thread(
@@ -90,7 +90,7 @@ async def test_a_call_reaches_the_service(running: Running, client: str, path: s
     ],
     ids=["length", "until the end", "chunked"],
 )
-def test_the_answer_is_printed(answer: str, tmp_path: Path) -> None:
+def test_answer_is_printed(answer: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("honey\n")
     with answering(answer) as (url, calls):

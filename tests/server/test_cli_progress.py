@@ -41,7 +41,7 @@ def test_progress_bar_on_a_terminal_does_not_change_stdout(tmp_path: Path) -> No
     assert [json.loads(line)["run_id"] for line in printed.splitlines()] == ["r", "r", "r"]
 
 
-def test_there_is_no_bar_in_a_pipe(tmp_path: Path) -> None:
+def test_pipe_gets_no_progress_bar(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text(json.dumps(RUN) + "\n")
 
     result = queenright("evaluate", "runs.jsonl", cwd=tmp_path)

@@ -127,7 +127,7 @@ def test_invalid_selector_is_refused(matchers: str) -> None:
         ("--worker-selector", 'job=""', "nothing would match"),
     ],
 )
-def test_a_selector_that_prometheus_would_not_take_writes_nothing(
+def test_selector_that_prometheus_would_not_take_writes_nothing(
     tmp_path: Path, option: str, matchers: str, expected: str
 ) -> None:
     with pytest.raises(QueenrightError, match=expected):
@@ -135,7 +135,7 @@ def test_a_selector_that_prometheus_would_not_take_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_selector_in_single_quotes_is_one() -> None:
+def test_selector_in_single_quotes_is_accepted() -> None:
     text = queenright("rules", "export", "-o", "-", "--service-selector", "job='hive'").stdout
     assert "up{job='hive'} == 0" in text
 
@@ -185,7 +185,7 @@ def test_links_and_selectors_follow_the_options(tmp_path: Path) -> None:
     assert 'queenright_worker_steps_total{tier="gold"}' in text
 
 
-def test_an_object_for_the_operator_is_one_document_on_standard_output() -> None:
+def test_object_for_the_operator_is_one_document_on_standard_output() -> None:
     words = ("--format", "prometheusrule", "--namespace", "monitoring", "--labels", "release=prometheus,a=b")
     result = queenright("rules", "export", *words, "-o", "-")
 
@@ -195,7 +195,7 @@ def test_an_object_for_the_operator_is_one_document_on_standard_output() -> None
     assert {"release": "prometheus", "a": "b"}.items() <= document["metadata"]["labels"].items()
 
 
-def test_an_archive_is_the_same_twice(tmp_path: Path) -> None:
+def test_archive_is_the_same_twice(tmp_path: Path) -> None:
     for name in ("one.tar.gz", "two.tar.gz"):
         result = queenright("rules", "export", "--format", "mixin", "-o", str(tmp_path / name))
         assert result.exit_code == 0, result.output
@@ -338,7 +338,7 @@ def test_full_exports_have_the_configured_thresholds(redrawn: str, tmp_path: Pat
     assert boards == render_dashboards(OWN, console="https://q.example")
 
 
-def test_the_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
+def test_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
     """One after the other, in the order of the page, in one folder."""
     text = (ROOT / "docs" / "adopting.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -355,7 +355,7 @@ def test_the_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
         assert result.exit_code == 0, f"{line}: {result.output}"
 
 
-def test_the_command_line_stays_light() -> None:
+def test_command_line_stays_light() -> None:
     """What rules and dashboards need is imported when they run."""
     code = "import sys, queenright.cli.app; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)

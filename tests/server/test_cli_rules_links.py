@@ -83,7 +83,7 @@ def test_dashboards_use_the_configured_listen_address() -> None:
     assert "8420" not in text
 
 
-def test_a_login_for_alertmanager_is_in_no_link() -> None:
+def test_login_for_alertmanager_is_in_no_link() -> None:
     _, text = exported("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA)
     assert "http://queenright.agents:8420/runbooks/" in text
     assert "hunter2" not in "".join(re.findall(r".*(?:runbooks/|\"query\").*", text))

@@ -115,5 +115,5 @@ def test_missing_package_names_the_extra_that_installs_it(module: str, extra: st
     assert f"pip install 'queenright[{extra}] @ " in str(missing_extra(module))
 
 
-def test_missing_module_of_no_extra_is_an_error_of_its_own() -> None:
+def test_missing_module_outside_the_extras_names_no_extra() -> None:
     assert missing_extra("queenright.nowhere") is None

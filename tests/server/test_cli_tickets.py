@@ -108,7 +108,7 @@ def test_notified_receivers_are_in_the_order_of_time() -> None:
 
 
 @pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
-async def test_a_ticket_is_found_by_the_beginning_of_its_id(running: Running, words: tuple[str, ...]) -> None:
+async def test_ticket_is_found_by_the_beginning_of_its_id(running: Running, words: tuple[str, ...]) -> None:
     found = await ticket_on(running)
 
     result = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
@@ -190,7 +190,7 @@ def test_health_change_is_one_sentence() -> None:
     assert change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"
 
 
-def test_end_of_a_session_is_no_change_to_healthy() -> None:
+def test_end_of_a_session_is_not_a_change_to_healthy() -> None:
     ended = change(END_REASONS["completed"], to="healthy", outcome="completed")
 
     assert ended == "a: the session is completed; it was failing"

@@ -127,7 +127,7 @@ async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
 
 
 @pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
-def test_an_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
+def test_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
     monitor = HealthMonitor(HealthSettings())
     monitor.apply(start_event(T), T)
 
@@ -157,7 +157,7 @@ async def test_without_notes_events_are_timed_by_the_services_own_events(
 # -- restarts ---------------------------------------------------------------------------------------
 
 
-async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
+async def test_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
         look(service, clock, 200)
@@ -201,7 +201,7 @@ async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock:
         assert states(service) == {"bee": "stuck"}
 
 
-async def test_restarts_and_clock_jumps_are_no_progress(settings: Settings, clock: Clock) -> None:
+async def test_restarts_and_clock_jumps_are_not_progress(settings: Settings, clock: Clock) -> None:
     """
     B66: what was climbed because a worker got no further is climbed after it, too.
 
@@ -400,7 +400,7 @@ async def test_steps_since_accept_include_those_before_the_replayed_day(
     assert health.vitals.start_records
 
 
-async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
+async def test_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
     settings: Settings, clock: Clock
 ) -> None:
     async with ServiceRun(settings, clock) as service:
@@ -455,7 +455,7 @@ async def test_published_events_are_not_repeated(settings: Settings, clock: Cloc
 # -- the service's own clock ------------------------------------------------------------------------
 
 
-async def test_a_slow_database_is_no_jump_of_the_clock(
+async def test_slow_database_is_not_a_jump_of_the_clock(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps, turns = [], 0

@@ -308,7 +308,7 @@ def test_file_that_is_not_settings_is_not_changed(
     assert path.read_bytes() == content
 
 
-def test_a_setting_with_another_value_needs_replace(home: Path) -> None:
+def test_setting_with_another_value_needs_replace(home: Path) -> None:
     path = home / ".claude/settings.json"
     path.parent.mkdir()
     before = '{"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}}'
@@ -328,7 +328,7 @@ def test_a_setting_with_another_value_needs_replace(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_token_is_never_printed(home: Path, tmp_path: Path, name: str) -> None:
+def test_token_is_never_printed(home: Path, tmp_path: Path, name: str) -> None:
     """B94: neither in the difference, nor by --print, nor when it is removed again."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

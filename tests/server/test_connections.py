@@ -149,7 +149,7 @@ async def test_port_with_only_active_connections_refuses_more(monkeypatch: pytes
         assert await answered(await connect(REQUEST))
 
 
-async def test_a_connection_is_used_again_and_again() -> None:
+async def test_connection_is_used_again_and_again() -> None:
     async with served() as (_, connect):
         reader, writer = await connect(REQUEST)
         for _ in range(3):

@@ -144,7 +144,7 @@ async def test_form_of_another_kind_is_refused(browser: httpx.AsyncClient) -> No
         assert refused.status_code == status
 
 
-async def test_pages_run_no_script_but_ours_and_are_in_nobodys_frame(browser: httpx.AsyncClient) -> None:
+async def test_pages_run_only_our_scripts_and_cannot_be_framed(browser: httpx.AsyncClient) -> None:
     for path, scripts in (("/", "script-src 'self'"), ("/docs", ""), ("/login", ""), ("/nowhere", "")):
         policy = (await browser.get(path)).headers["content-security-policy"].split("; ")
         assert "default-src 'none'" in policy

@@ -194,7 +194,7 @@ async def test_crash_loop_that_keeps_its_session_pages_twice(
         await service.stop()
 
 
-async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, clock: Clock) -> None:
+async def test_tickets_of_killed_sessions_have_one_reminder(service: Service, clock: Clock) -> None:
     """B123, B41: tickets of killed lives stay open; they are due together, and are one reminder."""
     for number in range(8):
         await live(service, clock, number)
@@ -245,7 +245,7 @@ async def test_ticket_handed_back_stays_unacknowledged(service: Service, clock: 
     assert (again.status, again.acknowledged_by) == (TicketStatus.INTERVENING, "")
 
 
-async def test_crash_loop_of_one_agent_is_no_storm(service: Service, clock: Clock) -> None:
+async def test_crash_loop_of_one_agent_is_not_a_storm(service: Service, clock: Clock) -> None:
     """B123, B71: five lives within the window of a storm are one agent's trouble."""
     for number in range(8):
         ticket = await live(service, clock, number, seconds=6)
@@ -280,7 +280,7 @@ async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
     assert len(await alerts(service)) == 2, "the first two page"
 
 
-async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
+async def test_crash_loop_that_outlasts_a_storm_is_a_separate_incident(
     service: Service, clock: Clock
 ) -> None:
     """B123: it is notified once more, as the storm's incident has ended for the others."""

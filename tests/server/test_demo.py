@@ -47,7 +47,7 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path)
 
 
-def test_the_tools_read_the_text_files_of_one_folder_and_nothing_else(library: Library) -> None:
+def test_tools_read_the_text_files_of_one_folder_and_nothing_else(library: Library) -> None:
     assert library.files == ["bees.md"]
     assert library.search("bees") == ["bees.md:1", "bees.md:2"]
     for path in ("../bees.md", "/etc/hostname", "way-out.md", ".venv/hidden.md", "secret.key"):
@@ -164,7 +164,7 @@ def test_surveyor_waits_for_a_message_and_continues() -> None:
     assert verdicts["accept"] > 30
 
 
-def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
+def test_wait_ends_when_the_fleet_is_stopped() -> None:
     stop = threading.Event()
     stop.set()
 

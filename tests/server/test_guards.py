@@ -98,7 +98,7 @@ def test_continuing_loop_stops_the_visit() -> None:
     assert (findings[0].stop, findings[-1].stop, findings[-1].kind) == (False, True, "doom_loop")
 
 
-def test_changing_results_are_no_loop() -> None:
+def test_changing_results_are_not_a_loop() -> None:
     """B28, B32: a poll with changing results, an edit-test cycle with changing output."""
     turns = [turn(n, result=f"b{n}") for n in range(30)]
 
@@ -179,7 +179,7 @@ def test_guard_uses_only_judge_thresholds_without_automatic_actions() -> None:
     assert ladder_seconds(acting) == ladder_seconds(idle) + 120 + 3 * 600 + 900
 
 
-def test_a_failing_provider_is_nobodys_loop() -> None:
+def test_failing_provider_is_not_a_loop() -> None:
     """B34: neither a loop nor the agent's fault."""
     calls = [event(EventType.LLM_CALL_COMPLETED, n, error_type="RateLimitError") for n in range(20)]
 
@@ -214,7 +214,7 @@ def test_bad_steps_count_across_a_kill() -> None:
     assert finding.stop
 
 
-def test_a_guard_sees_one_visit_only() -> None:
+def test_guard_sees_one_visit_only() -> None:
     """B13: another visit starts at nothing."""
     make = health_guard(HealthSettings())
     observe(make(ORIGIN, "write"), loop(9))

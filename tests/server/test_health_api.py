@@ -51,7 +51,7 @@ async def answered(http: httpx.AsyncClient, instruction_id: str, outcome: str = 
 # -- health -------------------------------------------------------------------------------------
 
 
-async def test_a_workers_health_has_state_signals_metrics_and_breakers(
+async def test_workers_health_has_state_signals_metrics_and_breakers(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """002 §11: a worker's health, and each signal behind it, can be asked for while it works."""
@@ -67,7 +67,7 @@ async def test_a_workers_health_has_state_signals_metrics_and_breakers(
     assert health["state"] in ("healthy", "degraded", "stuck")
 
 
-async def test_a_name_with_slashes_is_a_name(running: Running, http: httpx.AsyncClient) -> None:
+async def test_name_with_slashes_is_a_name(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, agent="team/looper", times=1)
 
     health = await http.get("/api/agents/team%2Flooper/health")
@@ -108,7 +108,7 @@ async def test_history_lists_failed_interventions(running: Running, http: httpx.
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e12", "x"])
-async def test_a_history_of_no_time_is_refused(idle_http: httpx.AsyncClient, seconds: str) -> None:
+async def test_history_of_no_time_is_refused(idle_http: httpx.AsyncClient, seconds: str) -> None:
     response = await idle_http.get("/api/agents/looper/history", params={"seconds": seconds})
 
     assert response.status_code == 422
@@ -130,7 +130,7 @@ async def test_received_heartbeat_is_readable(running: Running, http: httpx.Asyn
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"agent_id": ""}', b'{"agent_id": "looper", "token'])
-async def test_a_torn_heartbeat_is_refused_and_moves_nothing(
+async def test_torn_heartbeat_is_refused_and_moves_nothing(
     running: Running, http: httpx.AsyncClient, body: bytes
 ) -> None:
     """B68: it is unknown, never a kill."""
@@ -157,7 +157,7 @@ async def test_missing_heartbeat_is_404_with_a_message(running: Running, http: h
 # -- instructions -------------------------------------------------------------------------------
 
 
-async def test_a_nudge_reaches_a_worker_that_fetches(running: Running, http: httpx.AsyncClient) -> None:
+async def test_nudge_reaches_a_worker_that_fetches(running: Running, http: httpx.AsyncClient) -> None:
     """002 §11: a nudge gets to an agent in another process."""
     await looper(running, times=3)
     polling = asyncio.create_task(pull(http, wait=30))
@@ -190,7 +190,7 @@ async def test_other_incarnation_gets_no_instruction_and_cannot_answer(
     assert instructions == []
 
 
-async def test_an_answer_to_nothing_is_a_404(idle_http: httpx.AsyncClient) -> None:
+async def test_answer_to_nothing_is_a_404(idle_http: httpx.AsyncClient) -> None:
     assert await answered(idle_http, "none") == 404
 
 
@@ -357,7 +357,7 @@ async def test_running_worker_is_not_recovered(running: Running, http: httpx.Asy
     assert "running" in response.json()["reason"]
 
 
-async def test_the_emergency_stop_freezes_acting_and_not_seeing(
+async def test_emergency_stop_freezes_acting_and_not_seeing(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B71: nothing is done to anybody, and everything is still seen."""
@@ -387,7 +387,7 @@ async def test_empty_nudge_is_refused(running: Running, http: httpx.AsyncClient,
     assert "message" in response.json()["title"]
 
 
-async def test_a_name_is_kept_without_control_characters(running: Running, http: httpx.AsyncClient) -> None:
+async def test_name_is_kept_without_control_characters(running: Running, http: httpx.AsyncClient) -> None:
     body = {"on": True, "reason": "drill", "by": "\x1b[31mada\x07\r\nlovelace\u202e"}
 
     state = (await http.put("/api/emergency-stop", json=body)).json()
@@ -412,7 +412,7 @@ async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
 # -- escalations, breakers ----------------------------------------------------------------------
 
 
-async def test_an_escalation_is_listed_and_decided_once(running: Running, http: httpx.AsyncClient) -> None:
+async def test_escalation_is_listed_and_decided_once(running: Running, http: httpx.AsyncClient) -> None:
     await looper(running, times=3)
     escalated = (await http.post("/api/agents/looper/escalate", json={"reason": "odd"})).json()
     path = f"/api/escalations/{escalated['escalation_id']}/decision"
@@ -428,7 +428,7 @@ async def test_an_escalation_is_listed_and_decided_once(running: Running, http: 
     assert (await http.get("/api/escalations", params={"open": True})).json()["escalations"] == []
 
 
-async def test_a_breaker_is_shown_and_closed_by_hand(running: Running, http: httpx.AsyncClient) -> None:
+async def test_breaker_is_shown_and_closed_by_hand(running: Running, http: httpx.AsyncClient) -> None:
     """002 §11: an open breaker can be seen and reset."""
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
     await looper(running, times=1)

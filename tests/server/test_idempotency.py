@@ -113,7 +113,7 @@ async def test_repeated_request_is_executed_once_with_the_same_response(service:
     assert "idempotent-replayed" not in first.headers
 
 
-async def test_without_a_key_each_is_a_request_of_its_own(service: Service) -> None:
+async def test_requests_without_a_key_are_separate(service: Service) -> None:
     await service.http.post("/api/things/bee")
     await service.http.post("/api/things/bee")
 
@@ -141,7 +141,7 @@ async def test_key_reused_for_another_request_is_refused(service: Service, other
     assert service.counter.done == ["bee"]
 
 
-async def test_each_caller_has_keys_of_its_own(service: Service) -> None:
+async def test_each_caller_has_its_own_keys(service: Service) -> None:
     await service.post()
     service.caller = Caller(Role.ADMIN, "127.0.0.1", name="bob", token_id="t2")
     answer = await service.post()
@@ -150,7 +150,7 @@ async def test_each_caller_has_keys_of_its_own(service: Service) -> None:
     assert "idempotent-replayed" not in answer.headers
 
 
-async def test_concurrent_repeat_is_told_to_wait(service: Service) -> None:
+async def test_concurrent_repeat_must_wait(service: Service) -> None:
     service.counter.go_on.clear()
     first = asyncio.create_task(service.post())
     await service.counter.begun.wait()
@@ -191,7 +191,7 @@ async def test_server_error_may_be_retried(service: Service, status: int) -> Non
     assert "idempotent-replayed" not in again.headers
 
 
-async def test_a_restart_forgets_no_answer(tmp_path: Path, service: Service, store: Store) -> None:
+async def test_restart_forgets_no_answer(tmp_path: Path, service: Service, store: Store) -> None:
     await service.post()
     await store.close()
     async with opened(tmp_path) as anew:
@@ -224,7 +224,7 @@ async def test_interrupted_request_is_reported_as_unknown(
     assert other.status_code == 201
 
 
-async def test_a_key_is_free_again_after_a_day(service: Service) -> None:
+async def test_key_is_free_again_after_a_day(service: Service) -> None:
     await service.post()
     service.clock.now += KEPT_SECONDS + 1
     again = await service.post()

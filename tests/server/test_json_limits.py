@@ -78,7 +78,7 @@ def test_long_number_is_found_at_any_chunk_boundary(
         b"[" + b"[]," * (LIMIT // 2 - 1) + b"1]",
     ],
 )
-def test_texts_cost_nothing_and_width_is_no_depth(body: bytes) -> None:
+def test_texts_cost_nothing_and_width_does_not_count_as_depth(body: bytes) -> None:
     check_json_size(body, LIMIT)
 
 

@@ -130,7 +130,7 @@ def log() -> Iterator[Counting]:
     logger.removeHandler(handler)
 
 
-async def test_requests_that_are_no_http_are_logged_once(
+async def test_requests_that_are_not_http_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Garbage sent to a port does not fill the log."""

@@ -108,7 +108,7 @@ async def test_order_of_arrival_does_not_matter(
     assert (await row(http))["findings"] == []
 
 
-async def test_finding_ends_with_the_session_and_an_exit_is_no_finding(
+async def test_finding_ends_with_the_session_and_an_exit_is_not_a_finding(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient
 ) -> None:
     records = recorded("claude-code")

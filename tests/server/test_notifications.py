@@ -117,7 +117,7 @@ async def test_refusal_of_a_peer_is_shown_with_its_reason(running: Running, peer
     assert notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
 
 
-async def test_the_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer) -> None:
+async def test_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer) -> None:
     await loop(running)
     await until(lambda: is_delivered(running), "the peer has it")
 
@@ -127,7 +127,7 @@ async def test_the_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer
     assert notification_rows(running)[0]["status"] == "resolved"
 
 
-async def test_a_restart_forgets_no_notification(settings: Settings, peer: Peer) -> None:
+async def test_restart_forgets_no_notification(settings: Settings, peer: Peer) -> None:
     async with serving(settings) as running:
         await loop(running)
         await until(lambda: is_delivered(running), "the peer has it")

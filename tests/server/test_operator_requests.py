@@ -138,7 +138,7 @@ async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
 
 
-async def test_queen_as_orchestrator_asks_nobody(tmp_path: Path) -> None:
+async def test_queen_as_orchestrator_asks_no_one(tmp_path: Path) -> None:
     async with serving(demo_settings(tmp_path / "storage", orchestrator="queen")) as running:
         service = running.service
         await ticket_on(running)

@@ -101,7 +101,7 @@ async def ask(url: str, secret: str | None = None) -> EscalationAnswer | None:
         await webhook.close()
 
 
-async def test_an_escalation_arrives_with_its_whole_context_and_where_to_answer(
+async def test_escalation_arrives_with_its_whole_context_and_where_to_answer(
     orchestrator: Orchestrator,
 ) -> None:
     """002 §11: an escalation tells the orchestrator everything it needs to decide."""
@@ -126,7 +126,7 @@ async def test_an_escalation_arrives_with_its_whole_context_and_where_to_answer(
     }
 
 
-async def test_a_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None:
+async def test_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [
         (200, b'{"decision": "more_time", "more_time_seconds": 60, "reason": "slow API"}')
     ]
@@ -196,7 +196,7 @@ async def test_posts_are_signed_with_the_secret(orchestrator: Orchestrator) -> N
 
 
 @pytest.mark.parametrize("way", ["refused", "unreachable", "bad"])
-async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
+async def test_url_and_the_secret_are_in_no_message_log_or_repr(
     orchestrator: Orchestrator, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

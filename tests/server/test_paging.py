@@ -65,7 +65,7 @@ async def test_cursor_of_no_list_is_refused_with_a_reason(http: httpx.AsyncClien
             assert "`next`" in response.json()["title"]
 
 
-async def test_a_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
+async def test_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
         for limit in ("0", "1001", "x"):
             assert (await http.get(path, params={"limit": limit})).status_code == 422, (path, limit)
@@ -117,7 +117,7 @@ async def test_interventions_are_listed_once_newest_first_while_others_start(
     assert [one["intervention_id"] for one in rows] == there[::-1]
 
 
-async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(
+async def test_history_is_read_back_from_its_end_each_page_oldest_first(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     now = running.service.clock()
@@ -165,7 +165,7 @@ places = st.one_of(
 
 
 @given(places)
-def test_a_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
+def test_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
     kinds = [type(part) for part in place]
 
     assert place_of(cursor_at("things", *place), "things", *kinds) == place
@@ -181,7 +181,7 @@ def test_any_cursor_is_decoded_or_refused(cursor: str) -> None:
     "place", [("nan",), (True,), (2**63,), ("a\0",), ("\ud800",), (None,), ([1],), (1, 2)], ids=repr
 )
 @pytest.mark.parametrize("kind", [int, float, str])
-def test_a_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[Any]) -> None:
+def test_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[Any]) -> None:
     if kind is str and place == ("nan",):
         return
     made = base64.urlsafe_b64encode(json.dumps(["agents", *place]).encode()).decode()
@@ -189,7 +189,7 @@ def test_a_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[
         place_of(made, "agents", kind)
 
 
-async def test_the_command_line_reads_every_page(running: Running) -> None:
+async def test_command_line_reads_every_page(running: Running) -> None:
     for number in range(1003):
         running.service.breakers.get("tool_execution", "bee", f"t{number}")
 

@@ -181,7 +181,7 @@ async def test_by_default_the_hook_is_answered_at_once_with_nothing(tmp_path: Pa
         assert (await http.get("/api/permissions")).json()["permissions"] == []
 
 
-async def test_answer_begins_at_once_so_that_a_client_knows_that_we_are_here(
+async def test_answer_begins_at_once_so_that_the_client_keeps_waiting(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B91: a client may give the first byte a second, and the answer longer."""

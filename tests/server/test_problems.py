@@ -36,7 +36,7 @@ def test_errors_name_commands_and_no_request(package: str) -> None:
     assert named == []
 
 
-async def test_a_bad_argument_is_named_with_its_value(http: httpx.AsyncClient) -> None:
+async def test_bad_argument_is_named_with_its_value(http: httpx.AsyncClient) -> None:
     response = await http.get("/api/tickets", params={"limit": "many"})
 
     assert response.status_code == 422
@@ -66,7 +66,7 @@ async def test_long_value_is_shortened_and_text_shown_by_length(
     assert "9,004 characters" in longer.json()["title"]
 
 
-async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:
+async def test_fault_of_the_service_itself_is_a_problem_too() -> None:
     app = FastAPI()
     add_exception_handlers(app, render_error)
 

@@ -28,7 +28,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "path"
 
 
-def test_the_environment_wins_over_path(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_wins_over_path(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(path, "promtool")
     chosen = program(tmp_path / "own", "promtool-3")
     monkeypatch.setenv("PROMTOOL_BIN", str(chosen))
@@ -72,7 +72,7 @@ def test_unknown_program_is_not_found(path: Path) -> None:
     assert find_program("bee") is None
 
 
-def test_a_file_that_cannot_be_run_is_no_program(path: Path) -> None:
+def test_file_that_cannot_be_run_is_not_a_program(path: Path) -> None:
     program(path, "bee").chmod(0o644)
 
     assert find_program("bee") is None

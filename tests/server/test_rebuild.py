@@ -86,7 +86,7 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
         assert action is None or worker.vitals.status is WorkerStatus.FAILED
 
 
-async def test_heard_incarnation_is_alive_a_day_later(store: Store) -> None:
+async def test_incarnation_with_recent_events_is_alive_a_day_later(store: Store) -> None:
     ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
     result = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
     step = event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")

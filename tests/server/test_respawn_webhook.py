@@ -185,7 +185,7 @@ async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Sto
         (b"[" * 100_00, "s1", ""),
     ],
 )
-async def test_the_answer_may_name_the_new_life(
+async def test_answer_may_name_the_new_life(
     supervisor: Supervisor, store: Store, answer: object, session: str, life: str
 ) -> None:
     supervisor.answers = [(200, answer)]
@@ -195,7 +195,7 @@ async def test_the_answer_may_name_the_new_life(
     assert (there.session_id, there.incarnation_id) == (session, life)
 
 
-async def test_the_start_of_a_task_is_no_checkpoint(supervisor: Supervisor, store: Store) -> None:
+async def test_start_of_a_task_is_not_a_checkpoint(supervisor: Supervisor, store: Store) -> None:
     await respawn(supervisor.url, store, None)
 
     assert supervisor.asked[0]["checkpoint_id"] is None
@@ -252,7 +252,7 @@ async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store
 
 
 @pytest.mark.parametrize("way", ["refused", "away", "bad"])
-async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
+async def test_url_and_the_secret_are_in_no_message_log_or_repr(
     supervisor: Supervisor, store: Store, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -41,7 +41,7 @@ def kill_after(request: pytest.FixtureRequest, settings: Settings, tmp_path: Pat
     return run
 
 
-async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, kill_after: Kill) -> None:
+async def test_third_equal_call_after_a_kill_is_a_loop(settings: Settings, kill_after: Kill) -> None:
     """B33: killed outright between call two and three, the counters go on where they were."""
     now = time.time()
     events = list(looping(now, times=3))

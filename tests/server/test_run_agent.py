@@ -561,7 +561,7 @@ def test_model_output_cannot_control_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("option", ["--storage", "--config"])
-def test_an_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: str) -> None:
+def test_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: str) -> None:
     """As a script's unset variable gives it."""
     adder(tmp_path / "agent")
 

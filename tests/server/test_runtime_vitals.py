@@ -252,7 +252,7 @@ async def test_run_that_fails_has_failed_and_is_not_failing(watched_runtime: Wat
     assert watched_runtime.health.state is HealthState.HEALTHY
 
 
-async def test_a_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: Watched) -> None:
+async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: Watched) -> None:
     """B5: its step count is lower than the last one's, and that is no stall."""
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched_runtime.time.now}")]
     watched_runtime.model.replies = [using("look")] * 5
@@ -269,7 +269,7 @@ async def test_a_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime
     assert watched_runtime.found == []
 
 
-async def test_a_session_outside_its_folder_is_refused(watched_runtime: Watched) -> None:
+async def test_session_outside_its_folder_is_refused(watched_runtime: Watched) -> None:
     """B8: nothing was run, so there is no worker."""
     await watched_runtime.load()
     result = await watched_runtime.runtime.wait(
@@ -284,7 +284,7 @@ async def test_a_session_outside_its_folder_is_refused(watched_runtime: Watched)
 # -- waiting and stalls -------------------------------------------------------------------------
 
 
-async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_restarts_at_the_reply(
+async def test_three_hours_waiting_for_a_user_are_not_a_stall_and_silence_restarts_at_the_reply(
     watched_runtime: Watched,
 ) -> None:
     """B17."""
@@ -317,7 +317,9 @@ async def test_paused_run_does_not_stall(watched_runtime: Watched) -> None:
     assert (watched_runtime.health.vitals.waiting, watched_runtime.found) == (WaitingReason.PAUSED, [])
 
 
-async def test_run_held_by_its_guard_is_no_stall_and_needs_an_intervention(watched_runtime: Watched) -> None:
+async def test_run_held_by_its_guard_is_not_a_stall_and_needs_an_intervention(
+    watched_runtime: Watched,
+) -> None:
     watched_runtime.open(hold_seconds=600 * MINUTE)
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
     watched_runtime.model.replies = [using("look")] * 99

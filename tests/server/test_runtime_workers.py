@@ -102,7 +102,7 @@ async def test_findings_during_a_store_failure_are_published_afterwards(
     assert FindingKind.DOOM_LOOP in [event.data["kind"] for event in events]
 
 
-async def test_a_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(running: Running) -> None:
+async def test_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(running: Running) -> None:
     service = running.service
     now = service.clock()
 
@@ -113,7 +113,7 @@ async def test_a_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(runni
     assert findings(service, "ours") == findings(service, "theirs") != []
 
 
-async def test_events_without_an_agent_are_no_workers(running: Running) -> None:
+async def test_events_without_an_agent_are_not_workers(running: Running) -> None:
     await running.service.bus.publish(
         AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, graph_id="queen", data={"verdict": "RETRY"})
     )
@@ -121,7 +121,7 @@ async def test_events_without_an_agent_are_no_workers(running: Running) -> None:
     assert list(running.service.monitor.workers()) == []
 
 
-async def test_a_worker_on_the_bus_that_writes_a_step_log_is_counted_once(
+async def test_worker_on_the_bus_that_writes_a_step_log_is_counted_once(
     settings: Settings, tmp_path: Path
 ) -> None:
     agents = tmp_path / "agents"
@@ -279,7 +279,7 @@ async def test_every_worker_event_carries_its_graph(fleet: Running) -> None:
     }
 
 
-async def test_judge_and_queen_at_work_are_no_workers(fleet: Running) -> None:
+async def test_judge_and_queen_at_work_are_not_workers(fleet: Running) -> None:
     """B50."""
     await works_in_circles(fleet.service, "bee")
     await handed_over(fleet.service, "bee")
@@ -287,7 +287,7 @@ async def test_judge_and_queen_at_work_are_no_workers(fleet: Running) -> None:
     assert {health.vitals.agent_id for health in fleet.service.monitor.workers()} == {"bee"}
 
 
-async def test_a_guard_warns_the_model_and_then_holds_the_visit(fleet: Running) -> None:
+async def test_guard_warns_the_model_and_then_holds_the_visit(fleet: Running) -> None:
     """B26: the detectors that write tickets look on from inside, too."""
     service = fleet.service
     steps: list[AgentEvent] = []

@@ -153,7 +153,7 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
         (None, "cannot be read"),
     ],
 )
-async def test_a_file_with_a_fault_changes_nothing(
+async def test_file_with_a_fault_changes_nothing(
     running: Running, http: httpx.AsyncClient, file: File, fault: str | None, words: str
 ) -> None:
     before = running.service.settings

@@ -176,9 +176,7 @@ async def test_steps_tell_how_many_repeats_a_loop_lacks(running: Running, http: 
     assert "doom_loop" in {finding.kind for finding in found.findings}
 
 
-async def test_a_wait_ends_with_the_answer_and_keeps_its_id(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_wait_ends_with_the_answer_and_keeps_its_id(running: Running, http: httpx.AsyncClient) -> None:
     now = running.service.clock() - 30
     question = "Which branch? token=sk-live-1234567890abcdef"
     await running.service.ingest(

@@ -84,7 +84,7 @@ def _paths(block: type[BaseModel], *above: str) -> Iterator[tuple[str, ...]]:
             yield from _paths(field.annotation, *above, name)
 
 
-def test_the_requirement_documents_block_is_valid_as_written() -> None:
+def test_requirement_documents_block_is_valid_as_written() -> None:
     settings = load_settings(written(SPEC_BLOCK))
 
     assert settings.health_monitoring.circuit_breaker.overrides["tool_execution"].failure_threshold == 5
@@ -103,7 +103,7 @@ def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest
     assert settings.http.host == "127.0.0.9"
 
 
-def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
+def test_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
     file = written("health_monitoring: {stall: {idle_second: 3}}")
 
     with pytest.raises(
@@ -352,7 +352,7 @@ def test_missing_settings_file_is_named() -> None:
         load_settings(Path("nowhere.yaml"))
 
 
-def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_STORAG", "x")
 
     with pytest.raises(
@@ -419,7 +419,7 @@ def test_credentials_are_shown_by_nothing_that_shows_settings() -> None:
 SECRET_ADDRESS = "postgresql://bee:hunter2 hunter2@db:5432/hive?sslpassword=hunter2&host=/run"
 
 
-def test_the_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_DATABASE", SECRET_ADDRESS)
 
     settings = load_settings()
@@ -484,7 +484,7 @@ def test_invalid_json_in_the_environment_names_the_variable(
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_refused_secret_is_not_repeated() -> None:
+def test_refused_secret_is_not_repeated() -> None:
     file = written("otlp: {forward: [https://user:hunter2@host]}")
 
     with pytest.raises(InvalidSettingsError) as refused:
@@ -559,7 +559,7 @@ def test_invalid_webhook_url_is_refused_without_repeating_it(block: str, url: st
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )
-def test_an_override_that_no_breaker_would_find_is_refused(name: str, expected: str) -> None:
+def test_override_that_no_breaker_would_find_is_refused(name: str, expected: str) -> None:
     overrides = {name: {"failure_threshold": 2}}
 
     with pytest.raises(InvalidSettingsError, match=expected):

@@ -106,7 +106,7 @@ async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
     assert set(states) == {"failing"}
 
 
-async def test_an_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
+async def test_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B104"""
@@ -177,7 +177,7 @@ async def test_lists_are_empty_without_data(running: Running, http: httpx.AsyncC
     assert (await queenright(running, "incidents", "--all")).out.count("\n") == 1
 
 
-async def test_a_closed_ticket_gives_no_advice(running: Running, http: httpx.AsyncClient) -> None:
+async def test_closed_ticket_gives_no_advice(running: Running, http: httpx.AsyncClient) -> None:
     """B102: neither as such nor at the end of what the queen said."""
     service = running.service
     await failing(running, "a", "b")

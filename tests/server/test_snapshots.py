@@ -206,7 +206,7 @@ async def test_findings_that_a_snapshot_has_are_logged_once(settings: Settings, 
     ]
 
 
-async def test_processes_heard_after_the_snapshot_are_not_taken_for_gone(
+async def test_processes_with_events_after_the_snapshot_are_not_gone(
     settings: Settings, clock: Clock
 ) -> None:
     """B88: reports of open work are in no log."""

@@ -57,7 +57,7 @@ async def test_step_log_alone_is_followed_and_broken_lines_skipped(
     assert (before, after) == (4, 4)
 
 
-async def test_a_worker_that_sends_and_writes_is_counted_once(settings: Settings, tmp_path: Path) -> None:
+async def test_worker_that_sends_and_writes_is_counted_once(settings: Settings, tmp_path: Path) -> None:
     agents, elsewhere = tmp_path / "agents", tmp_path / "elsewhere"
     followed = settings.model_copy(update={"step_logs": (agents,)})
 

@@ -298,7 +298,7 @@ async def test_sender_gets_the_remedy_in_protobuf_too(running: Running) -> None:
     assert "without session.id; set OTEL_METRICS_INCLUDE_SESSION_ID=true" in of_logs.error_message
 
 
-async def test_hook_calls_are_of_the_source_that_their_query_names(running: Running) -> None:
+async def test_hook_calls_belong_to_the_source_in_their_query(running: Running) -> None:
     """B90: hooks that we do not use are counted, too."""
     call = {"session_id": "s-1", "cwd": "/home/ada/website", "hook_event_name": "SessionStart"}
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:

@@ -93,7 +93,7 @@ async def test_one_trace_links_page_and_step(service: Service, exporter: InMemor
         ("http://tempo:4318", True),
     ],
 )
-def test_the_service_never_sends_its_spans_to_itself(
+def test_service_never_sends_its_spans_to_itself(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, sends: bool
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)

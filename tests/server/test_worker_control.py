@@ -249,7 +249,7 @@ async def test_foreign_worker_may_poll_with_its_raw_name(running: Running, http:
     assert (health.status_code, health.json()["agent_id"]) == (200, "new line")
 
 
-async def test_an_asker_without_a_name_is_refused(http: httpx.AsyncClient) -> None:
+async def test_asker_without_a_name_is_refused(http: httpx.AsyncClient) -> None:
     params = {"session_id": "s", "incarnation_id": "i"}
     response = await http.get("/api/agents/%0A%07/instructions", params=params)
 

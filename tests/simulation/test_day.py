@@ -18,7 +18,7 @@ async def test_hundred_healthy_workers_cost_no_model_call(tmp_path: Path) -> Non
     assert found["events"] > 50_000
 
 
-async def test_a_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -> None:
+async def test_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -> None:
     """Each, also where its severity rises or the queen has to decide on an escalation."""
     found = await day(tmp_path, workers=15, faults=2.0, days=0.6)
 

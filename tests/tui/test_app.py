@@ -296,7 +296,7 @@ async def test_keys_of_one_burst_change_nothing(place: tuple[str, ...], bursts: 
     assert canned.asked == []
 
 
-async def test_typed_text_is_no_key_binding() -> None:
+async def test_typed_text_is_not_a_key_binding() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press("slash", *"qnt?")
@@ -338,7 +338,7 @@ async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
         await until(seldom(lambda: "She says what she sees" in text_of(app)), "what she writes")
 
 
-async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:
+async def test_queen_is_not_offered_where_there_is_no_ticket() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
         assert app.check_action("queen", ())

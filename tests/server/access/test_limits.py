@@ -58,7 +58,7 @@ def test_many_callers_take_no_more_memory() -> None:
     assert len(limit) == 100
 
 
-def test_a_household_of_ipv6_is_one_caller() -> None:
+def test_household_of_ipv6_is_one_caller() -> None:
     assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
     assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
     assert network_of("192.0.2.7") == "192.0.2.7"
@@ -66,7 +66,7 @@ def test_a_household_of_ipv6_is_one_caller() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
-def test_a_pause_is_whole_seconds(seconds: float, expected: str) -> None:
+def test_pause_is_whole_seconds(seconds: float, expected: str) -> None:
     assert retry_after(seconds) == expected
 
 

@@ -154,7 +154,7 @@ def test_invalid_tokens_are_denied(service: Guarded, header: str) -> None:
     assert service.tokens["viewer"] not in response.text
 
 
-def test_two_tokens_are_one_too_many(service: Guarded) -> None:
+def test_two_tokens_are_refused(service: Guarded) -> None:
     words = service.tokens["viewer"]
     with service.client() as http:
         response = http.get(
@@ -217,7 +217,7 @@ def test_expired_or_revoked_token_is_denied_at_once(service: Guarded) -> None:
     assert ask(lost) == 401
 
 
-def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at whenever something is sent, after a while: here, every time."""
     monkeypatch.setattr("queenright.server.access.api_guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)

@@ -66,7 +66,7 @@ def test_revoked_token_is_invalid_and_its_hash_is_erased() -> None:
         after.without("ada", NOW)
 
 
-def test_a_name_is_given_once_and_again_when_its_token_has_ended() -> None:
+def test_name_is_given_once_and_again_when_its_token_has_ended() -> None:
     tokens = Tokens((made(expires_at=NOW + 10)[0],))
 
     with pytest.raises(InvalidTokensError, match="already exists; revoke it first"):
@@ -153,7 +153,7 @@ def test_file_writable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
         read_tokens(path)
 
 
-def test_a_link_put_in_place_of_the_new_file_is_not_followed(tmp_path: Path) -> None:
+def test_link_put_in_place_of_the_new_file_is_not_followed(tmp_path: Path) -> None:
     path, victim = tmp_path / "tokens.json", tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "tokens.json.new").symlink_to(victim)

@@ -202,7 +202,7 @@ async def test_admin_has_a_file_changed_and_the_agent_restarted(chat: QueenChat)
 
 
 @pytest.mark.parametrize("text", ["restart it", "change tools.py: find a page", "fix tools.py"])
-async def test_operator_is_told_to_ask_an_admin(chat: QueenChat, text: str) -> None:
+async def test_answer_refers_an_operator_to_an_admin(chat: QueenChat, text: str) -> None:
     slot = chat.home.service.agents.get("looper")
 
     await chat.say(text, chat.write(), chat.restart(), DONE, role=Role.OPERATOR, act=text.startswith("fix"))

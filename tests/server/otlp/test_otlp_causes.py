@@ -361,7 +361,7 @@ def test_cause_8_kind_is_read_from_operations_markers_templates_and_words(
         ("load_model x", {}),
     ],
 )
-def test_cause_8_other_operation_names_are_no_work(name: str, attributes: dict[str, Any]) -> None:
+def test_cause_8_other_operation_names_are_not_work(name: str, attributes: dict[str, Any]) -> None:
     assert decode({"id": 1, "name": name, "attributes": attributes}).events == []
 
 
@@ -419,7 +419,7 @@ def test_cause_9_other_calls_of_another_library_count(difference: dict[str, Any]
     assert len(calls(decoded)) == 2
 
 
-def test_cause_9_server_side_of_a_tool_call_is_no_call() -> None:
+def test_cause_9_server_side_of_a_tool_call_is_not_a_call() -> None:
     """B84: the MCP server's span comes from another process, which is no agent."""
     decoded = decode(tool(3, 2, kind=2, flags=0x300), service="mcp-server")
 

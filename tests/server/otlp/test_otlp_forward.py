@@ -208,7 +208,7 @@ async def test_retry_after_of_the_endpoint_is_respected(collector: Collector) ->
     assert collector.tries == 1
 
 
-async def test_a_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
+async def test_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
     registry = CollectorRegistry()
     forwarder = Forwarder("http://127.0.0.1:1", dropped=counter(registry), max_bytes=5_000)
 

@@ -124,7 +124,7 @@ LLM = {
 
 
 @pytest.mark.parametrize("shape", LLM)
-def test_a_call_of_a_model_is_a_call_and_a_step(shape: str) -> None:
+def test_call_of_a_model_is_a_call_and_a_step(shape: str) -> None:
     name, attributes = LLM[shape]
 
     decoded = decode({"id": 1, "parent": 9, "name": name, "attributes": attributes})
@@ -234,7 +234,7 @@ AGENT = {
 
 
 @pytest.mark.parametrize("shape", AGENT)
-def test_an_agents_span_is_a_run(shape: str) -> None:
+def test_agents_span_is_a_run(shape: str) -> None:
     name, attributes = AGENT[shape]
 
     decoded = decode({"id": 1, "name": name, "attributes": attributes})
@@ -310,7 +310,7 @@ def test_model_client_span_is_not_counted_in_addition_to_the_frameworks() -> Non
     assert decoded.ignored == 1
 
 
-def test_an_inner_agent_does_not_end_the_outer() -> None:
+def test_inner_agent_does_not_end_the_outer() -> None:
     """B86: the outer one gives the run its name."""
     decoded = decode(
         chat(3, 2),
@@ -323,7 +323,7 @@ def test_an_inner_agent_does_not_end_the_outer() -> None:
     assert [e.type.value for e in decoded.events].count("execution_completed") == 1
 
 
-def test_a_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
+def test_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
     """A web service that calls a model once a request is no agent that fell silent."""
     memory = Assembler()
     inside = decode(chat(2, 1), memory=memory)
@@ -352,7 +352,7 @@ def test_processes_without_an_instance_id_are_distinguished_by_pid() -> None:
     assert first == again != other
 
 
-def test_a_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
+def test_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
     """B26: Same tool and arguments with the same result, also when every call fails."""
     spans = [tool(n, 1, error="no such bee", attributes={"gen_ai.tool.call.arguments": "{}"}) for n in (2, 3)]
 
@@ -365,7 +365,7 @@ def test_a_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
 @pytest.mark.parametrize(
     "written", ["__REDACTED__", "[hidden]", "<REDACTED>", '"__REDACTED__"', "", " ", "{}", "***"]
 )
-def test_placeholder_is_no_content(written: str) -> None:
+def test_placeholder_is_not_content(written: str) -> None:
     """B87: two hidden arguments are not equal arguments."""
     hidden = {"gen_ai.tool.call.arguments": written, "gen_ai.tool.call.result": written}
 

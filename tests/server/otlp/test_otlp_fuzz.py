@@ -126,7 +126,7 @@ def test_odd_spans_give_valid_events_or_none(found: list[dict[str, Any]]) -> Non
 
 
 @given(body=st.binary(max_size=200), cut=st.integers(0, 400), mutation=st.binary(max_size=6))
-def test_a_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation: bytes) -> None:
+def test_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation: bytes) -> None:
     request = ExportTraceServiceRequest()
     span = (
         request.resource_spans.add()
@@ -145,7 +145,7 @@ def test_a_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation
 
 
 @given(st.text(max_size=600))
-def test_a_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> None:
+def test_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> None:
     once = clean_name(text)
 
     assert len(once) <= 200
@@ -155,7 +155,7 @@ def test_a_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> No
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 60))
-def test_a_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
+def test_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
     memory, stored = Assembler(), 0
     for first in range(0, len(ids), batch):
         request = ExportTraceServiceRequest()

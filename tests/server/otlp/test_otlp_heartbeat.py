@@ -34,7 +34,7 @@ def text(value: str) -> AnyValue:
     return AnyValue(string_value=value)
 
 
-def test_a_heartbeat_is_decoded_whole() -> None:
+def test_heartbeat_is_decoded_whole() -> None:
     event = decode(
         names.EVENT_HEARTBEAT,
         heartbeat__interval=AnyValue(double_value=300),

@@ -66,7 +66,7 @@ async def run(agent: Agent[None, str], provider: TracerProvider) -> None:
     await asyncio.to_thread(provider.force_flush)
 
 
-async def test_a_run_is_one_worker_with_its_steps_tools_and_tokens(
+async def test_run_is_one_worker_with_its_steps_tools_and_tokens(
     otlp: Listening, instrumented: TracerProvider
 ) -> None:
     await run(agent(calls("search", 2, query="hive")), instrumented)
@@ -82,7 +82,7 @@ async def test_a_run_is_one_worker_with_its_steps_tools_and_tokens(
     assert otlp.spans("accepted") == 6
 
 
-async def test_a_loop_has_equal_fingerprints_in_different_turns(
+async def test_loop_has_equal_fingerprints_in_different_turns(
     otlp: Listening, instrumented: TracerProvider
 ) -> None:
     """B26: Same tool and arguments with the same result: seen over OTLP from a framework's own spans."""
@@ -108,7 +108,7 @@ async def test_parallel_calls_of_one_answer_share_their_turn(
     assert (len(turns), len(set(turns))) == (3, 1)
 
 
-async def test_a_tool_that_fails_fails_the_run_and_its_secret_stays(
+async def test_tool_that_fails_fails_the_run_and_its_secret_stays(
     otlp: Listening, instrumented: TracerProvider
 ) -> None:
     with pytest.raises(RuntimeError):
@@ -122,7 +122,7 @@ async def test_a_tool_that_fails_fails_the_run_and_its_secret_stays(
     assert "hunter2" not in str(otlp.events)
 
 
-async def test_a_provider_that_fails_is_a_failed_turn(otlp: Listening, instrumented: TracerProvider) -> None:
+async def test_provider_that_fails_is_a_failed_turn(otlp: Listening, instrumented: TracerProvider) -> None:
     """B34: LLM API errors arrive as errors of the call to the model."""
 
     def down(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:

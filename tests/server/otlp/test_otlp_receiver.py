@@ -76,7 +76,7 @@ def protobuf(*spans: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
-async def test_the_sdks_own_span_exporter_is_understood(otlp: Listening, compression: Compression) -> None:
+async def test_sdks_own_span_exporter_is_understood(otlp: Listening, compression: Compression) -> None:
     exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces", compression=compression)
     provider = TracerProvider(resource=Resource({"service.name": "svc", "service.instance.id": "i-1"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -96,7 +96,7 @@ async def test_the_sdks_own_span_exporter_is_understood(otlp: Listening, compres
     assert otlp.spans("accepted") == 1
 
 
-async def test_the_sdks_own_log_exporter_is_understood(otlp: Listening) -> None:
+async def test_sdks_own_log_exporter_is_understood(otlp: Listening) -> None:
     provider = LoggerProvider(resource=Resource({"service.name": "svc"}))
     provider.add_log_record_processor(
         SimpleLogRecordProcessor(OTLPLogExporter(f"{otlp.url}/v1/logs", compression=Compression.Gzip))
@@ -136,7 +136,7 @@ async def test_json_has_hexadecimal_ids_numbers_as_text_and_unknown_fields(
     assert (call.span_id, call.data["tool"]) == ("eee19b7ec3c1b174", "search")
 
 
-async def test_the_answer_is_in_the_encoding_of_the_request(http: httpx.AsyncClient) -> None:
+async def test_answer_is_in_the_encoding_of_the_request(http: httpx.AsyncClient) -> None:
     response = await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)
 
     assert (response.status_code, response.headers["content-type"]) == (200, "application/x-protobuf")
@@ -145,7 +145,7 @@ async def test_the_answer_is_in_the_encoding_of_the_request(http: httpx.AsyncCli
 
 @pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs", "/v1/metrics"])
 @pytest.mark.parametrize("headers", [PROTOBUF, JSON, {"content-type": "application/json; charset=utf-8"}])
-async def test_an_empty_body_is_an_empty_request(
+async def test_empty_body_is_an_empty_request(
     http: httpx.AsyncClient, path: str, headers: dict[str, str]
 ) -> None:
     assert (await http.post(path, headers=headers)).status_code == 200
@@ -223,7 +223,7 @@ async def test_bad_request_is_answered_with_the_reason(
         assert response.headers["allow"] == "POST"
 
 
-async def test_a_bad_request_costs_no_other_one(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_bad_request_costs_no_other_one(otlp: Listening, http: httpx.AsyncClient) -> None:
     bodies = [protobuf(span(f"{n:016x}")) if n % 2 else b"\xff\xff" for n in range(1, 41)]
 
     statuses = [
@@ -264,9 +264,7 @@ async def test_unstored_spans_are_retried_and_count_once(otlp: Listening, http: 
     assert otlp.types() == ["execution_started", "tool_call_completed"]
 
 
-async def test_the_answer_waits_until_the_events_are_durable(
-    otlp: Listening, http: httpx.AsyncClient
-) -> None:
+async def test_answer_waits_until_the_events_are_durable(otlp: Listening, http: httpx.AsyncClient) -> None:
     durable, started = asyncio.Event(), asyncio.Event()
 
     async def slow(_: list[Any]) -> None:

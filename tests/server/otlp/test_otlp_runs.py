@@ -291,7 +291,7 @@ def test_agent_that_called_one_in_another_process_is_not_stalled_while_that_one_
 
 
 @pytest.mark.parametrize("name", [".", "..", "\u3164"])
-def test_unusable_agent_name_is_no_name(name: str) -> None:
+def test_unusable_agent_name_is_not_a_name(name: str) -> None:
     """Heartbeats refuse these names, and no address can contain them."""
     assert workers(events_of([chat(2, 1, end=1)], [invoke(1, name, start=-1, end=3)])) == {
         ("svc", TRACE.hex())

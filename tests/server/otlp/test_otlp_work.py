@@ -93,7 +93,7 @@ class Sent:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_a_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(monkeypatch)
     body = CORPUS[name](0.1)
 
@@ -121,7 +121,7 @@ def test_a_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: py
         ("streams of gzip", 400),
     ],
 )
-def test_a_body_of_too_many_messages_is_refused(
+def test_body_of_too_many_messages_is_refused(
     name: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Sent(monkeypatch)
@@ -222,7 +222,7 @@ def _spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("body", [b"\x0a\x05\x00", b"\x0b", b"\x00\x00", b"\x0a" + b"\xff" * 11, b"\x09\x00"])
-def test_a_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
+def test_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
     with pytest.raises(RejectedRequestError) as refused:
         split_request(body, ExportTraceServiceRequest)
 
@@ -244,7 +244,7 @@ def test_decompressing_step_by_step_gives_the_whole_body(members: list[bytes], i
     assert all(0 < len(part) <= 256 * 1024 for part in parts)
 
 
-def test_signs_in_the_texts_of_json_are_no_values() -> None:
+def test_signs_in_the_texts_of_json_are_not_values() -> None:
     check_json(b'{"x":"' + b"[,:{" * 500_000 + b'"}')
     with pytest.raises(RejectedRequestError):
         check_json(b"[" + b"[]," * 100_000 + b"[]]")

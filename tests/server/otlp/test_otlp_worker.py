@@ -55,7 +55,7 @@ async def work(otlp: Listening, act: Callable[[Worker], None]) -> list[AgentEven
     return sorted(otlp.events, key=lambda event: event.time)
 
 
-async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
+async def test_whole_run_arrives_in_its_order(otlp: Listening) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step:
             with step.llm("model-1", "provider-1") as llm:
@@ -118,7 +118,7 @@ async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
     assert {e.node_id for e in events[1:7]} == {"forage"}
 
 
-async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
+async def test_crash_is_a_failed_run(otlp: Listening) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step, step.tool("search", {}):
             raise TimeoutError("no answer, token=s3cretvalue")
@@ -155,7 +155,7 @@ async def test_run_ends_with_the_reported_outcome(
     assert expected[1].items() <= events[-1].data.items()
 
 
-async def test_a_turn_of_the_model_is_no_step_of_ours(otlp: Listening) -> None:
+async def test_turn_of_the_model_is_not_a_step_of_ours(otlp: Listening) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step:
             for _ in range(3):
@@ -181,7 +181,7 @@ async def test_sequential_calls_in_one_step_are_calls_of_their_own(otlp: Listeni
     assert len({d["turn"] for d in tools}) == 4
 
 
-async def test_a_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(otlp: Listening) -> None:
+async def test_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(otlp: Listening) -> None:
     """What another library traces inside a step is the worker's, and makes no second worker."""
     exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces")
     provider = TracerProvider(resource=Resource({"service.name": "app", "service.instance.id": "i-1"}))

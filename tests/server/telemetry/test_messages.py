@@ -88,7 +88,7 @@ def test_call_and_result_are_found_in_every_message_format(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_result_that_the_model_has_answered_is_no_new_one(shape: str) -> None:
+def test_result_that_the_model_has_answered_is_not_a_new_one(shape: str) -> None:
     """B84: each question holds the whole conversation again."""
     message = SHAPES[shape]
     messages = message if isinstance(message, list) else next(iter(message.values()))

@@ -44,7 +44,7 @@ def subagent(number: int) -> dict[str, str]:
     return {"agent_id": f"agent{number}", "agent_type": "Explore"}
 
 
-def test_subagents_that_begin_with_the_same_call_are_no_loop() -> None:
+def test_subagents_that_begin_with_the_same_call_are_not_a_loop() -> None:
     calls = []
     for number in range(8):
         at, caller = 10.0 * number + 1.0, subagent(number)
@@ -57,7 +57,7 @@ def test_subagents_that_begin_with_the_same_call_are_no_loop() -> None:
     assert findings_after(*calls) == []
 
 
-def test_parallel_subagents_that_make_the_same_call_are_no_loop() -> None:
+def test_parallel_subagents_that_make_the_same_call_are_not_a_loop() -> None:
     reads = [
         call(1.0 + n, "Read", {"file_path": "/CLAUDE.md"}, {"file": "rules"}, **subagent(n)) for n in range(8)
     ]
