@@ -1,4 +1,4 @@
-"""What keeps a test run apart from everything else on this machine: its environment, and a guard."""
+"""Isolation of a test run from the rest of the machine: its environment, and a guard."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROOT: Final = Path(__file__).parents[1]
 _GUARD: Final = str(Path(default_ports.__file__).parent)
 _SET_BY_USERS: Final = ("OTEL_", "QUEENRIGHT_")
 _OWN: Final = frozenset({"QUEENRIGHT_SOAK_SECONDS", "QUEENRIGHT_TRACES"})
-"""What the tests themselves are told by."""
+"""Variables that configure the tests."""
 
 CLOSED_URL: Final = "http://127.0.0.1:1"
-"""Where nobody listens: only root could, and nobody does."""
+"""An address without a listener."""
 
 
 CLOSED_ENDPOINTS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": CLOSED_URL, "QUEENRIGHT_ENDPOINT": CLOSED_URL}
-"""For agents whose telemetry a test does not ask for: else it goes to the default ports."""
+"""For agents whose telemetry a test does not use, so that it does not go to the default ports."""
 
 
 def isolate() -> None:
@@ -44,7 +44,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def take_refusals() -> str:
-    """Return what the guard has refused since the last call, in this process and its children."""
+    """Return the connections that the guard refused since the last call, in this process and its children."""
     file = Path(os.environ[default_ports.REFUSALS_ENV])
     text = file.read_text(encoding="utf-8")
     if text:

@@ -12,7 +12,7 @@ from queenright.server.ops.programs import find_program
 
 Version = Literal["bundled", "newest"]
 VERSIONS: Final[tuple[Version, ...]] = ("bundled", "newest")
-"""What ``make`` provides, and the newest there is: what runs on both runs between them, too."""
+"""The version that ``make`` installs, and the newest one."""
 
 NEWEST = Path(__file__).resolve().parent.parent / ".tools" / "newest" / "bin"
 
@@ -36,6 +36,6 @@ def program(name: str, version: str = "bundled") -> Path:
 
 
 def run(name: str, *arguments: str | Path, version: str = "bundled") -> subprocess.CompletedProcess[str]:
-    """Run promtool or amtool to its end, however long a busy machine takes, and return what it said."""
+    """Run promtool or amtool without a time limit, and return its output."""
     command = [str(program(name, version)), *map(str, arguments)]
     return subprocess.run(command, text=True, capture_output=True, timeout=500)

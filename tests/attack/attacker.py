@@ -1,4 +1,4 @@
-"""The attacker, in a process of its own so that it does not take the time of the one that measures."""
+"""The attacker, in its own process so that it takes no time from the measuring one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HEADS: Final = {
     "many headers": (b"GET / HTTP/1.1\r\n", b"a:\r\n", 20_000_000),
     "pipelined requests": (b"", b"GET /nothing HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 400_000),
 }
-"""What a head begins with, what follows again and again, and how often."""
+"""The beginning of a request head, the repeated part, and the number of repeats."""
 PATIENCE: Final = 120.0
 
 
 def attack(name: str, url: str, otlp: str, ready: Any, go: Any, stopping: Any, words: Any) -> None:
-    """Attack until it is over; say how the service answered."""
+    """Attack until the end, and return the service's answers."""
     address = urlsplit(url if name == HALF_OPEN_ON[1] else otlp)
     host, port = address.hostname or "", address.port or 0
     if name in CORPUS:

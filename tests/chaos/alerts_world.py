@@ -1,4 +1,4 @@
-"""The world around a service under fire: workers whose luck changes, and one life after the other."""
+"""Simulated workers, and a service that is killed and started again and again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BEES = 6
 HOUR = 3600.0
 _TICK = 0.05
 _LONGEST = 300.0
-"""Seconds within which a life comes to its end on a busy machine: a limit, no wait."""
+"""Time limit for the end of a service process on a busy machine."""
 
 
 @dataclass
 class SimulatedWorker:
-    """A worker: it is well, or loops; it ends, and begins another session."""
+    """A worker: it is healthy or loops, ends, and begins another session."""
 
     agent: str
     number: int = 1
@@ -42,13 +42,13 @@ class Bees:
     def __init__(self, chance: Random) -> None:
         self.all = [SimulatedWorker(f"bee{n}") for n in range(BEES)]
         self.ago = HOUR
-        """How far the clock of everybody is behind the real one, in seconds."""
+        """How far the simulated clock is behind the real one, in seconds."""
         self.batch: dict[str, Any] | None = None
         self._chance = chance
         self._batches = self._ids = 0
 
     def next_batch(self) -> bytes:
-        """Return what is to be told next, as a line."""
+        """Return the next batch, as a line."""
         if self.batch is None:
             self._batches += 1
             events = [event for worker in self.all for event in self._lives(worker)]
@@ -56,7 +56,7 @@ class Bees:
         return json.dumps(self.batch | {"ago": self.ago}).encode() + b"\n"
 
     def turn(self) -> None:
-        """Change one worker's situation."""
+        """Change the state of one worker."""
         worker = self._chance.choice(self.all)
         if worker.began and self._chance.random() < 0.15:
             worker.number, worker.began, worker.loops = worker.number + 1, False, False
@@ -64,7 +64,7 @@ class Bees:
             worker.loops = not worker.loops
 
     def only(self, looping: Collection[int]) -> None:
-        """Let these loop from now on, and the others be well."""
+        """Let these workers loop from now on; the others are healthy."""
         for place, worker in enumerate(self.all):
             worker.loops = place in looping
 
@@ -113,21 +113,21 @@ class Bees:
 
 
 class AlertProcess:
-    """The service's lives, one after the other."""
+    """The processes of the service, one after the other."""
 
     def __init__(self, settings: Path, bees: Bees) -> None:
         self.deaths: Counter[str] = Counter()
         self.outbox: dict[str, Any] = {}
-        """What the life of the moment last said of its outbox; empty until it has."""
+        """The last report of the current process about its outbox; empty before the first."""
         self.heard = 0
-        """How many batches the life of the moment has acknowledged."""
+        """How many batches the current process has acknowledged."""
         self._settings = settings
         self._bees = bees
         self._over = False
 
     @contextlib.asynccontextmanager
     async def mother(self) -> AsyncIterator[AlertProcess]:
-        """Have the process from which lives are forked."""
+        """Start the process that forks service processes."""
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=1 << 24)
         self._port = server.sockets[0].getsockname()[1]
         self._mother = await asyncio.create_subprocess_exec(

@@ -1,8 +1,8 @@
 """
 Kill the monitor at any moment, again and again: ``python -m tests.chaos.killed_monitor --kills 1000``.
 
-Here is the world around it: workers that hang, loop, crash, finish and get further, on a clock of their own.
-What a life of the monitor has not acknowledged is told to the next one again, as any client would.
+This module simulates the workers, which hang, loop, crash, finish and progress on their own clock. It sends
+what one monitor process did not acknowledge to the next one again, as any client would.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ INTERVAL = 600.0
 
 @dataclass
 class SimulatedWorker:
-    """A worker: what it does next is in its mood."""
+    """A worker; ``mood`` decides its next event."""
 
     agent: str
     number: int = 0
     incarnation: str = ""
     mood: str = "new"
     nudged: list[tuple[str, float]] = field(default_factory=list)
-    """Which nudges this life of it was given since it last got further, and when."""
+    """Nudges of this incarnation since its last progress, with their times."""
 
     @property
     def session(self) -> str:
@@ -57,7 +57,7 @@ class SimulatedWorker:
 
 @dataclass
 class ActionLog:
-    """Everything that was acknowledged, and what was done that must not be."""
+    """Everything that was acknowledged, and forbidden actions."""
 
     events: set[str] = field(default_factory=set)
     tickets: set[str] = field(default_factory=set)
@@ -71,7 +71,7 @@ class ActionLog:
 
 
 class World:
-    """The workers, and what they hear of the monitor."""
+    """The workers, and the actions of the monitor on them."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -83,7 +83,7 @@ class World:
         self._batches = 0
 
     def next_batch(self) -> str:
-        """Return what is to be told next: what was not acknowledged, else something new."""
+        """Return the next batch: events without an acknowledgement first, then new ones."""
         if self.batch is None:
             self.now += self.random.choice((1.0, 30.0, 240.0, 300.0, 600.0, 900.0))
             events = [event for worker in self.bees.values() for event in self._lives(worker)]
@@ -120,11 +120,11 @@ class World:
                 for _ in range(3)
             ]
         if worker.mood == "gone" and dice < 0.02:
-            worker.mood = "new"  # its people begin something else
+            worker.mood = "new"  # its owner starts another task
         return []
 
     def _began(self, worker: SimulatedWorker) -> dict[str, Any]:
-        # Every other task may be begun again from its start; what fails of the rest is left to its people.
+        # Every other task is repeatable; failures of the others are left to people.
         facts = {"start_records": True, "repeatable": worker.number % 2 == 0}
         return self._event(worker, EventType.EXECUTION_STARTED, **facts)
 
@@ -146,7 +146,7 @@ class World:
         }
 
     def hear(self, line: str) -> str:
-        """Take note of one line of a monitor, and return its first word."""
+        """Record one line of a monitor, and return its first word."""
         word, *rest = line.split()
         log = self.heard
         log.kinds[word] += 1
@@ -205,14 +205,14 @@ class World:
     ) -> None:
         worker, log = self.bees[agent], self.heard
         if worker.session != session:
-            return  # its people have begun something else, and told nobody
+            return  # its owner started another task without a report
         if worker.mood == "finished" or checkpoint != "c1":
             log.wrong.append(f"{session} was brought back from {checkpoint}, it is {worker.mood}")
         worker.incarnation, worker.mood, worker.nudged = incarnation, "reborn", []
 
 
 class Monitor:
-    """The process that is killed, and its mother."""
+    """The process that is killed, and its parent process."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder / 'monitor.db'}"
@@ -228,7 +228,7 @@ class Monitor:
         )
 
     def life(self, world: World, chance: Random, *, kill: bool = True) -> bool:
-        """Let one life work, then kill it at any moment; return whether it was killed by that."""
+        """Let one process work, then kill it at any moment; return whether the kill ended it."""
         mother = self._mother
         assert mother.stdin is not None
         assert mother.stdout is not None
@@ -250,7 +250,7 @@ class Monitor:
     def _work(
         self, world: World, say: IO[str], said: IO[str], pid: int, lines: int | None, chance: Random
     ) -> None:
-        """Send batches until ``lines`` lines have come, then kill the monitor; without, after 5 batches."""
+        """Send batches until ``lines`` lines arrived, then kill the monitor; by default after 5 batches."""
         batches = count = 0
         say.write(world.next_batch())
         say.flush()
@@ -268,19 +268,19 @@ class Monitor:
                 return
 
     def close(self) -> None:
-        """End the mother."""
+        """End the parent process."""
         self._mother.communicate(timeout=30)
 
 
 def killed(folder: Path, *, kills: int, seed: int, seconds: float | None = None) -> dict[str, Any]:
     """
-    Kill the monitor so often, let one life end in peace, and return what was found.
+    Kill the monitor ``kills`` times, let the last process end normally, and return the faults.
 
     Args:
         folder: Where its database is.
         kills: How often.
-        seed: Of the world, and of the moments.
-        seconds: No more kills after so long.
+        seed: Seed of the workers and of the times of kills.
+        seconds: Time limit for kills.
     """
     world, chance, monitor = World(seed), Random(seed + 1), Monitor(folder)
     began, died = time.monotonic(), 0
@@ -308,12 +308,12 @@ def killed(folder: Path, *, kills: int, seed: int, seconds: float | None = None)
 
 @dataclass
 class StoredDecisions:
-    """What is in the database."""
+    """The contents of the database."""
 
     events: list[str]
     tickets: dict[str, EscalationTicket]
     outbox: list[tuple[str, str, str, bool]]
-    """Ticket, the alert's key, its severity, and whether it is on."""
+    """Ticket, key and severity of the alert, and whether it fires."""
     interventions: dict[str, Intervention]
     recoveries: list[Recovery]
 
@@ -365,14 +365,14 @@ async def compared(url: str, heard: ActionLog) -> list[str]:
 
 
 def _twice(kept: StoredDecisions) -> list[str]:
-    """Return what is kept under two identities."""
+    """Return rows that are stored under two identities."""
     wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.is_live)
     wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
     # A ticket never has two alerts.
     active = Counter(ticket_id for ticket_id, _, _, is_on in kept.outbox if is_on)
     wrong += [f"ticket {ticket_id} has {n} notifications" for ticket_id, n in active.items() if n > 1]
-    # One that gets worse goes out anew, under another severity; one that is brought up again, under a count.
+    # A ticket that gets worse is sent with another severity, a reminder with a count.
     requests = {ticket.ticket_id: ticket.requests for ticket in kept.tickets.values()}
     keys = {(ticket_id, severity, key) for ticket_id, key, severity, _ in kept.outbox}
     names = Counter((ticket_id, severity) for ticket_id, severity, _ in keys)

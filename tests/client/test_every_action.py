@@ -1,4 +1,4 @@
-"""What the other files of the client do not do, on a real service with a real Alertmanager."""
+"""The remaining calls of the client, on a real service with a real Alertmanager."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def ticket_of(running: Running, agent: str) -> str:
 async def test_token_actions_are_recorded_under_its_name(qr: AsyncQueenright, running: Running) -> None:
     """And a ticket that a person dismisses is nobody's any more."""
     service = running.service
-    # Its last call was a moment ago: a busy machine must not make a stall of it.
+    # Its last call is recent, so that it does not stall on a busy machine.
     await service.ingest(list(looping(service.clock() + 40, agent="drill", times=4)))
     worker = service.monitor.get("drill")
     assert worker is not None
@@ -109,7 +109,7 @@ async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running:
 async def test_queen_request_is_approved_or_denied(
     qr: AsyncQueenright, running: Running, agent: str, allowed: bool
 ) -> None:
-    # As a worker that fetches what it is told.
+    # As a worker that fetches instructions.
     life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
     where = f"/api/agents/{agent}/instructions"
     await qr._transport.get_json(where, **life)

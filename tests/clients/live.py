@@ -35,7 +35,7 @@ _ASK_SECONDS: Final = 0.2
 _SERVICE_SECONDS: Final = 60.0
 _STEERED_CALLS: Final = 12
 _NAMES: Final = {"gemini-cli": "gemini"}
-"""What ``queenright connect`` calls a client, where that is another name."""
+"""The name of a client for ``queenright connect``, if it differs."""
 
 _MANY: Final[tuple[Call | Say, ...]] = (
     *(Call(f"echo {number}") for number in range(_STEERED_CALLS)),
@@ -72,7 +72,7 @@ class ServiceError(Exception):
 
 @dataclass(slots=True)
 class Watched:
-    """What the service showed of a scenario."""
+    """The service's view of a scenario."""
 
     scenario: str
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Watched:
     waited: float | None = None
     """Seconds from the model's call to when the wait for a person was shown; None: never."""
     order: str = ""
-    """What ``queenright nudge`` or ``terminate`` printed."""
+    """The output of ``queenright nudge`` or ``terminate``."""
     has_reached_model: bool = False
     is_script_over: bool = False
     """The model was asked for everything in the script."""
@@ -91,7 +91,7 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def _serve(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """Run ``queenright serve`` in a folder of its own; yield the addresses of its API and telemetry."""
+    """Run ``queenright serve`` in its own folder; yield the addresses of its API and telemetry."""
     api = find_free_port("127.0.0.1", 0, what="the service", option="port")
     otlp = find_free_port("127.0.0.1", 0, what="its telemetry", option="otlp-port")
     settings = folder / "queenright.yaml"

@@ -1,13 +1,13 @@
 """
 Disturb a cluster at random, under load: ``python -m tests.cluster.chaos --kills 1000``.
 
-Processes are killed, stopped and paused, PostgreSQL and NATS are killed, and where a private network can be
-made, a process is cut from PostgreSQL, from NATS, or from both. Meanwhile agents that repeat one call come
-and go, and a real Alertmanager cluster of two tells people about each. In the end, each acknowledged call is
-stored once, each agent has one ticket, and people got one message that it began and one that it ended. New
+Processes are killed, stopped and paused, PostgreSQL and NATS are killed, and if the machine allows a private
+network, a process is cut off from PostgreSQL, NATS, or both. Meanwhile agents that repeat one call start and
+end, and a real Alertmanager cluster of two notifies people about each. At the end, each acknowledged call is
+stored once, each agent has one ticket, and people received one message at its start and one at its end. New
 owners have read few of the events a second time.
 
-While it runs, it prints each disturbance to stderr.
+Each disturbance is printed to stderr.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ _TOLD_SECONDS: Final = 300
 """On a busy machine, after a disturbance of the database."""
 _SETTLED_SECONDS: Final = 120
 _LEAST_SECONDS: Final = 120
-"""For the start and the checks, on a busy machine."""
+"""Time limit for the start and the checks, on a busy machine."""
 _WATCHED_SECONDS: Final = 10.0
 """After a disturbance, all workers are watched again within this time."""
 _MOST_READ_AGAIN: Final = 0.15
 """Of all events."""
 _ASK_SECONDS: Final = 0.2
-"""Between two questions whether all workers are watched."""
+"""Seconds between two checks whether all workers are watched."""
 _CALLS_SECONDS: Final = 0.25
-"""Between two requests of a clerk."""
+"""Seconds between two requests of a clerk."""
 KINDS: Final = ("kill", "kill", "stop", "pause", "kill nats", "kill postgresql")
-"""What can happen; the more often what is there twice."""
+"""The disturbances; a repeated one is more frequent."""
 CUTS: Final = {
     "cut from postgresql": ("postgres",),
     "cut from nats": ("nats",),
     "cut from both": ("postgres", "nats"),
 }
-"""What can happen in a private network."""
+"""Disturbances that need a private network."""
 _SETTINGS: Final = {
     "health_monitoring": {
         "judge": {"interval_seconds": 5, "start_grace_seconds": 4, "triage_timeout_seconds": 10},
         "tickets": {"hold_seconds": 1},
-        # Else agents of one storm share a message.
+        # Otherwise agents of one storm share a message.
         "intervention": {"storm": {"workers": 1000}},
     }
 }
@@ -83,8 +83,8 @@ class Lane:
     A process, and its own addresses of PostgreSQL and NATS in a private network.
 
     Attributes:
-        is_started: It runs, or it was told to stop.
-        is_well: It was without a fault since its last disturbance.
+        is_started: Whether it runs or is stopping.
+        is_well: Whether it has reported no fault since its last disturbance.
     """
 
     process: Process
@@ -96,13 +96,13 @@ class Lane:
 
 class Chaos:
     """
-    A cluster, its load, and what happened.
+    A cluster, its load, and the results.
 
     Args:
         cluster: Its processes are added by `start`.
-        everybody: Who Alertmanager tells.
+        everybody: The receivers of Alertmanager.
         messages: Counts the messages about each clerk, by channel and status.
-        chance: Decides what happens when.
+        chance: Chooses disturbances and times.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Chaos:
         self.clerks: list[str] = []
         self.refused = 0
         self.seconds: dict[str, list[float]] = defaultdict(list)
-        """Until all partitions were watched again, by disturbance."""
+        """Seconds until all partitions were watched again, by disturbance."""
         self.wrong: list[str] = []
         self.stored = 0
         """All events."""
@@ -135,7 +135,7 @@ class Chaos:
         self.lanes += [add_lane(self.cluster, number) for number in range(1, processes + 1)]
 
     async def run(self, kills: int, kinds: Sequence[str], seconds: float) -> None:
-        """Disturb so often, but not for longer than so many seconds, while clerks come and go."""
+        """Disturb ``kills`` times, for at most ``seconds``, while clerks start and end."""
         disturbances: Mapping[str, Callable[[], Awaitable[float]]] = {
             "kill": self._kill,
             "stop": self._stop,
@@ -230,7 +230,7 @@ class Chaos:
         return lane
 
     async def _ask(self, lane: Lane) -> dict[str, Any] | None:
-        """Return what a process says of the cluster; None if it does not answer."""
+        """Return the cluster status of a process; None if it does not answer."""
         if not lane.is_started:
             return None
         with contextlib.suppress(httpx.HTTPError):
@@ -319,7 +319,7 @@ class Chaos:
                 if len(stored) >= len(self.acknowledged):
                     break
             await asyncio.sleep(0.5)
-        # Whoever would tell it twice has had the time to.
+        # There was time for a duplicate message.
         await asyncio.sleep(15)
         # In a thread: Alertmanager, which waits for an answer, would send its message again.
         counted = Counter(await asyncio.to_thread(self._stored))
@@ -361,7 +361,7 @@ class Chaos:
 
 
 def add_lane(cluster: Cluster, number: int) -> Lane:
-    """Start a process with addresses of its own."""
+    """Start a process with its own addresses."""
     # All of 127.0.0.0/8 is this machine.
     postgres, nats = f"127.0.{number}.2", f"127.0.{number}.3"
     process = cluster.add(
@@ -373,7 +373,7 @@ def add_lane(cluster: Cluster, number: int) -> Lane:
 
 @contextlib.asynccontextmanager
 async def cut_off(addresses: Sequence[str]) -> AsyncIterator[None]:
-    """Cut a process from addresses of its own, in a private network."""
+    """Cut a process off from its own addresses, in a private network."""
     for address in addresses:
         await _route(address, "add")
     try:
@@ -439,15 +439,15 @@ async def disturb(
     seconds: float = float("inf"),
 ) -> dict[str, Any]:
     """
-    Disturb a cluster, and return what happened; ``wrong`` has what must not be.
+    Disturb a cluster, and return the results; ``wrong`` lists the faults.
 
     Args:
         folder: For all files.
-        kills: How often.
-        seed: Of what happens when.
+        kills: Number of disturbances.
+        seed: Seed of the disturbances.
         processes: The processes of the cluster.
         partitions: Its partitions.
-        kinds: What can happen.
+        kinds: The disturbances.
         is_private: Whether this is a private network, as some kinds need it.
         seconds: No disturbance begins later.
     """

@@ -23,7 +23,7 @@ STARTED, HEARTBEAT = EventType.EXECUTION_STARTED, EventType.AGENT_HEARTBEAT
 
 
 class Service:
-    """A monitor and the tickets of its workers, on a clock of their own."""
+    """A monitor and the tickets of its workers, on a simulated clock."""
 
     def __init__(self, url: str) -> None:
         self.now = 1_000_000.0
@@ -57,13 +57,13 @@ class Service:
         return known
 
     async def passes(self, seconds: float) -> None:
-        """Let time pass, and tickets be told of it."""
+        """Advance the clock, the monitor and the tickets."""
         self.now += seconds
         self.monitor.advance(self.now)
         await self.tickets.observe(self.worker)
 
     async def killed(self, **about: Any) -> EscalationTicket:
-        """A worker is killed in a step: it is stalled, its heartbeats are missing, and people are told."""
+        """Kill a worker in a step: it is stalled, its heartbeats are missing, and people are notified."""
         self.tell(STARTED, start_records=True, **about)
         self.tell(EventType.STEP_STARTED)
         return await self.paged()
@@ -125,7 +125,7 @@ async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(servi
 
 
 async def test_ticket_of_a_live_worker_cannot_be_resolved(service: Service) -> None:
-    """It hangs, and its heartbeats come: stopping it is the way out."""
+    """It hangs and still sends heartbeats, so it must be stopped first."""
     service.tell(STARTED, start_records=True, heartbeat_interval=300.0)
     service.tell(EventType.STEP_STARTED)
     await service.passes(300)
@@ -141,7 +141,7 @@ async def test_ticket_of_a_live_worker_cannot_be_resolved(service: Service) -> N
 
 @pytest.mark.parametrize("close", ["resolve", "dismiss"])
 async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(service: Service, close: str) -> None:
-    """B125: it hangs, people are told, and it is killed: until its heartbeats are missed nobody knows."""
+    """B125: it hangs, people are notified, and it is killed; its death shows only by missing heartbeats."""
     service.tell(STARTED, start_records=True, heartbeat_interval=300.0)
     service.tell(EventType.STEP_STARTED)
     await service.passes(300)
@@ -166,7 +166,7 @@ async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(service: 
 async def test_worker_presumed_dead_is_watched_again_after_an_event(
     service: Service, word: EventType
 ) -> None:
-    """It was cut off; what comes then is seen, and its next stall has a ticket of its own."""
+    """It was cut off: its next events are read, and its next stall has its own ticket."""
     first = await service.killed(heartbeat_interval=300.0)
     await service.tickets.resolve(first.ticket_id, "it is gone", by="ada")
     service.now += 5
@@ -181,8 +181,8 @@ async def test_worker_presumed_dead_is_watched_again_after_an_event(
 
 @pytest.mark.parametrize("settled", ["resolved", "dismissed", "by itself"])
 async def test_next_incarnation_of_a_dead_worker_has_its_own_tickets(service: Service, settled: str) -> None:
-    """In the same session, with the same trouble in the same place: what was settled covers none of it."""
-    if settled == "dismissed":  # while it was not bad: a process that is silent, and waited for nobody
+    """The same problem in the same session has a new ticket."""
+    if settled == "dismissed":  # healthy at that time: a silent process that does not wait
         service.tell(STARTED, heartbeat_interval=30.0)
         await service.passes(150)
         ticket = await service.raised()
@@ -209,7 +209,7 @@ async def test_next_incarnation_of_a_dead_worker_has_its_own_tickets(service: Se
 
 
 async def test_settled_death_holds_over_a_restart(service: Service) -> None:
-    """The event says so: a monitor that reads the log again does not find the worker stalled."""
+    """After a replay of the log, the monitor does not find the worker stalled."""
     ticket = await service.killed(heartbeat_interval=300.0)
     await service.tickets.resolve(ticket.ticket_id, "it is gone", by="ada")
     logged = await service.store.history(types={EventType.TICKET_RESOLVED})

@@ -1,4 +1,4 @@
-"""The pages: what they link to is there, and the command line knows what they say to run."""
+"""Links on the pages lead somewhere, and their commands are valid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = sorted(
 )
 RUNBOOKS = ("manual-intervention", "circuit-breaker-reset", "recovery-troubleshooting", "postgresql-failover")
 
-# What a line of shell may go on with after a command.
+# Tokens that end a command in a line of shell.
 ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
 
 
@@ -45,35 +45,35 @@ DATA = ("yaml", "json", "python", "promql", "mermaid")
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a page's blocks, those that go on in the next as one, behind its language."""
+    """Yield the lines of a page's blocks with their language; continued lines are joined."""
     language = None
     for line in page.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("```"):
             language = line.strip("` ") if language is None else None
-        elif language is not None and " [--" not in line:  # that would be what may be said
+        elif language is not None and " [--" not in line:  # a synopsis
             yield language, line
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of a page that call us, with the environment that they name."""
+    """Return the lines of a page that call `queenright`, with their environment."""
     return [call[1] for kind, line in blocks(page) if kind not in DATA and (call := CALL.match(line))]
 
 
 def calls(page: Path) -> list[str]:
-    """What calls one of our commands anywhere in a block that is no data, and in no comment."""
+    """Return calls of our commands in blocks of code, outside comments."""
     known = "|".join(map(re.escape, sorted(COMMANDS, key=len, reverse=True)))
     lines = (line.partition(" # ")[0] for kind, line in blocks(page) if kind not in DATA)
     return [call[0] for line in lines for call in re.finditer(rf"(?<![`\w/-])queenright ({known})\b", line)]
 
 
 def environment(line: str) -> dict[str, str]:
-    """What a line sets for the command behind it."""
+    """Return the environment that a line sets for its command."""
     words = shlex.split(line, comments=True)
     return dict(word.split("=", 1) for word in words[: words.index("queenright")])
 
 
 def understood(line: str) -> None:
-    """Let the command line read a line with its options and arguments, and run nothing."""
+    """Parse a line with its options and arguments, without running it."""
     command: Any = typer.main.get_command(app)
     called, *words = shlex.split(line, comments=True)[len(environment(line)) :]
     end = next((at for at, word in enumerate(words) if word in ENDS), len(words))
