@@ -84,7 +84,7 @@ class Cluster:
             await until(lambda agent=agent: self.received(agent), f"the marker {agent}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
     def received(self, agent: str) -> Counter[tuple[str, str]]:
-        """Count what people were told of an agent, by channel and status."""
+        """Count what people were notified of an agent, by channel and status."""
         return self.people.received(agent)
 
 

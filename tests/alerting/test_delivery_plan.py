@@ -147,7 +147,7 @@ def test_delivery_plan_follows_current_tickets_without_loss(
     assert world.ever == {n.key for n in world.notifications.values()}
     for notification in world.notifications.values():
         assert notification.ends_at is None or "p" in notification.resolved
-    # B124: nobody is told that something is over which is not, or believes that it is not when it is.
+    # B124: no one is notified that something is over which is not, or believes that it is not when it is.
     assert world.wrong == []
     assert {key for key, fires in world.people.items() if fires} == holding
     # And then there is nothing to say until the next repeat.

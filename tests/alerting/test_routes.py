@@ -111,7 +111,7 @@ def test_every_receiver_is_used() -> None:
     assert names == used
 
 
-# How often people are told, and what is one message
+# How often people are notified, and what is one message
 
 
 _MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')

@@ -1,4 +1,4 @@
-"""What was decided, held against what two Alertmanagers took and people were told."""
+"""What was decided, held against what two Alertmanagers took and people received."""
 
 from __future__ import annotations
 

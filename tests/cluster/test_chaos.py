@@ -29,7 +29,7 @@ def disturb(kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def test_random_kills_and_pauses_lose_and_double_nothing() -> None:
-    """B118: each event is stored once, each trouble is one ticket, and people are told of it once."""
+    """B118: each event is stored once, each trouble is one ticket, and people are notified of it once."""
     found = disturb(KINDS)
     assert found["wrong"] == []
     assert sum(kind["times"] for kind in found["disturbances"].values()) == KILLS

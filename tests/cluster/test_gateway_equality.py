@@ -36,7 +36,7 @@ LOOPERS: Final = tuple(
     next(name for number in range(99) if partition_of(name := f"looper-{number}") == partition)
     for partition in range(PARTITIONS)
 )
-"""One in each partition: so few that they are no storm."""
+"""One in each partition: so few that they are not a storm."""
 _LOOPER: Final = LOOPERS[-1]
 _WORKER: Final = f"/api/agents/{_LOOPER}"
 

@@ -191,7 +191,7 @@ async def test_members_share_a_key(url: str, lease: ClusterLease) -> None:
 
 
 async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: ClusterLease) -> None:
-    """It is no member until the owner has stopped, and takes over then."""
+    """It is not a member until the owner has stopped, and takes over then."""
     change(url, "ALTER TABLE members DROP COLUMN partitions, DROP serving, DROP has_failed")
     change(url, "DROP TABLE secrets")
     change(url, "DROP TABLE shared_values")

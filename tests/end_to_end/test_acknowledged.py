@@ -68,7 +68,7 @@ async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
 
 
 async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
-    """Return what people were told of a ticket, once Alertmanager has said so."""
+    """Return what people were notified of a ticket, once Alertmanager has said so."""
     rows: list[dict[str, Any]] = []
     for _ in range(600):
         listed = (await http.get("/api/notifications")).json()["notifications"]

@@ -57,7 +57,7 @@ def calls(agent: str, kind: dict[str, str], *, times: int, failed: str = "") -> 
         about = {
             "gen_ai.agent.name": agent,
             "gen_ai.conversation.id": f"{agent}-1",
-            # What is asked is another thing each time: it is no loop.
+            # What is asked is another thing each time: it is not a loop.
             "gen_ai.tool.call.arguments": f'{{"issue": {end}}}',
             **kind,
             **({"error.type": failed} if failed else {"gen_ai.usage.output_tokens": "8"}),

@@ -118,7 +118,7 @@ def test_ids_and_times_around_a_result_do_not_hide_a_repeat() -> None:
 
 
 def test_poll_with_changing_results_is_not_a_loop() -> None:
-    """B28: the same poll with changing results is no loop."""
+    """B28: the same poll with changing results is not a loop."""
     script = worker()
     for n in range(40):
         script.call("poll", result=f"{n} %")
@@ -374,7 +374,7 @@ def test_parallel_equal_calls_of_one_turn_count_once() -> None:
 
 
 def test_edit_test_cycle_is_not_a_loop() -> None:
-    """B32: an edit-test cycle, the same test command with changing output, is no loop."""
+    """B32: an edit-test cycle, the same test command with changing output, is not a loop."""
     script = worker()
     for n in range(20):
         script.call("edit", args=f"patch {n}", result="ok")

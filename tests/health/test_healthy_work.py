@@ -1,4 +1,4 @@
-"""Work of healthy agents that repeats something and is no loop."""
+"""Work of healthy agents that repeats something and is not a loop."""
 
 from __future__ import annotations
 

@@ -1220,7 +1220,7 @@ async def test_refusals_are_recorded(acting: Acting) -> None:
 
 
 async def test_worker_that_only_heartbeats_is_nudged(acting: Acting) -> None:
-    """B22: a heartbeat is no progress, so it resets nothing."""
+    """B22: a heartbeat is not progress, so it resets nothing."""
     await acting.start()
     for _ in range(20):
         await acting.tell(EventType.AGENT_HEARTBEAT, interval=60, progress_indicator="90 %")

@@ -735,7 +735,7 @@ def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSE
 
 
 def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
-    """The fourth stands for all, so that people are told once; one that goes on is judged apart."""
+    """The fourth stands for all, so that people are notified once; one that goes on is judged apart."""
     monitor = HealthMonitor(HealthSettings())
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3)]
     assert {one.state for one in runs} == {HealthState.HEALTHY}

@@ -507,7 +507,7 @@ def test_saving_without_arguments_after_new_work_is_not_a_loop() -> None:
 def test_refused_edit_or_submission_of_any_kind_is_found_with_reads_between(
     tool: str, arguments: dict[str, str]
 ) -> None:
-    """A new read between is no change."""
+    """A new read between is not a change."""
     script = worker()
     for n in range(5):
         script.call("read", args=f"part {n}", result=f"text {n}")

@@ -512,7 +512,7 @@ async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(fleet:
 
 
 async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(fleet: Fleet) -> None:
-    """B107: it was stopped on purpose, and nobody is told of a recovery that failed."""
+    """B107: it was stopped on purpose, and no one is notified of a recovery that failed."""
     await fleet.ask(not_before=fleet.now + 60)
     await fleet.service.drop_waiting("other", "its agent was unloaded")
     assert len(fleet.service.active()) == 1

@@ -57,7 +57,7 @@ def kinds_after(events: Sequence[AgentEvent], arrival: float | None = None) -> s
 @pytest.mark.parametrize("has_turns", [True, False])
 @pytest.mark.parametrize("offset", [0.0, -YEARS, YEARS])
 def test_polls_that_arrive_in_one_batch_are_polls(offset: float, has_turns: bool) -> None:
-    """B84: live they are no finding, and neither are they in a batch at the end."""
+    """B84: live they are not a finding, and neither are they in a batch at the end."""
     events = run_of(34, has_turns=has_turns)
     assert kinds_after(events) == set()
 

@@ -253,7 +253,7 @@ def test_repeats_are_counted_across_a_restart() -> None:
 
 
 def test_different_session_has_its_own_trend() -> None:
-    """B5: a worker that changes session starts a new trend; a step count that went down is no stall."""
+    """B5: a worker that changes session starts a new trend; a step count that went down is not a stall."""
     script = worker()
     script.step("RETRY", times=12)
     script.session = "other"

@@ -418,7 +418,7 @@ def leaks(text: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["approval", "instruction", "severity"])
 async def test_obedient_queen_can_at_most_dismiss_its_own_ticket_below_high(trial: Trial, kind: str) -> None:
-    """B47, B52: there the model's answer counts; it is kept, and nobody is told of anything else."""
+    """B47, B52: there the model's answer counts; it is kept, and no one is notified of anything else."""
     tried = attempts(kind)
     await trial.begin(tried)
     for attempt in tried:

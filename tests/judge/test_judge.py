@@ -235,7 +235,7 @@ async def test_no_answer_is_unknown_and_retried_never_healthy_never_a_ticket(
 
 
 async def test_hanging_judge_is_unknown_and_the_rules_result_stands(fleet: JudgedFleet) -> None:
-    """B51: a timeout is no verdict; what is high is ticketed all the same."""
+    """B51: a timeout is not a verdict; what is high is ticketed all the same."""
 
     async def hang(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         await asyncio.Event().wait()
@@ -523,7 +523,7 @@ async def test_every_check_leaves_one_line_of_record(fleet: JudgedFleet) -> None
 
 
 async def test_no_ticket_in_the_start_grace_and_standing_findings_after_it(fleet: JudgedFleet) -> None:
-    """B1: the first look at a worker is no verdict on it."""
+    """B1: the first look at a worker is not a verdict on it."""
     await fleet.start()
     await fleet.worker(EventType.EXECUTION_STARTED, start_records=True)
     await fleet.bad_steps(16)

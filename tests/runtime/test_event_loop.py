@@ -437,7 +437,7 @@ async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fa
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B20: fifteen calls of a minute each are no stall."""
+    """B20: fifteen calls of a minute each are not a stall."""
 
     class Numbered(BaseModel):
         number: int

@@ -216,7 +216,7 @@ async def test_reopened_pagerduty_incident_is_joined(service: Service, clock: Cl
 
 
 async def given_up(service: Service, clock: Clock, number: int) -> EscalationTicket:
-    """Let a session fail and its recovery come to nothing; return the ticket that people were told of."""
+    """Let a session fail and its recovery come to nothing; return the ticket that people were notified of."""
 
     def event(kind: EventType, **data: object) -> AgentEvent:
         return of_session(kind, clock.now, number, "one", **data)

@@ -9,7 +9,7 @@ from tests.server.test_permissions import client_of, waiting_of
 
 
 async def test_session_waits_for_its_person_once_its_background_subagent_has_ended(running: Running) -> None:
-    """B89: its turn is over, and so is the sub-agent's work: an idle prompt is no stall."""
+    """B89: its turn is over, and so is the sub-agent's work: an idle prompt is not a stall."""
     start, prompt, *_ = calls("healthy")
     ended = {"session_id": start["session_id"], "cwd": start["cwd"]}
     async with client_of(running) as telemetry:

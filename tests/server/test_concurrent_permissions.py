@@ -54,7 +54,7 @@ OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
 async def test_permission_request_waits_while_other_calls_go_on(
     running: Running, before: tuple[dict[str, Any], ...], after: tuple[dict[str, Any], ...]
 ) -> None:
-    """B93: an agent that waits for its user is no stall, whatever its other calls do."""
+    """B93: an agent that waits for its user is not a stall, whatever its other calls do."""
     start, prompt, *_ = calls("healthy")
     result = (
         call_of("PreToolUse", "rm -rf build", "call-b"),

@@ -347,7 +347,7 @@ def fails_run_after_run(service: Service) -> bool:
 
 
 async def failed_runs(service: Service) -> EscalationTicket:
-    """Return the ticket that people were told of: one run after another has failed."""
+    """Return the ticket that people were notified of: one run after another has failed."""
 
     def find() -> EscalationTicket | None:
         kind = FindingKind.RUNS_FAILED

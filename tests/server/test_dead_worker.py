@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def killed(running: Running) -> EscalationTicket:
-    """A worker says that it has begun, and no more; return the ticket that people were told of."""
+    """A worker says that it has begun, and no more; return the ticket that people were notified of."""
     service = running.service
     event = AgentEvent(
         type=EventType.EXECUTION_STARTED,

@@ -163,7 +163,7 @@ async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
 
 
 async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runtime: Watched) -> None:
-    """B1: a day between two lives of one session is no stall."""
+    """B1: a day between two lives of one session is not a stall."""
     watched_runtime.model.replies = [watched_runtime.hangs(600)]
     await watched_runtime.load()
     await watched_runtime.begin()
@@ -186,7 +186,7 @@ async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runti
 
 
 async def test_agent_is_unknown_before_its_first_run(watched_runtime: Watched) -> None:
-    """B2: a graph that is loaded and idle is no worker yet."""
+    """B2: a graph that is loaded and idle is not a worker yet."""
     await watched_runtime.load()
     await watched_runtime.pass_time(60)
 
@@ -253,7 +253,7 @@ async def test_run_that_fails_has_failed_and_is_not_failing(watched_runtime: Wat
 
 
 async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: Watched) -> None:
-    """B5: its step count is lower than the last one's, and that is no stall."""
+    """B5: its step count is lower than the last one's, and that is not a stall."""
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched_runtime.time.now}")]
     watched_runtime.model.replies = [using("look")] * 5
     await watched_runtime.load(tools=("look",))
@@ -394,7 +394,7 @@ async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched_run
 async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
     watched_runtime: Watched,
 ) -> None:
-    """B21: 30 of 40 minutes are no stall; after 40 the node continues without it."""
+    """B21: 30 of 40 minutes are not a stall; after 40 the node continues without it."""
     watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
     watched_runtime.model.replies = [using("dig"), watched_runtime.hangs(600)]
     await watched_runtime.load(tools=("dig",))

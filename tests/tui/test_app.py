@@ -389,7 +389,7 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
 
 
 async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
-    """Closed ones are left out, and one that somebody else has acknowledged meanwhile is no error."""
+    """Closed ones are left out, and one that somebody else has acknowledged meanwhile is not an error."""
     ids = [str(ticket["ticket_id"]) for ticket in TICKETS]
 
     class Taken(Canned):

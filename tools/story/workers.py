@@ -162,7 +162,7 @@ def surveyor(fleet: Fleet) -> None:
 
 
 def concierge(fleet: Fleet) -> None:
-    """Is refused a model until later, and waits for a user, which is no stall."""
+    """Is refused a model until later, and waits for a user, which is not a stall."""
     with fleet.worker("concierge") as worker:
         with worker.step("ask") as step:
             with step.llm(SMALL, "bedrock") as llm:

@@ -142,7 +142,7 @@ class RecentCalls:
         Note one call that ended, and return whether the same call with the same result was there already.
 
         A recent call that is made again and has a new result shows that the calls before it had an effect:
-        those of them that did not fail are no repeats afterwards. Edits are, as they tell what they write.
+        those of them that did not fail are not repeats afterwards. Edits are, as they tell what they write.
 
         Args:
             result: Fingerprint of the result; empty for an edit, whose result does not count; None if it is

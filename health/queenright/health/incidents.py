@@ -67,7 +67,7 @@ def incidents_of(
     closed is another incident.
 
     Args:
-        least_workers: Tickets of fewer workers are no incident.
+        least_workers: Tickets of fewer workers are not an incident.
     """
     by_group: dict[str, list[EscalationTicket]] = defaultdict(list)
     for ticket in sorted(tickets, key=lambda ticket: (ticket.first_seen, ticket.ticket_id)):

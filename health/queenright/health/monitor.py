@@ -855,7 +855,7 @@ class HealthMonitor:
         self._failed_runs = dict(failed)
 
     def restore_terminated_runs(self, runs: Iterable[tuple[str, str, str]]) -> None:
-        """Add runs that were terminated: agent, session and incarnation. Their ends are no failures."""
+        """Add runs that were terminated: agent, session and incarnation. Their ends are not failures."""
         self._terminated_runs.update(dict.fromkeys(runs))
         while len(self._terminated_runs) > MAX_ENDED_SESSIONS:
             del self._terminated_runs[next(iter(self._terminated_runs))]

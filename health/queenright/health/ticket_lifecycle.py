@@ -133,7 +133,7 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
 
     Raises:
         TicketClosedError: The ticket is closed.
-        TicketStatusError: Nobody was notified of it, or somebody acknowledged it.
+        TicketStatusError: No one was notified of it, or somebody acknowledged it.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.INTERVENING:
@@ -236,7 +236,7 @@ def dismiss(
     dead_from: float | None = None,
 ) -> EscalationTicket:
     """
-    Dismiss a ticket: nobody is notified.
+    Dismiss a ticket: no one is notified.
 
     Args:
         recovered: The condition was seen to be gone, though the ticket does not record it yet.
@@ -332,7 +332,7 @@ def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicke
     """
     Make a ticket part of an earlier one's incident.
 
-    Nobody is notified again, so its reminders continue those of the earlier ticket, closed or not.
+    No one is notified again, so its reminders continue those of the earlier ticket, closed or not.
     """
     since = earlier.notified_at if earlier.incident_since is None else earlier.incident_since
     return ticket.model_copy(
@@ -462,7 +462,7 @@ def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     if ticket.triage_decision in ("intervene", "bypass"):
         update |= {
             "status": TicketStatus.INTERVENING,
-            # Null if it was acknowledged before triage: nobody was notified yet.
+            # Null if it was acknowledged before triage: no one was notified yet.
             "notified_severity": ticket.notified_severity or ticket.severity,
             "notified_at": ticket.notified_at if ticket.notified_at is not None else now,
             "bumped_at": now,

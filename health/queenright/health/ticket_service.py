@@ -462,14 +462,14 @@ class TicketService:
         """
         Notify people again, once, because there is something for them to decide or do.
 
-        Nobody is notified again who was at ``since`` or later, or who has acknowledged the ticket.
+        No one is notified again who was at ``since`` or later, or who has acknowledged the ticket.
 
         Args:
             ticket_id: A ticket that people were notified of.
             since: When the request arose, in seconds since the epoch.
 
         Raises:
-            StoreError: Writing failed; nobody was notified.
+            StoreError: Writing failed; no one was notified.
         """
         now = self._clock()
 
@@ -490,7 +490,7 @@ class TicketService:
         self, ticket_id: str, reason: str, *, by: str = "queen", recovered: bool = False
     ) -> EscalationTicket:
         """
-        Dismiss a ticket: nobody is notified. High and critical ones that still hold cannot be dismissed.
+        Dismiss a ticket: no one is notified. High and critical ones that still hold cannot be dismissed.
 
         Raises:
             TicketRejectedError: The reason is empty.

@@ -384,7 +384,7 @@ def _record_call(
     subagent: str | None = None,
 ) -> _Failure:
     """
-    Weigh a call that is no wait; return what it tells if it failed.
+    Weigh a call that is not a wait; return what it tells if it failed.
 
     A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
     """

@@ -218,7 +218,7 @@ def _by(actor: object, word: str = " by") -> str:
 
 def _state_change(data: Data) -> str:
     reason = str(data.get("reason") or "")
-    # Health is about what runs: the end of a session is no change to healthy.
+    # Health is about what runs: the end of a session is not a change to healthy.
     is_end = data["to"] == "terminated" or (data["to"] == "healthy" and data.get("outcome"))
     if is_end and reason:
         return f"{reason}; it was {data['from']}"

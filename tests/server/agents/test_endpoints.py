@@ -716,7 +716,7 @@ async def test_get_api_agents__id__health(home: House) -> None:
 
 
 async def test_get_api_agents__id__escalations(home: House) -> None:
-    """What no loop has opened is no ticket; ``test_watched`` has one that is."""
+    """What no loop has opened is not a ticket; ``test_watched`` has one that is."""
     assert (await home.ask("GET", "/api/agents/guide/escalations"))["tickets"] == []
 
 

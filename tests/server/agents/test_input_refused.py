@@ -98,7 +98,7 @@ async def test_input_in_the_session_memory_is_not_missing(tmp_path: Path) -> Non
 
 
 async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
-    """Its function alone can see it; the run is no failure, is not recovered, and opens no ticket."""
+    """Its function alone can see it; the run is not a failure, is not recovered, and opens no ticket."""
     written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         body = {"input_data": {"folder": "nowhere"}}

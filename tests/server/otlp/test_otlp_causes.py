@@ -184,7 +184,7 @@ def test_cause_6_wrapped_results_have_the_fingerprint_of_their_payload(shape: st
     ],
 )
 def test_cause_6_arguments_that_look_like_an_envelope_stay_apart(first: Any, second: Any) -> None:
-    """B26: a call with other arguments is no repeat."""
+    """B26: a call with other arguments is not a repeat."""
     made = [
         tool(n, 1, attributes={"gen_ai.tool.call.arguments": json.dumps(arguments)})
         for n, arguments in ((2, first), (3, second))
@@ -420,7 +420,7 @@ def test_cause_9_other_calls_of_another_library_count(difference: dict[str, Any]
 
 
 def test_cause_9_server_side_of_a_tool_call_is_not_a_call() -> None:
-    """B84: the MCP server's span comes from another process, which is no agent."""
+    """B84: the MCP server's span comes from another process, which is not an agent."""
     decoded = decode(tool(3, 2, kind=2, flags=0x300), service="mcp-server")
 
     assert decoded.events == []

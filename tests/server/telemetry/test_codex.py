@@ -32,7 +32,7 @@ def types(events: list[AgentEvent]) -> list[str]:
 
 @pytest.mark.parametrize("name", ["healthy", "healthy-code"])
 def test_log_records_alone_give_steps_tokens_and_failed_commands(name: str) -> None:
-    """B89: the client says success of a command that exited with 2; code around a tool is no call."""
+    """B89: the client says success of a command that exited with 2; code around a tool is not a call."""
     events = replay(records(name, without=HOOKS))
     found = summary(events)
 

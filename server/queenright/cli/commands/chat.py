@@ -122,7 +122,7 @@ class TicketChat:
 
     @contextlib.contextmanager
     def _following(self, on_piece: OnPiece) -> Iterator[None]:
-        """Pass on the answer as it is written. The response has it as well, so a failure is no error."""
+        """Pass on the answer as it is written. The response has it as well, so a failure is not an error."""
         is_connected, is_complete, lock = threading.Event(), threading.Event(), threading.Lock()
         stream = self._events.stream(types=("queen_answer_delta",), on_notice=lambda _: is_connected.set())
 

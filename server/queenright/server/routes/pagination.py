@@ -39,7 +39,7 @@ class RowOrder:
     """The order of the rows of a page, with which pages of several partitions of a cluster are merged."""
 
     what: str = ""
-    """The name of the list; empty: the response is no page."""
+    """The name of the list; empty: the response is not a page."""
     limit: int = 0
     is_descending: bool = False
     is_backwards: bool = False
