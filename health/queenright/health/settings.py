@@ -339,12 +339,12 @@ class TerminationSettings(_Block):
 
 
 class StormSettings(_Block):
-    """Limits for many workers whose health gets worse at the same time, which is rarely their own fault."""
+    """Limits for many workers whose health gets worse at the same time, usually with a shared cause."""
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
     """Workers that get worse within 30 s and then share one notification."""
     max_actions: Count = 10
-    """Interventions per minute in the whole fleet, storm or not."""
+    """Interventions per minute in the whole fleet, also without a storm."""
 
 
 class PermissionSettings(_Block):
@@ -377,7 +377,7 @@ class InterventionSettings(_Block):
     def _validate_order(cls, dry: bool | frozenset[ActionName]) -> bool | frozenset[ActionName]:
         if not isinstance(dry, bool) and "escalate" in dry and "terminate" not in dry:
             raise ValueError(
-                "escalate without terminate would terminate workers without asking anybody; add terminate"
+                "escalate without terminate would terminate workers without asking anyone; add terminate"
             )
         return dry
 

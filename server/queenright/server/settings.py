@@ -135,7 +135,7 @@ class OtlpSettings(_Block):
 
 
 class ClusterSettings(_Block):
-    """Several processes that share one PostgreSQL database: one watches, the others take over."""
+    """Several processes that share one PostgreSQL database: one watches workers, others take over."""
 
     nats: Annotated[str | None, Field(repr=False)] = None
     """Addresses of nats-servers with JetStream, separated by commas, as ``nats://host:4222``; None: there is
@@ -147,7 +147,7 @@ class ClusterSettings(_Block):
     partitions: Annotated[int, Field(ge=1, le=64)] = 1
     """Parts of the fleet, shared among the processes; the same number for all of them."""
     max_backlog_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
-    """Acknowledged telemetry that may wait to be stored, in bytes; beyond it, senders are told to retry."""
+    """Acknowledged telemetry that may wait to be stored, in bytes; beyond it, telemetry is refused."""
 
     @field_validator("nats")
     @classmethod
