@@ -98,7 +98,7 @@ async def with_ticket(fleet: JudgedFleet, text: str = "same error") -> Escalatio
 async def say(
     fleet: JudgedFleet, ticket: EscalationTicket, text: str, by: str = "ada", *, act: bool = False
 ) -> ChatRecord:
-    return await asyncio.wait_for(fleet.judging.chat.ask(ticket.ticket_id, text, by=by, act=act), 10)
+    return await asyncio.wait_for(fleet.judging.chat.ask(Subject(ticket.ticket_id), text, by=by, act=act), 10)
 
 
 def question_in(messages: Sequence[Message]) -> dict[str, object]:
@@ -114,7 +114,7 @@ async def test_question_and_answer_are_stored(fleet: JudgedFleet) -> None:
     answer = await say(fleet, ticket, "What is wrong, and since when?")
 
     assert ticket.cause in answer.text
-    messages = await fleet.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(Subject(ticket.ticket_id))
     assert [(message.role, message.by) for message in messages] == [("operator", "ada"), ("queen", "queen")]
     assert messages[1].question_id == messages[0].id
     assert messages[1] == answer
@@ -182,7 +182,10 @@ async def test_each_ticket_has_its_own_session(fleet: JudgedFleet) -> None:
     assert {Subject(t.ticket_id).chat_session for t in (first, second)} <= {
         path.name for path in folder.iterdir()
     }
-    assert [one.text for one in await fleet.judging.chat.history(second.ticket_id)] == ["what?", "Two."]
+    assert [one.text for one in await fleet.judging.chat.history(Subject(second.ticket_id))] == [
+        "what?",
+        "Two.",
+    ]
 
 
 async def test_questions_about_one_ticket_are_answered_in_their_order(fleet: JudgedFleet) -> None:
@@ -266,7 +269,7 @@ async def test_invalid_question_is_refused_and_not_stored(fleet: JudgedFleet, te
     with pytest.raises(ChatRefusedError):
         await say(fleet, ticket, text)
 
-    assert await fleet.judging.chat.history(ticket.ticket_id) == []
+    assert await fleet.judging.chat.history(Subject(ticket.ticket_id)) == []
 
 
 async def test_waiting_questions_are_limited(fleet: JudgedFleet) -> None:
@@ -325,7 +328,7 @@ async def test_answered_question_frees_a_slot(fleet: JudgedFleet) -> None:
     for _ in range(20):
         assert (await say(fleet, ticket, "what is wrong?")).text
     with pytest.raises(TicketNotFoundError):
-        await fleet.judging.chat.ask("nothing", "what?")
+        await fleet.judging.chat.ask(Subject("nothing"), "what?")
 
     assert not fleet.judging.chat.waiting
 
@@ -334,9 +337,9 @@ async def test_unknown_ticket_has_no_chat(fleet: JudgedFleet) -> None:
     await fleet.start()
 
     with pytest.raises(TicketNotFoundError):
-        await fleet.judging.chat.ask("nothing", "what?")
+        await fleet.judging.chat.ask(Subject("nothing"), "what?")
     with pytest.raises(TicketNotFoundError):
-        await fleet.judging.chat.history("nothing")
+        await fleet.judging.chat.history(Subject("nothing"))
 
 
 async def test_history_resumes_after_a_message(fleet: JudgedFleet) -> None:
@@ -344,11 +347,11 @@ async def test_history_resumes_after_a_message(fleet: JudgedFleet) -> None:
     first = await say(fleet, ticket, "what is wrong?")
     second = await say(fleet, ticket, "what was tried?")
 
-    later = await fleet.judging.chat.history(ticket.ticket_id, after=first.id)
+    later = await fleet.judging.chat.history(Subject(ticket.ticket_id), after=first.id)
 
     assert [one.id for one in later] == [second.question_id, second.id]
     with pytest.raises(UnknownEventError):
-        await fleet.judging.chat.history(ticket.ticket_id, after="never")
+        await fleet.judging.chat.history(Subject(ticket.ticket_id), after="never")
 
 
 async def test_closed_ticket_has_a_chat_after_a_restart(fleet: JudgedFleet) -> None:
@@ -362,7 +365,7 @@ async def test_closed_ticket_has_a_chat_after_a_restart(fleet: JudgedFleet) -> N
     answer = await say(fleet, ticket, "what is wrong?")
 
     assert answer.text
-    assert len(await fleet.judging.chat.history(ticket.ticket_id)) == 4
+    assert len(await fleet.judging.chat.history(Subject(ticket.ticket_id))) == 4
 
 
 # -- the end of the process ---------------------------------------------------------------------
@@ -384,7 +387,7 @@ async def test_interrupted_question_is_answered_once_after_the_restart(fleet: Ju
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    messages = await fleet.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(Subject(ticket.ticket_id))
     assert [message.text for message in messages] == ["what is wrong?", "It repeats itself."]
     assert len(model.shown) == 1
     assert [question_in(message)["message"] for message in model.shown] == ["what is wrong?"]
@@ -420,7 +423,7 @@ async def test_interrupted_question_changes_no_agent_after_the_restart(fleet: Ju
     fleet.workspaces = workspaces = RecordedWorkspaces()
     fleet.queen_model = Chatting(asyncio.Event())
     ticket = await with_ticket(fleet)
-    ask = fleet.judging.chat.ask(ticket.ticket_id, "restart it", by="ada", is_admin=True)
+    ask = fleet.judging.chat.ask(Subject(ticket.ticket_id), "restart it", by="ada", is_admin=True)
     waiting = asyncio.create_task(ask)
     await fleet.settle()
     await fleet.stop()
@@ -451,7 +454,9 @@ async def test_admins_order_changes_the_named_file_once_and_shows_the_difference
         ModelReply(text="It is done."),
     ]
 
-    answer = await fleet.judging.chat.ask(ticket.ticket_id, "change tools.py: x", by="ada", is_admin=True)
+    answer = await fleet.judging.chat.ask(
+        Subject(ticket.ticket_id), "change tools.py: x", by="ada", is_admin=True
+    )
 
     assert question_in(model.shown[0])["may"] == ["write_agent_file"]
     assert workspaces.did == [(AGENT, "tools.py", "new", "old", "ada")]
@@ -483,7 +488,7 @@ async def test_order_changes_only_the_file_it_names(
     change = call("write_agent_file", ticket_id=ticket.ticket_id, path=path, new="new")
     model.replies = [change, ModelReply(text="Done.")]
 
-    await fleet.judging.chat.ask(ticket.ticket_id, text, by="ada", act=True, is_admin=True)
+    await fleet.judging.chat.ask(Subject(ticket.ticket_id), text, by="ada", act=True, is_admin=True)
 
     assert bool(workspaces.did) == is_named
 
@@ -521,7 +526,7 @@ async def test_questions_that_waited_are_answered_in_their_order_after_the_next_
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    messages = await fleet.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(Subject(ticket.ticket_id))
     assert [message.text for message in messages] == ["first", "second", "One.", "Two."]
 
 
@@ -539,14 +544,14 @@ async def test_stored_answer_is_not_requested_again(fleet: JudgedFleet) -> None:
 
     fleet.bus.publish = write_down_is_killed  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
-        await chat.ask(ticket.ticket_id, "what is wrong?", by="ada")
+        await chat.ask(Subject(ticket.ticket_id), "what is wrong?", by="ada")
     await fleet.stop()
 
     fleet.queen_model = Chatting()
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    messages = await fleet.judging.chat.history(ticket.ticket_id)
+    messages = await fleet.judging.chat.history(Subject(ticket.ticket_id))
     assert [message.text for message in messages] == ["what is wrong?", "It repeats itself."]
 
 
@@ -788,9 +793,9 @@ async def test_chat_is_bounded(fleet: JudgedFleet) -> None:
     assert max(sum(len(m.content) for m in message) for message in model.shown) < 24_000 * 4 * 1.3
     assert (
         question_in(model.shown[-1])["message"]
-        == (await fleet.judging.chat.history(ticket.ticket_id))[-2].text
+        == (await fleet.judging.chat.history(Subject(ticket.ticket_id)))[-2].text
     )
-    assert len(await fleet.judging.chat.history(ticket.ticket_id, limit=1000)) == 80
+    assert len(await fleet.judging.chat.history(Subject(ticket.ticket_id), limit=1000)) == 80
 
 
 async def test_chat_wakes_no_judge_and_opens_no_ticket(fleet: JudgedFleet) -> None:
@@ -817,16 +822,18 @@ async def test_worker_without_a_ticket_is_asked_about(fleet: JudgedFleet) -> Non
     await fleet.begin()
     chat = fleet.judging.chat
 
-    answer = await asyncio.wait_for(chat.ask_about_worker(AGENT, SESSION, "Is it running?", by="ada"), 10)
+    answer = await asyncio.wait_for(
+        chat.ask(Subject(agent_id=AGENT, session_id=SESSION), "Is it running?", by="ada"), 10
+    )
 
     assert answer.text.startswith("Now")
     assert "healthy" in answer.text
-    messages = await chat.history_about_worker(AGENT, SESSION)
+    messages = await chat.history(Subject(agent_id=AGENT, session_id=SESSION))
     assert [(message.role, message.by) for message in messages] == [("operator", "ada"), ("queen", "queen")]
     with pytest.raises(AgentNotFoundError, match="no worker"):
-        await chat.ask_about_worker(AGENT, "another", "Is it running?")
+        await chat.ask(Subject(agent_id=AGENT, session_id="another"), "Is it running?")
     with pytest.raises(AgentNotFoundError, match="no worker"):
-        await chat.history_about_worker("nobody", SESSION)
+        await chat.history(Subject(agent_id="nobody", session_id=SESSION))
 
 
 @pytest.mark.parametrize("order", ["nudge it: try again", "stop it: it loops", "acknowledge"])
@@ -834,7 +841,9 @@ async def test_order_without_a_ticket_is_not_carried_out(fleet: JudgedFleet, ord
     await fleet.start()
     await fleet.begin()
 
-    answer = await asyncio.wait_for(fleet.judging.chat.ask_about_worker(AGENT, SESSION, order), 10)
+    answer = await asyncio.wait_for(
+        fleet.judging.chat.ask(Subject(agent_id=AGENT, session_id=SESSION), order), 10
+    )
 
     assert answer.text.startswith("Without a ticket I only answer.")
     assert fleet.tickets.open_tickets() == []
@@ -848,7 +857,9 @@ async def test_tools_of_a_model_refuse_without_a_ticket(fleet: JudgedFleet) -> N
     await fleet.start()
     await fleet.begin()
 
-    await asyncio.wait_for(fleet.judging.chat.ask_about_worker(AGENT, SESSION, "nudge it: stop"), 10)
+    await asyncio.wait_for(
+        fleet.judging.chat.ask(Subject(agent_id=AGENT, session_id=SESSION), "nudge it: stop"), 10
+    )
 
     assert "about no ticket" in model.shown[-1][-1].content
     assert question_in(model.shown[0])["may"] == []
@@ -859,7 +870,9 @@ async def test_interrupted_question_about_a_worker_is_answered_after_the_restart
     fleet.queen_model = Chatting(asyncio.Event())
     await fleet.start()
     await fleet.begin()
-    waiting = asyncio.create_task(fleet.judging.chat.ask_about_worker(AGENT, SESSION, "How is it?"))
+    waiting = asyncio.create_task(
+        fleet.judging.chat.ask(Subject(agent_id=AGENT, session_id=SESSION), "How is it?")
+    )
     await fleet.settle()
     await fleet.stop()
     with pytest.raises(ChatInterruptedError, match="after the next start"):
@@ -869,7 +882,7 @@ async def test_interrupted_question_about_a_worker_is_answered_after_the_restart
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    messages = await fleet.judging.chat.history_about_worker(AGENT, SESSION)
+    messages = await fleet.judging.chat.history(Subject(agent_id=AGENT, session_id=SESSION))
     assert [message.text for message in messages] == ["How is it?", "It is well."]
 
 

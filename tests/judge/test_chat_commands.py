@@ -52,7 +52,7 @@ def command(text: str) -> ChatCommand | None:
 
 
 @pytest.mark.parametrize("text", ["hello", "Warum?", "...", "approve", "nudge it", "Can you read its files?"])
-def test_message_without_a_topic_is_answered_with_all_that_is_known(text: str) -> None:
+def test_any_message_is_answered_with_all_that_is_known(text: str) -> None:
     answer = reply(text)
 
     assert not answer.tool_calls
@@ -62,35 +62,24 @@ def test_message_without_a_topic_is_answered_with_all_that_is_known(text: str) -
 
 
 def test_question_is_answered_from_the_ticket() -> None:
-    what = reply("What happened and what should I do?").text
-    still = reply("is researcher still looping?").text
-    done = reply("what has been done?").text
+    text = reply("What happened and what should I do?").text
 
-    assert TICKET["cause"] in what
-    assert "You can: Give it another instruction." in what
-    assert "`nudge it: TEXT`" in what
-    assert "the worker is stuck: 9 equal calls" in still
-    assert "The finding doom loop is still open." in still
-    assert TICKET["cause"] not in still
-    assert done == "Done: nudge at 08:00 UTC, automatic, done. A notification was approved."
+    assert TICKET["cause"] in text
+    assert "Now: the worker is stuck: 9 equal calls." in text
+    assert "Done: nudge at 08:00 UTC, automatic, done." in text
+    assert "You can: Give it another instruction." in text
+    assert "`nudge it: TEXT`" in text
 
 
-def test_answer_says_that_the_finding_has_cleared() -> None:
-    assert "The finding stall has cleared." in reply("is it still so?", kind="stall").text
+def test_cleared_finding_is_not_the_reason_of_the_state() -> None:
+    assert "Now: the worker is stuck: 3 equal calls." in reply("is it still so?", kind="stall").text
 
 
 def test_closed_ticket_is_answered_as_closed() -> None:
-    text = reply(
-        "is it still stuck, and what can I do?",
-        status="resolved",
-        closed_at=1.8e9,
-        closed_reason="it recovered",
-    ).text
+    text = reply("what can I do?", status="resolved", closed_at=1.8e9, closed_reason="it recovered").text
 
-    assert text.splitlines() == [
-        "Now: the ticket is closed (resolved: it recovered), since 08:00 UTC.",
-        "You can: nothing; the ticket is closed.",
-    ]
+    assert "Now: the ticket is closed since 08:00 UTC (it recovered)." in text
+    assert "You can" not in text
 
 
 # -- commands -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from queenright.judge.chat_log import Subject
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.settings import Settings
@@ -21,7 +22,7 @@ async def main(settings: Settings, ticket_id: str, moment: EventType) -> None:
     service = await build(settings)
     await service.start()
     service.bus.subscribe(die, name="death", types={moment}, filter_node="operator_chat")
-    await service.judging.chat.ask(ticket_id, "What is wrong?", by="ada")
+    await service.judging.chat.ask(Subject(ticket_id), "What is wrong?", by="ada")
     await asyncio.sleep(60)
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from queenright.cli.commands.chat import AnswerPrinter, OnPiece, TicketChat, converse
 from queenright.client.synchronous import Queenright
 from queenright.judge.chat import MAX_MESSAGE_LENGTH
+from queenright.judge.chat_log import Subject
 from queenright.runtime.events import EventType
 from queenright.server.build import build
 from queenright.server.settings import Settings
@@ -148,7 +149,7 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
     await service.start()
     try:
         for _ in range(3000):
-            messages = await service.judging.chat.history(ticket_id)
+            messages = await service.judging.chat.history(Subject(ticket_id))
             if len(messages) > 1:
                 break
             await asyncio.sleep(0.02)

@@ -16,6 +16,7 @@ from textual.widgets import Input
 from queenright.client import AsyncQueenright
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.tickets import EscalationTicket
+from queenright.judge.chat_log import Subject
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
@@ -124,7 +125,7 @@ async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: H
         ticket = worst_ticket_of(home).ticket_id
         await until(lambda: "♛ queen" in text_of(app), "her answer")
 
-        assert "ada" in [one.by for one in await chat.history(ticket)]
+        assert "ada" in [one.by for one in await chat.history(Subject(ticket))]
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 

@@ -66,6 +66,7 @@ __all__ = [
     "ChatRecord",
     "ChatRefusedError",
     "OperatorChat",
+    "Subject",
 ]
 
 _log = logging.getLogger(__name__)
@@ -168,18 +169,12 @@ class OperatorChat:
         return [*self._tools.all, *self._context.read_tools]
 
     async def ask(
-        self,
-        ticket_id: str,
-        text: str,
-        by: str = "operator",
-        *,
-        act: bool = False,
-        is_admin: bool = False,
+        self, about: Subject, text: str, by: str = "operator", *, act: bool = False, is_admin: bool = False
     ) -> ChatRecord:
         """
-        Ask about a ticket, open or closed, and return the answer.
+        Ask about a ticket, open or closed, or about a session of a worker, and return the answer.
 
-        The answer is stored even if the caller is cancelled.
+        The answer is stored even if the caller is cancelled. Without a ticket, no order is carried out.
 
         Args:
             text: The question or command.
@@ -188,30 +183,11 @@ class OperatorChat:
             is_admin: Whether the person may order changes and restarts of the agent.
 
         Raises:
-            TicketNotFoundError: There is no such ticket.
+            TicketNotFoundError, AgentNotFoundError: There is no such ticket or session.
             ChatRefusedError: The message is blank or too long, or too many questions wait.
             ChatInterruptedError: The service stops first.
             StoreError: The question could not be stored.
         """
-        return await self._ask(Subject(ticket_id), text, by, act=act, is_admin=is_admin)
-
-    async def ask_about_worker(
-        self, agent_id: str, session_id: str, text: str, by: str = "operator"
-    ) -> ChatRecord:
-        """
-        Ask about a session of a worker, and return the answer. No order is carried out.
-
-        Raises:
-            AgentNotFoundError: There is no such session.
-            ChatRefusedError: The message is blank or too long, or too many questions wait.
-            ChatInterruptedError: The service stops first.
-            StoreError: The question could not be stored.
-        """
-        return await self._ask(Subject(agent_id=agent_id, session_id=session_id), text, by)
-
-    async def _ask(
-        self, about: Subject, text: str, by: str, *, act: bool = False, is_admin: bool = False
-    ) -> ChatRecord:
         text = _check_message(text)
         self._reserve(about)
         try:
@@ -232,29 +208,14 @@ class OperatorChat:
         question = replace(question_of(event), is_admin=is_admin)
         return await asyncio.shield(self._start(question, resumed=False))
 
-    async def history(self, ticket_id: str, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
+    async def history(self, about: Subject, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
         """
-        Return the messages about a ticket, oldest first: the newest ones, or those after message ``after``.
+        Return the messages of a chat, oldest first: the newest ones, or those after message ``after``.
 
         Raises:
-            TicketNotFoundError: There is no such ticket.
+            TicketNotFoundError, AgentNotFoundError: There is no such ticket or session.
             UnknownEventError: No message has the id ``after``.
         """
-        return await self._history(Subject(ticket_id), after, limit)
-
-    async def history_about_worker(
-        self, agent_id: str, session_id: str, after: str | None = None, limit: int = 100
-    ) -> list[ChatRecord]:
-        """
-        Return the messages about a session of a worker, as ``history`` does.
-
-        Raises:
-            AgentNotFoundError: There is no such session.
-            UnknownEventError: No message has the id ``after``.
-        """
-        return await self._history(Subject(agent_id=agent_id, session_id=session_id), after, limit)
-
-    async def _history(self, about: Subject, after: str | None, limit: int) -> list[ChatRecord]:
         await self._facts(about)
         events = await self._bus.history(
             types=CHAT_EVENTS,
@@ -504,7 +465,7 @@ def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
     if result.succeeded and node is not None:
         return {"text": node.text, "outcome": "answered", **usage}
     if turn.command is None:
-        rest = answer(turn.question.text, {"ticket": turn.worker.model_dump(mode="json")})
+        rest = answer({"ticket": turn.worker.model_dump(mode="json")})
     else:
         rest = f"I cannot say whether anything was done. By hand: {turn.command.by_hand}"
     return {"text": f"The model gave no answer ({result.error}). {rest}", "outcome": "by_rule", **usage}

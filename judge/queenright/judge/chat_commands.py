@@ -106,7 +106,7 @@ def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
     ticket = case.get("ticket") or {}
     command = parse_command(_text(question, "message"), ticket)
     if command is None:
-        return ModelReply(text=answer(_text(question, "message"), case, unquote("worker", content)))
+        return ModelReply(text=answer(case, unquote("worker", content)))
     if not _text(ticket, "ticket_id"):
         return ModelReply(text=f"Without a ticket I only answer. By hand: {command.by_hand}")
     if command.tool == WRITE_FILE:

@@ -181,9 +181,9 @@ class HealthJudge:
         ]
         # New problems first: thousands of others may only need to be counted on their tickets.
         outcomes = await self._judge_all(due_workers, woken, run, record)
-        counted = await self._count_standing([key for key in standing if key not in outcomes], record)
+        await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
-            self._metrics.count_check("ticket" if counted else "healthy", self._clock())
+            self._metrics.count_check("ticket" if record.counted else "healthy", self._clock())
         record.note_workers(len(healths), is_full=is_full, woken=woken.values())
         await self._record_check(record, outcomes)
         return outcomes
@@ -242,30 +242,39 @@ class HealthJudge:
         """Write the rules' tickets about these workers in one transaction; return the outcome of each."""
         now = self._clock()
         trace_id, span_id = ids_of(get_current_span())
-        reports: list[tuple[Report, dict[str, Any]]] = []
+        workers = [health for key in keys if (health := self._monitor.get(*key)) and self.wants(health)]
+        reported = await self._report_by_rules(
+            workers, "ticket", note, trace_id=trace_id, span_id=span_id, model=RULES
+        )
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for key in keys:
-            health = self._monitor.get(*key)
-            summary = None if health is None else summarise(health, now)
-            draft = None if summary is None else ticket_policy.draft_ticket(summary)
-            if health is None or summary is None or draft is None or not self.wants(health):
-                outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
-                continue
-            report = Report(health, _add_note(draft, note), trace_id, span_id, RULES)
-            reports.append((report, summary))
-        raised = await self._tickets.raise_tickets([report for report, _ in reports])
-        for (report, summary), raised_ticket in zip(reports, raised, strict=True):
-            health = report.health
-            outcome: CheckOutcome = "healthy" if raised_ticket is None else "ticket"
-            if raised_ticket is not None:
-                self._coverage.note_ticket(health, raised_ticket.ticket)
+            has_ticket = reported.get(key, self._coverage.ticket_of(key) is not None)
+            outcomes[key] = "ticket" if has_ticket else "healthy"
+        for health in workers:
             self._answers.note_request(health, now)
-            self._answers.note_outcome(health.key, outcome, now)
-            self._trends.note(summary, now, outcome)
-            outcomes[health.key] = outcome
+            self._answers.note_outcome(health.key, outcomes[health.key], now)
         for outcome in outcomes.values():
             self._metrics.count_check(outcome, now)
         return outcomes
+
+    async def _report_by_rules(
+        self, workers: Iterable[WorkerHealth], verdict: str, note: str = "", **origin: str
+    ) -> dict[WorkerKey, bool]:
+        """Report workers by the rules, in one transaction; return whether each has a ticket."""
+        now = self._clock()
+        reports: list[tuple[Report, dict[str, Any]]] = []
+        for health in workers:
+            summary = summarise(health, now)
+            if (draft := ticket_policy.draft_ticket(summary)) is not None:
+                reports.append((Report(health, _add_note(draft, note), **origin), summary))
+        raised = await self._tickets.raise_tickets([report for report, _ in reports]) if reports else []
+        reported = {}
+        for (report, summary), ticket in zip(reports, raised, strict=True):
+            if ticket is not None:
+                self._coverage.note_ticket(report.health, ticket.ticket)
+            self._trends.note(summary, now, "healthy" if ticket is None else verdict)
+            reported[report.health.key] = ticket is not None
+        return reported
 
     async def _bypass(self) -> None:
         """Write the rules' ticket where they bind and the model has not judged a worker in time."""
@@ -303,35 +312,20 @@ class HealthJudge:
             self._trends.changed = True
             _log.error("cannot save the judge's trends: %s", error)
 
-    async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> bool:
+    async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> None:
         """Count each condition that has a ticket and still holds, without a model call."""
-        counted = False
         for first in range(0, len(standing), _BATCH):
-            now = self._clock()
-            reports: list[tuple[Report, dict[str, Any]]] = []
-            for key in standing[first : first + _BATCH]:
-                health = self._monitor.get(*key)
-                if health is None or reason_for_ticket(health) is None or self.wants(health):
-                    continue
-                summary = summarise(health, now)
-                draft = ticket_policy.draft_ticket(summary)
-                if draft is not None:
-                    reports.append((Report(health, draft), summary))
-            if not reports:
-                continue
+            known = (self._monitor.get(*key) for key in standing[first : first + _BATCH])
+            workers = [
+                health
+                for health in known
+                if health is not None and reason_for_ticket(health) is not None and not self.wants(health)
+            ]
             try:
-                raised = await self._tickets.raise_tickets([report for report, _ in reports])
+                record.counted += sum((await self._report_by_rules(workers, "counted")).values())
             except Exception:
-                _log.exception("cannot count %d tickets", len(reports))
-                continue
-            for (report, summary), raised_ticket in zip(reports, raised, strict=True):
-                if raised_ticket is not None:
-                    self._coverage.note_ticket(report.health, raised_ticket.ticket)
-                    counted = True
-                    record.counted += 1
-                    self._trends.note(summary, now, "counted")
+                _log.exception("cannot count %d tickets", len(workers))
             await asyncio.sleep(0)
-        return counted
 
     async def _judge(self, key: WorkerKey, reason: str, run: RunNode, record: CheckRecord) -> CheckOutcome:
         self._case.select(key)

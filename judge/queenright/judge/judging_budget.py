@@ -145,7 +145,6 @@ class ModelBudget:
         self._clock = clock
         self._file = file
         self._spending = Spending() if file is None or self._fleet is not None else _read(file)
-        self._reserved: list[Reservation] = []
         self._rejected = Cost()
         """The last requested cost, if it did not fit."""
         self._disk = disk or Disk()
@@ -168,12 +167,7 @@ class ModelBudget:
 
     def spent(self, window: Window, unit: Unit, role: str | None = None) -> float:
         """Return the spending and reservations in the window that ends now, of one role or of all."""
-        reserved = [
-            reservation.estimate.call.of(unit)
-            for reservation in self._reserved
-            if role in (None, reservation.role)
-        ]
-        return self._spending.of(window, unit, self._clock(), role) + sum(reserved)
+        return self._spending.of(window, unit, self._clock(), role)
 
     def find_exceeded_limit(self) -> ExceededLimit | None:
         """Return the exceeded limit with the longest window; None if another call may be made."""
@@ -194,58 +188,43 @@ class ModelBudget:
             StoreError: What the other services of the fleet have spent is not known.
         """
         reservation = Reservation(role, estimate, self._clock())
-        if self._fleet is not None:
-            exceeded = await self._reserve_in_fleet(self._fleet, reservation, force)
-        else:
-            exceeded = self._exceeded_by(estimate.call)
-        self._rejected = estimate.call if exceeded else Cost()
-        if exceeded and not force:
-            return max(exceeded, key=lambda limit: limit.seconds)
-        if self._fleet is not None:
-            return reservation
-        self._reserved.append(reservation)
-        try:
-            await self._save(estimate.call)
-        except BaseException:  # cancelled: the call is not made
-            self._reserved.remove(reservation)
-            raise
-        return reservation
-
-    async def _reserve_in_fleet(
-        self, fleet: FleetState, reservation: Reservation, force: bool
-    ) -> list[ExceededLimit]:
+        cost = estimate.call
         exceeded: list[ExceededLimit] = []
-        cost = reservation.estimate.call
 
-        def reserve(rows: Any) -> Any:
+        def add() -> bool:
             nonlocal exceeded
-            self._spending = Spending(rows or ())
             exceeded = self._exceeded_by(cost)
-            if exceeded and not force:
-                return rows
-            self._spending.add(reservation.role, reservation.at, cost.dollars, cost.tokens)
-            return self._spending.rows()
-
-        await fleet.update(SHARED_SPENDING, reserve)
-        return exceeded
-
-    async def _settle_in_fleet(self, fleet: FleetState, reservation: Reservation, cost: Cost) -> None:
-        reserved = reservation.estimate.call
-
-        def settle(rows: Any) -> Any:
-            self._spending = Spending(rows or ())
-            self._spending.add(
-                reservation.role,
-                reservation.at,
-                cost.dollars - reserved.dollars,
-                cost.tokens - reserved.tokens,
-            )
-            return self._spending.rows()
+            return (force or not exceeded) and self._add(reservation, cost)
 
         try:
-            await fleet.update(SHARED_SPENDING, settle)
-        except StoreError as error:
-            _log.warning("cannot save what a model call cost; its estimate counts: %s", error)
+            await self._change(add)
+        except asyncio.CancelledError:
+            if self._fleet is None:
+                self._add(reservation, Cost(-cost.dollars, -cost.tokens))  # the call is not made
+            raise
+        self._rejected = cost if exceeded else Cost()
+        return max(exceeded, key=lambda limit: limit.seconds) if exceeded and not force else reservation
+
+    def _add(self, reservation: Reservation, cost: Cost) -> bool:
+        self._spending.add(reservation.role, reservation.at, cost.dollars, cost.tokens)
+        return bool(cost)
+
+    async def _change(self, change: Callable[[], bool]) -> None:
+        """Change the spending, and store it in the fleet or the file if ``change`` returns that it did."""
+        if self._fleet is not None:
+
+            def update(rows: Any) -> Any:
+                self._spending = Spending(rows or ())
+                return self._spending.rows() if change() else rows
+
+            await self._fleet.update(SHARED_SPENDING, update)
+        elif change() and (file := self._file) is not None:
+            async with self._writing:
+                rows = self._spending.rows()
+                try:
+                    await self._disk.run(lambda: write_json(file, {"spent": rows}))
+                except OSError as error:
+                    _log.warning("cannot save the spending of judge and queen, a restart loses it: %s", error)
 
     def replace_spending(self, rows: object) -> None:
         """
@@ -264,17 +243,15 @@ class ModelBudget:
             reservation: The result of ``reserve``.
             cost: None without a reply: then the question is charged, which was sent.
         """
+        reserved = reservation.estimate.call
         cost = reservation.estimate.question if cost is None else cost
-        if not cost.is_valid:
-            cost = reservation.estimate.call
-        if self._fleet is not None:
-            await self._settle_in_fleet(self._fleet, reservation, cost)
+        if not cost.is_valid or cost == reserved:
             return
-        self._reserved.remove(reservation)
-        if cost:
-            self._spending.add(reservation.role, self._clock(), cost.dollars, cost.tokens)
-        if cost != reservation.estimate.call:
-            await self._save(cost or reservation.estimate.call)
+        change = Cost(cost.dollars - reserved.dollars, cost.tokens - reserved.tokens)
+        try:
+            await self._change(lambda: self._add(reservation, change))
+        except StoreError as error:
+            _log.warning("cannot save what a model call cost; its estimate counts: %s", error)
 
     def _exceeded_by(self, requested: Cost) -> list[ExceededLimit]:
         return [
@@ -282,26 +259,6 @@ class ModelBudget:
             for (window, unit), limit in self._limits.items()
             if (spent := self.spent(window, unit)) >= limit or spent + requested.of(unit) > limit
         ]
-
-    async def _save(self, changed: Cost) -> None:
-        if self._file is None or not changed:
-            return
-        file = self._file
-        async with self._writing:
-            rows = self._rows()
-            try:
-                await self._disk.run(lambda: write_json(file, {"spent": rows}))
-            except OSError as error:
-                _log.warning("cannot save the spending of judge and queen, a restart loses it: %s", error)
-
-    def _rows(self) -> list[list[Any]]:
-        """Return the spending with all reservations: their actual cost is unknown after a kill."""
-        spending, now = Spending(self._spending.rows()), self._clock()
-        for reservation in self._reserved:
-            spending.add(
-                reservation.role, now, reservation.estimate.call.dollars, reservation.estimate.call.tokens
-            )
-        return spending.rows()
 
 
 def _is_within(start: int, now: float, seconds: float) -> bool:

@@ -79,7 +79,7 @@ def health_of(
 
 def ended_health(agent: str, target: str, settings: HealthSettings, now: float) -> WorkerHealth:
     """Return the health of a worker that has ended."""
-    v = VitalSigns(agent, target, now, settings.loops, settings)
+    v = VitalSigns(agent, target, now, settings)
     end_session(v, WorkerStatus.COMPLETED, now)
     return _health(v, settings, now)
 
@@ -115,7 +115,7 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
     if sighting.process_started:
         # The process restarted: earlier samples belong to another incarnation.
         began = max(began, min(sighting.process_started, now))
-    v = VitalSigns(*sighting.key, min(began, now), settings.loops, settings)
+    v = VitalSigns(*sighting.key, min(began, now), settings)
     v.framework = sighting.framework
     return v
 

@@ -7,7 +7,6 @@ a target that is up without the worker's metrics shows that it has ended.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Final
 from queenright.instrumentation import names
 from queenright.judge.stack.prometheus import Series
 from queenright.judge.stack.targets import UP, Targets, target_of
+from queenright.runtime.storage.files import UnusableFileError, read_json, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -77,11 +77,11 @@ class StaleTickets:
     def load(self) -> None:
         """Read the file of the last job; a damaged file is ignored."""
         try:
-            rows = json.loads(self._path.read_bytes())
+            rows = read_json(self._path)
             self._since = {str(ticket_id): float(at) for ticket_id, at in rows.items()}
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (UnusableFileError, OSError, ValueError, TypeError, AttributeError) as error:
             _log.warning("cannot read %s (%s), ignoring it", self._path.name, type(error).__name__)
 
     def note(self, why: Mapping[str, str], now: float) -> dict[str, MissingWorker]:
@@ -93,9 +93,7 @@ class StaleTickets:
         return {ticket_id: MissingWorker(since[ticket_id], reason) for ticket_id, reason in why.items()}
 
     def _save(self) -> None:
-        new = self._path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(self._since))
-            new.replace(self._path)
+            write_json(self._path, self._since)
         except OSError as error:
             _log.warning("cannot write %s: %s", self._path.name, error.strerror)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -137,7 +137,7 @@ def stack_tools(
                 "Ask Prometheus, read-only: one PromQL query, now or over the last minutes (at most 24 h "
                 f"with the query's own ranges and offsets, {MAX_SERIES} series, {MAX_POINTS} points each).",
                 QueryArguments,
-                _Metrics(prometheus, clock, calls).query,
+                _query_tool(prometheus, clock, calls),
                 context=("node_id",),
             )
         )
@@ -147,49 +147,44 @@ def stack_tools(
                 GET_TRACE,
                 "Show what a worker did, by the id of its trace: the newest spans, oldest first.",
                 TraceArguments,
-                _Trace(traces, calls).get,
+                _trace_tool(traces, calls),
                 context=("node_id",),
             )
         )
     return tools
 
 
-class _Metrics:
-    def __init__(self, prometheus: Prometheus, clock: Clock, calls: CallLimit) -> None:
-        self._prometheus = prometheus
-        self._clock = clock
-        self._calls = calls
-
-    async def query(self, arguments: QueryArguments, *, node_id: str | None = None) -> str:
-        self._calls.count(node_id or "")
-        now, back = self._clock(), arguments.range_minutes * 60.0
+def _query_tool(prometheus: Prometheus, clock: Clock, calls: CallLimit) -> Callable[..., Awaitable[str]]:
+    async def query(arguments: QueryArguments, *, node_id: str | None = None) -> str:
+        calls.count(node_id or "")
+        now, back = clock(), arguments.range_minutes * 60.0
         if fault := query_fault(arguments.promql, range_seconds=back):
             raise ToolError(fault)
         try:
             if back:
                 step = max(float(arguments.step_seconds), math.ceil(back / (MAX_POINTS - 1)), 1.0)
-                series = await self._prometheus.query_range(arguments.promql, now - back, now, step)
+                series = await prometheus.query_range(arguments.promql, now - back, now, step)
             else:
-                series = await self._prometheus.query(arguments.promql, now)
+                series = await prometheus.query(arguments.promql, now)
         except StackError as error:
             raise _as_tool_error("Prometheus", error) from None
         return metrics_text(series)
 
+    return query
 
-class _Trace:
-    def __init__(self, traces: Traces, calls: CallLimit) -> None:
-        self._traces = traces
-        self._calls = calls
 
-    async def get(self, arguments: TraceArguments, *, node_id: str | None = None) -> str:
-        self._calls.count(node_id or "")
+def _trace_tool(traces: Traces, calls: CallLimit) -> Callable[..., Awaitable[str]]:
+    async def get(arguments: TraceArguments, *, node_id: str | None = None) -> str:
+        calls.count(node_id or "")
         try:
-            spans = await self._traces.trace(arguments.trace_id.lower())
+            spans = await traces.trace(arguments.trace_id.lower())
         except StackError as error:
             raise _as_tool_error("The trace source", error) from None
         if not spans:
             raise ToolError(f"there is no trace {arguments.trace_id}; continue without it")
         return trace_text(arguments.trace_id.lower(), spans)
+
+    return get
 
 
 def _as_tool_error(what: str, error: StackError) -> ToolError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -185,6 +185,16 @@ def _target(series: Series) -> Target | None:
     return (agent, target_of(series.labels)) if agent else None
 
 
+def _of_known(
+    sightings: Mapping[Target, Sighting], answer: Iterable[Series]
+) -> Iterator[tuple[Sighting, Series]]:
+    """Yield the series of known workers."""
+    for series in answer:
+        key = _target(series)
+        if key is not None and key in sightings:
+            yield sightings[key], series
+
+
 def _apply_state(sighting: Sighting, series: Series) -> None:
     # Two Prometheus replicas return a series twice: the later value counts.
     metric, value = series.labels.get("__name__"), series.value
@@ -217,13 +227,10 @@ def _reason(word: str) -> WaitingReason:
 
 def _add_totals(sightings: Mapping[Target, Sighting], totals: Iterable[Series]) -> None:
     by_labels: dict[tuple[Target, str, tuple[str, ...]], float] = defaultdict(float)
-    for series in totals:
-        key = _target(series)
-        if key is None or key not in sightings:
-            continue
+    for sighting, series in _of_known(sightings, totals):
         metric = names.METRICS[series.labels["__name__"]]
-        labels = tuple(series.labels.get(name, "") for name in metric.labels[1:])
-        by_labels[key, metric.name, labels] = max(by_labels[key, metric.name, labels], series.value)
+        of = (sighting.key, metric.name, tuple(series.labels.get(name, "") for name in metric.labels[1:]))
+        by_labels[of] = max(by_labels[of], series.value)
     for (key, name, labels), value in by_labels.items():
         sighting, number = sightings[key], round(value)
         if name == names.WORKER_STEPS.name:
@@ -242,19 +249,15 @@ def _add_recent(
     sightings: Mapping[Target, Sighting], calls: Iterable[Series], stalls: Iterable[Series]
 ) -> None:
     by_labels: dict[tuple[Target, str, str], float] = defaultdict(float)
-    for series in calls:
-        key = _target(series)
-        if key is not None and key in sightings:
-            labels = (key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
-            by_labels[labels] = max(by_labels[labels], series.value)
+    for sighting, series in _of_known(sightings, calls):
+        labels = (sighting.key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
+        by_labels[labels] = max(by_labels[labels], series.value)
     for (key, tool, outcome), value in by_labels.items():
         so_far, failed = sightings[key].recent_calls.get(tool, (0.0, 0.0))
         bad = 0.0 if outcome == names.ToolOutcome.OK.value else value
         sightings[key].recent_calls[tool] = (so_far + value, failed + bad)
-    for series in stalls:
-        key = _target(series)
-        if key is not None and key in sightings:
-            sightings[key].stalled_in = series.labels.get("phase", "")
+    for sighting, series in _of_known(sightings, stalls):
+        sighting.stalled_in = series.labels.get("phase", "")
 
 
 def _add_ages(
@@ -264,10 +267,8 @@ def _add_ages(
 ) -> None:
     """Set the age of workers: ``before`` has their series, by seconds ago."""
     for ago, answer in before.items():
-        for series in answer:
-            key = _target(series)
-            if key is not None and key in sightings:
-                sightings[key].known_for = max(sightings[key].known_for, ago)
+        for sighting, _ in _of_known(sightings, answer):
+            sighting.known_for = max(sighting.known_for, ago)
     since: dict[str, list[Series]] = defaultdict(list)
     for series in started:
         since[target_of(series.labels)].append(series)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
-from queenright.judge.chat import MAX_MESSAGE_LENGTH
+from queenright.judge.chat import MAX_MESSAGE_LENGTH, Subject
 from queenright.server.access.caller import caller_of, person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
@@ -58,7 +58,7 @@ async def chat_about_ticket(
 ) -> api.ChatMessage:
     """Ask the queen about a ticket, and wait for her answer. It is stored even if the client disconnects."""
     answer = await service.judging.chat.ask(
-        ticket_id,
+        Subject(ticket_id),
         body.message,
         by=person_name(request, body.by),
         act=body.act,
@@ -72,7 +72,7 @@ async def list_ticket_messages(
     service: ServiceDep, ticket_id: TicketId, after: After = None, limit: Limit = 100
 ) -> api.ChatMessages:
     """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
-    messages = await service.judging.chat.history(ticket_id, after=after, limit=limit)
+    messages = await service.judging.chat.history(Subject(ticket_id), after=after, limit=limit)
     return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])
 
 
@@ -81,8 +81,10 @@ async def chat_about_worker(
     request: Request, service: ServiceDep, agent_id: AgentId, body: SessionQuestion
 ) -> api.ChatMessage:
     """Ask the queen about a session, with or without a ticket, and wait for her answer. She only answers."""
-    answer = await service.judging.chat.ask_about_worker(
-        agent_id, body.session_id, body.message, by=person_name(request, body.by)
+    answer = await service.judging.chat.ask(
+        Subject(agent_id=agent_id, session_id=body.session_id),
+        body.message,
+        by=person_name(request, body.by),
     )
     return api.ChatMessage.of(answer)
 
@@ -92,6 +94,6 @@ async def list_worker_messages(
     service: ServiceDep, agent_id: AgentId, session_id: SessionId, after: After = None, limit: Limit = 100
 ) -> api.ChatMessages:
     """List the messages about a session, oldest first: the newest ones, or those after a message."""
-    chat = service.judging.chat
-    messages = await chat.history_about_worker(agent_id, session_id, after=after, limit=limit)
+    about = Subject(agent_id=agent_id, session_id=session_id)
+    messages = await service.judging.chat.history(about, after=after, limit=limit)
     return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])
