@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
     names = list(vars(value)) if hasattr(value, "__dict__") else []
     for cls in type(value).__mro__:
         names += getattr(cls, "__slots__", ())
-    return {name: plain(getattr(value, name)) for name in names if name not in ("settings", "_loops")}
+    return {name: plain(getattr(value, name)) for name in names if name != "settings"}
 
 
 def finish(snapshot: MonitorSnapshot) -> list[bytes]:

@@ -144,7 +144,7 @@ def test_every_combination_of_inputs_is_exactly_one_state(
     signs: dict[str, Any], found: list[Finding]
 ) -> None:
     """002 §11: the order is terminated, failing, stuck, degraded, healthy, in any combination."""
-    vitals = VitalSigns("a", "s", START, SETTINGS.loops)
+    vitals = VitalSigns("a", "s", START, SETTINGS)
     vitals.ended_at = START if signs.pop("over") else None
     for name, value in signs.items():
         setattr(vitals, name, value)
@@ -216,7 +216,7 @@ def _finding(kind: FindingKind, severity: Severity, *, ticket: bool = True) -> F
 
 @given(st.lists(st.tuples(st.sampled_from(FindingKind), st.sampled_from(Severity)), max_size=6))
 def test_findings_alone_never_make_a_worker_terminated_or_healthy(found: list[Any]) -> None:
-    vitals = VitalSigns("a", "s", START, SETTINGS.loops)
+    vitals = VitalSigns("a", "s", START, SETTINGS)
     state = health_state(vitals, [_finding(*pair) for pair in found], SETTINGS, START)
 
     assert (state is HealthState.HEALTHY) is (not found)

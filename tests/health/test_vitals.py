@@ -373,7 +373,6 @@ _NO_TIMES = {
     "counted_end",
     *(
         "_inputs",
-        "_loops",
         "_refused_turn",
         "_seen_digests",
         "_stale_turn",
@@ -431,7 +430,7 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
 def test_every_time_follows_the_clock(jump: float) -> None:
     """B23: clocks move with it, moments are at most now; a new slot is one of these, or holds no time."""
-    vitals = VitalSigns("agent", "session", START, HealthSettings().loops)
+    vitals = VitalSigns("agent", "session", START, HealthSettings())
     time_slots = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
     slots = time_slots - _NO_TIMES
     for slot in slots:

@@ -132,7 +132,7 @@ async def test_vitals_agree_between_bus_and_telemetry(
     logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
     def signs(events: list[AgentEvent]) -> dict[str, Any]:
-        vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings().loops)
+        vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings())
         for event in sorted(events, key=lambda event: event.time):
             vitals.apply(event, event.time)
         left_out = ("calls", "clock_base", "model", "cost_usd", "source", "unpriced_tokens")

@@ -23,7 +23,7 @@ NOW = 10_000.0
 def session_record(
     session: str, began: float, *, beat: float | None = None, ended: bool = False
 ) -> VitalSigns:
-    vitals = VitalSigns("bee", session, began, SETTINGS.loops, SETTINGS)
+    vitals = VitalSigns("bee", session, began, SETTINGS)
     vitals.last_heartbeat = beat
     if ended:
         end_session(vitals, WorkerStatus.FAILED, began + 1)

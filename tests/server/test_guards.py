@@ -249,7 +249,7 @@ def test_guard_reports_the_findings_of_the_detectors(
     turns: list[tuple[str, str, str, str]],
 ) -> None:
     settings = HealthSettings()
-    vitals = VitalSigns("scribe", "one", NOON, settings.loops)
+    vitals = VitalSigns("scribe", "one", NOON, settings)
     watching = guard(settings)
     for n, (args, result, verdict, outcome) in enumerate(turns):
         for each in turn(n, args=args, result=result, verdict=verdict, outcome=outcome):

@@ -84,7 +84,7 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     received = _count_tokens(v, data, at)
     if is_late:
         return
-    v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
+    v.cut_answers = after_answer(v.cut_answers, data, at, v.settings.loops.token_spike_minimum)
     duration = parse_seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
     is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
@@ -137,10 +137,10 @@ def _update_token_spike(v: VitalState, received: int) -> None:
         inputs = v._inputs = array("Q")
     before, v.token_spike = v.token_spike, 0.0
     if len(inputs) == _RECENT_INPUTS:
-        if received >= v._loops.token_spike_minimum:
+        if received >= v.settings.loops.token_spike_minimum:
             ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
             # Hysteresis: a spike ends well below its start threshold, so that it does not flap.
-            factor = v._loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
+            factor = v.settings.loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
             v.token_spike = ratio if ratio >= factor else 0.0
         del inputs[0]
     inputs.append(received)

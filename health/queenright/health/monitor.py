@@ -683,7 +683,7 @@ class HealthMonitor:
         sessions = self._sessions.get(key[0])
         if sessions:  # share one string for the agent's name
             key = (self._workers[key[0], sessions[0]].vitals.agent_id, key[1])
-        vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
+        vitals = VitalSigns(*key, at, self.settings)
         vitals.clocks = self._clocks_of(key[0])
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)

@@ -58,7 +58,7 @@ _PART_WORKERS: Final = 250
 _BATCH_ITEMS: Final = 250
 _PART_BATCHES: Final = 20
 
-_VITALS: Final = tuple(name for name in VitalState.__slots__ if name not in ("settings", "_loops", "clocks"))
+_VITALS: Final = tuple(name for name in VitalState.__slots__ if name not in ("settings", "clocks"))
 _HEALTH: Final = tuple(field.name for field in fields(WorkerHealth) if field.name not in ("vitals", "key"))
 _vitals_of: Final = attrgetter(*_VITALS)
 _health_of: Final = attrgetter(*_HEALTH)
@@ -294,7 +294,7 @@ def _make_worker(monitor: HealthMonitor, health: tuple[Any, ...], vitals: tuple[
     v = VitalSigns.__new__(VitalSigns)
     for name, value in zip(_VITALS, vitals, strict=True):
         setattr(v, name, value)
-    v.settings, v._loops = monitor.settings, monitor.settings.loops
+    v.settings = monitor.settings
     return WorkerHealth(v, **dict(zip(_HEALTH, health, strict=True)))
 
 

@@ -77,7 +77,7 @@ def replay(
     if not events:
         return
     clock = events[0].at
-    v = VitalSigns("agent", "run", clock, settings.loops, settings)
+    v = VitalSigns("agent", "run", clock, settings)
     shortest = shortest_limit(settings)
     next_due, has_findings = clock + shortest, False
     for index, (at, event) in enumerate(events):

@@ -260,7 +260,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
     _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < SLOWEST_ANSWER_SECONDS)
-    if tool in v._loops.exempt_tools:
+    if tool in v.settings.loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             record_progress(v, at)
         return
@@ -392,7 +392,7 @@ def _record_call(
     call: Seen | None = None
     if args is not None:
         if v.calls is None:
-            v.calls = RecentCalls(v._loops.window)
+            v.calls = RecentCalls(v.settings.loops.window)
         tells_all = args not in _NO_ARGUMENTS
         compared = _compared_result(args, result, effect)
         args = _compared_args(args, subagent)
@@ -441,7 +441,7 @@ def _record_call(
             effect in _REFUSABLE and error != UNCLASSIFIED
         )
         if is_refused and (turn is None or turn != v._refused_turn):
-            loops = v._loops
+            loops = v.settings.loops
             v.refusals = after_refusal(
                 v.refusals,
                 error,
@@ -469,7 +469,7 @@ def _is_poll(
     failed: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
-    loops = v._loops
+    loops = v.settings.loops
     # A query of a state may wait by itself.
     is_state = effect == _POLLS and pause + duration >= min(MIN_WAIT_SECONDS, loops.poll_seconds)
     if v._has_waited or is_state:
@@ -533,7 +533,7 @@ def _record_result_news(
         else:
             record_progress(v, at)
             v.new_in_a_row += 1
-            if v.new_in_a_row >= v._loops.consecutive:
+            if v.new_in_a_row >= v.settings.loops.consecutive:
                 end_standstill(v)
     elif call is Seen.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
 from queenright.health.learned_clocks import LearnedClocks
-from queenright.health.resource_limits import NOT_CUT, Resources
+from queenright.health.resource_limits import NOT_CUT, CutAnswers, Resources
 from queenright.health.session_outcome import WorkerStatus
-from queenright.health.settings import HealthSettings, LoopSettings
+from queenright.health.settings import HealthSettings
 from queenright.health.source_clock import SourceClock
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     NO_BREAKERS,
     HeartbeatFields,
     McpServers,
+    OpenBreakers,
     OpenTool,
     Output,
     Refusals,
@@ -78,6 +80,7 @@ _MOMENTS: Final = (
 _DEFAULTS: Final = HealthSettings()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class VitalState:
     """
     One run of one worker. Compact, because one process holds a hundred thousand of them.
@@ -91,356 +94,215 @@ class VitalState:
         agent_id: The worker.
         session_id: Its run.
         at: When the first event arrived.
-        loops: The limits of loop detection.
-        settings: Limits with hysteresis: error rate and late heartbeats. Default: the default settings.
+        settings: The limits of loop detection, and those with hysteresis: error rate and late heartbeats.
     """
 
-    __slots__ = (
-        "_answer",
-        "_answered",
-        "_failed_incarnation",
-        "_has_waited",
-        "_idle_before",
-        "_inputs",
-        "_known_result",
-        "_llm_began",
-        "_loops",
-        "_new_result",
-        "_outcomes",
-        "_previous_incarnation",
-        "_refused_turn",
-        "_seen_digests",
-        "_side_by_side",
-        "_stale_turn",
-        "_streak_turn",
-        "_tool_ended",
-        "_verdicts",
-        "active_for",
-        "agent_id",
-        "away",
-        "bad_repeats",
-        "bad_since",
-        "beat",
-        "breakers",
-        "breakers_since",
-        "calls",
-        "calls_since_gain",
-        "children_at",
-        "clock_base",
-        "clocks",
-        "consecutive_failures",
-        "cost_usd",
-        "counted_end",
-        "cut_answers",
-        "ended_at",
-        "error_count",
-        "error_rate_high",
-        "error_rate_since",
-        "evidence",
-        "failed_calls",
-        "failed_runs",
-        "failing_since",
-        "fetches",
-        "framework",
-        "fruitless",
-        "fruitless_since",
-        "graph_id",
-        "has_new_start",
-        "has_user",
-        "heartbeat_interval",
-        "heartbeat_late",
-        "held_by",
-        "idle_turns",
-        "idle_turns_of_model",
-        "idle_turns_since",
-        "incarnation_count",
-        "incarnation_id",
-        "incarnation_started",
-        "is_foreign",
-        "last_activity",
-        "last_checkpoint",
-        "last_gain_at",
-        "last_heartbeat",
-        "last_progress",
-        "last_span_id",
-        "last_tool_call",
-        "last_trace_id",
-        "limit_due",
-        "limited_until",
-        "llm_error",
-        "llm_error_since",
-        "llm_errors",
-        "llm_open",
-        "mcp_servers",
-        "metrics_served",
-        "model",
-        "new_in_a_row",
-        "node_id",
-        "only_heartbeats",
-        "open_tools",
-        "outlived_termination",
-        "output",
-        "owner",
-        "polls",
-        "polls_from",
-        "polls_since",
-        "progress_from",
-        "provider",
-        "question",
-        "recorded_results",
-        "recovered_at",
-        "recovery_failed",
-        "recovery_failed_at",
-        "refusals",
-        "refused_input",
-        "repeatable",
-        "repository",
-        "rereads",
-        "resources",
-        "results_since_gain",
-        "runs_failed_since",
-        "saved_from",
-        "session_id",
-        "settings",
-        "source",
-        "spent_today",
-        "stale_calls",
-        "stale_results",
-        "stale_results_since_gain",
-        "stale_since",
-        "start_records",
-        "started_at",
-        "status",
-        "steps_since_last_accept",
-        "steps_total",
-        "streak",
-        "streak_error",
-        "streak_is_missing",
-        "streak_since",
-        "streak_tool",
-        "talks",
-        "task_id",
-        "token_spike",
-        "tokens",
-        "tokens_at",
-        "tokens_from",
-        "tokens_since_gain",
-        "tool_calls_total",
-        "tools",
-        "unpriced_tokens",
-        "unprompted_turns",
-        "waiting",
-        "waiting_since",
-        "withdrawal_due",
-    )
+    agent_id: str
+    session_id: str
+    at: InitVar[float]
+    settings: HealthSettings = _DEFAULTS
+    _outcomes: int = NO_OUTCOMES  # one bit each, 1 if it failed; the leading bit counts them
+    _failed_incarnation: int = 0
+    _previous_incarnation: str = ""
+    only_heartbeats: bool = True
+    _seen_digests: bytearray | None = None
+    _inputs: array[int] | None = None
+    _verdicts: str = ""
+    _new_result: bool = False
+    _known_result: bool = False
+    _streak_turn: object = None
+    _stale_turn: object = None
+    _refused_turn: object = None
+    _has_waited: bool = False
+    _idle_before: int = 0  # at the last step that was judged; -1 if it has called a tool since
+    _answer: str = ""
+    _llm_began: float = 0.0  # when the last LLM call began, by the worker's own clock
+    _answered: float | None = None  # these three on the source's clock
+    _tool_ended: float | None = None
+    _side_by_side: tuple[object, float, str] | None = None
+    task_id: str = field(init=False)
+    """The task of the session; the session itself, unless the worker reports one."""
+    incarnation_id: str = ""
+    incarnation_count: int = 1
+    """Incarnations and executions so far: only a new one ends a termination."""
+    graph_id: str = ""
+    node_id: str = ""
+    framework: str = ""
+    owner: str = ""
+    """The user or team that it works for; empty if unknown."""
+    repository: str = ""
+    """The repository or folder in which it works; empty if unknown."""
+    status: WorkerStatus = WorkerStatus.ACTIVE
+    started_at: float = field(init=False)
+    incarnation_started: float = field(init=False)
+    ended_at: float | None = None
+    has_new_start: bool = False
+    """Whether it restarted after its termination, but before the end by its own clock."""
+    outlived_termination: bool = False
+    """Whether this incarnation continued to work after it was reported as terminated."""
+    refused_input: str = ""
+    """Why its input was refused, which is the caller's error."""
+    has_user: bool = False
+    """Whether it has had user input or asked a question."""
+    withdrawal_due: bool = False
+    """Whether the withdrawal of the termination is not recorded yet."""
+    clocks: LearnedClocks | None = None
+    """Learned limits of its agent, shared by its sessions; None if there are none."""
+    model: str = ""
+    """The model of its last LLM call."""
+    provider: str = ""
+    """The provider of that model, if reported."""
+    clock_base: float = field(init=False)
+    """The earliest start of silence: a new incarnation, the end of a wait, or a change of the clock."""
+    last_activity: float = field(init=False)
+    children_at: float | None = None
+    """The last activity of the workers inside its current call; looked up before it stalls."""
+    source: SourceClock = field(default_factory=SourceClock)
+    active_for: float = 0.0
+    """The last activity on the source's clock, which measures pauses and durations."""
+    last_progress: float | None = None
+    """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
+    progress_from: float | None = None
+    """The same as a clock, from which silence is counted."""
+    last_heartbeat: float | None = None
+    heartbeat_interval: float | None = None
+    heartbeat_late: bool = False
+    """Whether the last heartbeat was late; ends with the first one in time."""
+    beat: HeartbeatFields | None = None
+    metrics_served: bool = False
+    """Whether the worker reports that its metrics are scraped."""
+    fetches: bool = False
+    """Whether the worker reports that it fetches instructions."""
+    last_checkpoint: float | None = None
+    saved_from: float | None = None
+    """Start of the checkpoint's age: later than the checkpoint by the declared time of tools since."""
+    last_tool_call: float | None = None
+    last_trace_id: str = ""
+    last_span_id: str = ""
+    start_records: bool = False
+    is_foreign: bool = False
+    """Whether it belongs to a framework, whose telemetry may lack the end of runs and heartbeats."""
+    open_tools: list[OpenTool] | None = None
+    llm_open: int = 0
+    waiting: WaitingReason | None = None
+    waiting_since: float | None = None
+    limited_until: float | None = None
+    """End of the rate limit that it waits for."""
+    limit_due: float | None = None
+    """End of the limit by the first refusal in a row; None after an answered call."""
+    held_by: str = ""
+    """The guard's finding that holds the worker; empty if it is not held."""
+    question: str = ""
+    """The question to the user, with secrets masked; empty if there is none."""
+    steps_total: int = 0
+    tool_calls_total: int = 0
+    tools: ToolCounts | None = None
+    """Calls and errors of each tool; None before the first call."""
+    error_count: int = 0
+    error_rate_high: bool = False
+    """Whether the error rate is too high; it clears at a lower rate than it opens."""
+    error_rate_since: float = field(init=False)
+    tokens: int = 0
+    cost_usd: float | None = None
+    """Known cost of its model calls."""
+    unpriced_tokens: int = 0
+    """Tokens of calls without a known cost."""
+    spent_today: SpentToday | None = None
+    """Spending of its agent, and of all, on the day of its last cost."""
+    tokens_at: float | None = None
+    """When tokens were used last; None for a worker that reports none."""
+    tokens_from: float | None = None
+    """Start of the time without tokens: later than ``tokens_at`` by the time in tools."""
+    output: Output | None = None
+    resources: Resources = ()
+    """Reported usage of memory, disk and quotas."""
+    cut_answers: CutAnswers = NOT_CUT
+    mcp_servers: McpServers = ()
+    """The MCP servers that it reported."""
+    breakers: OpenBreakers = NO_BREAKERS
+    """The agent's circuit breakers that are not closed."""
+    breakers_since: float = field(init=False)
+    recovery_failed: str = ""
+    """Why recovery was abandoned; empty after new progress."""
+    recovery_failed_at: float | None = None
+    recovered_at: float | None = None
+    repeatable: bool = False
+    """Whether the task may be repeated from its start."""
+    evidence: str = ""
+    steps_since_last_accept: int = 0
+    bad_repeats: int = 0
+    """Bad steps without a new result."""
+    bad_since: float = field(init=False)
+    consecutive_failures: int = 0
+    away: tuple[float, float] | None = None
+    """Start and end of the time when the service was down, until the worker's next event."""
+    failed_runs: int = 0
+    """Consecutive failed runs of the agent, if this session represents them; else 0."""
+    runs_failed_since: float = field(init=False)
+    counted_end: tuple[int, WorkerStatus] | None = None
+    """Incarnation and status of the last counted end of a run; an end may be reported twice."""
+    calls: RecentCalls | None = None
+    stale_calls: int = 0
+    """Consecutive tool calls that returned nothing new."""
+    stale_since: float = field(init=False)
+    fruitless: int = 0
+    """New searches and reads that found nothing, since the last progress or change."""
+    fruitless_since: float = field(init=False)
+    polls: int = 0
+    """Polls that returned a known result."""
+    polls_since: float = field(init=False)
+    polls_from: float = 0.0
+    """The same on the source's clock."""
+    rereads: int = 0
+    """Those polls that repeated a read after a pause, of something that does not change by itself."""
+    refusals: Refusals = ()
+    """Turns with refused edits, submissions or commands, since a change or a run succeeded."""
+    last_gain_at: float = field(init=False)
+    """Time of the last change, ACCEPT, checkpoint or user message."""
+    calls_since_gain: int = 0
+    tokens_since_gain: int = 0
+    results_since_gain: int = 0
+    """Calls since the gain, in the same visit, with a known result."""
+    stale_results_since_gain: float = 0.0
+    """How many of them were repeats or failures; a new error, or a repeat after a change, counts ½."""
+    new_in_a_row: int = 0
+    """Consecutive new results; several of them end zero progress, as does a change."""
+    idle_turns: int = 0
+    """Consecutive model turns without a tool call, except calls that submit a result."""
+    unprompted_turns: int = 0
+    """Idle turns that repeat, or that followed too fast for a reply of a person."""
+    idle_turns_since: float = field(init=False)
+    idle_turns_of_model: bool = False
+    """Whether the last of them was an answer of the model, without a call since."""
+    talks: bool = False
+    """Whether text answers preceded its last tool call: it may talk with a person."""
+    failed_calls: int = 0
+    """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
+    failing_since: float | None = None
+    recorded_results: int = 0
+    """Tool calls with a known result, since the last ACCEPT, checkpoint or new visit."""
+    stale_results: float = 0.0
+    """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
+    streak: int = 0
+    """Turns in a row in which one tool failed with one class of error."""
+    streak_tool: str = ""
+    streak_error: str = ""
+    streak_is_missing: bool = False
+    """Whether each of them looked for something else and did not find it."""
+    streak_since: float = field(init=False)
+    llm_errors: int = 0
+    """LLM API errors in a row."""
+    llm_error: str = ""
+    llm_error_since: float = field(init=False)
+    token_spike: float = 0.0
+    """Input tokens of the last LLM call as a multiple of the usual number; 0 if usual."""
 
-    def __init__(
-        self,
-        agent_id: str,
-        session_id: str,
-        at: float,
-        loops: LoopSettings,
-        settings: HealthSettings | None = None,
-    ) -> None:
-        self._loops = loops
-        self.settings = settings or _DEFAULTS
-        self._outcomes = NO_OUTCOMES  # one bit each, 1 if it failed; the leading bit counts them
-        self._failed_incarnation = 0
-        self._previous_incarnation = ""
-        self.only_heartbeats = True
-        self._seen_digests: bytearray | None = None
-        self._inputs: array[int] | None = None
-        self._verdicts = ""
-        self._new_result = False
-        self._known_result = False
-        self._streak_turn: object = None
-        self._stale_turn: object = None
-        self._refused_turn: object = None
-        self._has_waited = False
-        self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
-        self._answer = ""
-        self._llm_began = 0.0  # when the last LLM call began, by the worker's own clock
-        self._answered: float | None = None  # these three on the source's clock
-        self._tool_ended: float | None = None
-        self._side_by_side: tuple[object, float, str] | None = None
-        self.agent_id = agent_id
-        self.session_id = session_id
-        self.task_id = session_id
-        """The task of the session; the session itself, unless the worker reports one."""
-        self.incarnation_id = ""
-        self.incarnation_count = 1
-        """Incarnations and executions so far: only a new one ends a termination."""
-        self.graph_id = ""
-        self.node_id = ""
-        self.framework = ""
-        self.owner = ""
-        """The user or team that it works for; empty if unknown."""
-        self.repository = ""
-        """The repository or folder in which it works; empty if unknown."""
-        self.status = WorkerStatus.ACTIVE
-        self.started_at = at
-        self.incarnation_started = at
-        self.ended_at: float | None = None
-        self.has_new_start = False
-        """Whether it restarted after its termination, but before the end by its own clock."""
-        self.outlived_termination = False
-        """Whether this incarnation continued to work after it was reported as terminated."""
-        self.refused_input = ""
-        """Why its input was refused, which is the caller's error."""
-        self.has_user = False
-        """Whether it has had user input or asked a question."""
-        self.withdrawal_due = False
-        """Whether the withdrawal of the termination is not recorded yet."""
-        self.clocks: LearnedClocks | None = None
-        """Learned limits of its agent, shared by its sessions; None if there are none."""
-        self.model = ""
-        """The model of its last LLM call."""
-        self.provider = ""
-        """The provider of that model, if reported."""
-        self.clock_base = at
-        """The earliest start of silence: a new incarnation, the end of a wait, or a change of the clock."""
-        self.last_activity = at
-        self.children_at: float | None = None
-        """The last activity of the workers inside its current call; looked up before it stalls."""
-        self.source = SourceClock()
-        self.active_for = 0.0
-        """The last activity on the source's clock, which measures pauses and durations."""
-        self.last_progress: float | None = None
-        """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
-        self.progress_from: float | None = None
-        """The same as a clock, from which silence is counted."""
-        self.last_heartbeat: float | None = None
-        self.heartbeat_interval: float | None = None
-        self.heartbeat_late = False
-        """Whether the last heartbeat was late; ends with the first one in time."""
-        self.beat: HeartbeatFields | None = None
-        self.metrics_served = False
-        """Whether the worker reports that its metrics are scraped."""
-        self.fetches = False
-        """Whether the worker reports that it fetches instructions."""
-        self.last_checkpoint: float | None = None
-        self.saved_from: float | None = None
-        """Start of the checkpoint's age: later than the checkpoint by the declared time of tools since."""
-        self.last_tool_call: float | None = None
-        self.last_trace_id = ""
-        self.last_span_id = ""
-        self.start_records = False
-        self.is_foreign = False
-        """Whether it belongs to a framework, whose telemetry may lack the end of runs and heartbeats."""
-        self.open_tools: list[OpenTool] | None = None
-        self.llm_open = 0
-        self.waiting: WaitingReason | None = None
-        self.waiting_since: float | None = None
-        self.limited_until: float | None = None
-        """End of the rate limit that it waits for."""
-        self.limit_due: float | None = None
-        """End of the limit by the first refusal in a row; None after an answered call."""
-        self.held_by = ""
-        """The guard's finding that holds the worker; empty if it is not held."""
-        self.question = ""
-        """The question to the user, with secrets masked; empty if there is none."""
-        self.steps_total = 0
-        self.tool_calls_total = 0
-        self.tools: ToolCounts | None = None
-        """Calls and errors of each tool; None before the first call."""
-        self.error_count = 0
-        self.error_rate_high = False
-        """Whether the error rate is too high; it clears at a lower rate than it opens."""
-        self.error_rate_since = at
-        self.tokens = 0
-        self.cost_usd: float | None = None
-        """Known cost of its model calls."""
-        self.unpriced_tokens = 0
-        """Tokens of calls without a known cost."""
-        self.spent_today: SpentToday | None = None
-        """Spending of its agent, and of all, on the day of its last cost."""
-        self.tokens_at: float | None = None
-        """When tokens were used last; None for a worker that reports none."""
-        self.tokens_from: float | None = None
-        """Start of the time without tokens: later than ``tokens_at`` by the time in tools."""
-        self.output: Output | None = None
-        self.resources: Resources = ()
-        """Reported usage of memory, disk and quotas."""
-        self.cut_answers = NOT_CUT
-        self.mcp_servers: McpServers = ()
-        """The MCP servers that it reported."""
-        self.breakers = NO_BREAKERS
-        """The agent's circuit breakers that are not closed."""
-        self.breakers_since = at
-        self.recovery_failed = ""
-        """Why recovery was abandoned; empty after new progress."""
-        self.recovery_failed_at: float | None = None
-        self.recovered_at: float | None = None
-        self.repeatable = False
-        """Whether the task may be repeated from its start."""
-        self.evidence = ""
-        self.steps_since_last_accept = 0
-        self.bad_repeats = 0
-        """Bad steps without a new result."""
-        self.bad_since = at
-        self.consecutive_failures = 0
-        self.away: tuple[float, float] | None = None
-        """Start and end of the time when the service was down, until the worker's next event."""
-        self.failed_runs = 0
-        """Consecutive failed runs of the agent, if this session represents them; else 0."""
-        self.runs_failed_since = at
-        self.counted_end: tuple[int, WorkerStatus] | None = None
-        """Incarnation and status of the last counted end of a run; an end may be reported twice."""
-        self.calls: RecentCalls | None = None
-        self.stale_calls = 0
-        """Consecutive tool calls that returned nothing new."""
-        self.stale_since = at
-        self.fruitless = 0
-        """New searches and reads that found nothing, since the last progress or change."""
-        self.fruitless_since = at
-        self.polls = 0
-        """Polls that returned a known result."""
-        self.polls_since = at
-        self.polls_from = 0.0
-        """The same on the source's clock."""
-        self.rereads = 0
-        """Those polls that repeated a read after a pause, of something that does not change by itself."""
-        self.refusals: Refusals = ()
-        """Turns with refused edits, submissions or commands, since a change or a run succeeded."""
-        self.last_gain_at = at
-        """Time of the last change, ACCEPT, checkpoint or user message."""
-        self.calls_since_gain = 0
-        self.tokens_since_gain = 0
-        self.results_since_gain = 0
-        """Calls since the gain, in the same visit, with a known result."""
-        self.stale_results_since_gain = 0.0
-        """How many of them were repeats or failures; a new error, or a repeat after a change, counts ½."""
-        self.new_in_a_row = 0
-        """Consecutive new results; several of them end zero progress, as does a change."""
-        self.idle_turns = 0
-        """Consecutive model turns without a tool call, except calls that submit a result."""
-        self.unprompted_turns = 0
-        """Idle turns that repeat, or that followed too fast for a reply of a person."""
-        self.idle_turns_since = at
-        self.idle_turns_of_model = False
-        """Whether the last of them was an answer of the model, without a call since."""
-        self.talks = False
-        """Whether text answers preceded its last tool call: it may talk with a person."""
-        self.failed_calls = 0
-        """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
-        self.failing_since: float | None = None
-        self.recorded_results = 0
-        """Tool calls with a known result, since the last ACCEPT, checkpoint or new visit."""
-        self.stale_results = 0.0
-        """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
-        self.streak = 0
-        """Turns in a row in which one tool failed with one class of error."""
-        self.streak_tool = ""
-        self.streak_error = ""
-        self.streak_is_missing = False
-        """Whether each of them looked for something else and did not find it."""
-        self.streak_since = at
-        self.llm_errors = 0
-        """LLM API errors in a row."""
-        self.llm_error = ""
-        self.llm_error_since = at
-        self.token_spike = 0.0
-        """Input tokens of the last LLM call as a multiple of the usual number; 0 if usual."""
+    def __post_init__(self, at: float) -> None:
+        self.task_id = self.session_id
+        self.started_at = self.incarnation_started = self.clock_base = self.last_activity = at
+        self.error_rate_since = self.breakers_since = self.bad_since = self.runs_failed_since = at
+        self.stale_since = self.fruitless_since = self.polls_since = self.last_gain_at = at
+        self.idle_turns_since = self.streak_since = self.llm_error_since = at
 
     def rename(self, agent_id: str, session_id: str) -> None:
         """Change the agent's name and the session's id."""

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.settings import LoopSettings
 from queenright.health.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.dialects.gemini_cli import CLIENT
@@ -195,7 +194,7 @@ def test_tool_that_ran_while_the_service_restarted_ends() -> None:
         index for index, one in enumerate(given_records) if one.body.get("hook_event_name") == "BeforeTool"
     )
     before = replay(given_records[: restart + 1])
-    vitals = VitalSigns(before[0].agent_id, before[0].session_id, before[0].time, LoopSettings())
+    vitals = VitalSigns(before[0].agent_id, before[0].session_id, before[0].time)
     for event in before:
         vitals.apply(event, event.time)
     assert vitals.open_tools

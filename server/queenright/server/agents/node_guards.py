@@ -69,9 +69,7 @@ class HealthGuard:
         """Apply one event of the visit; return the worst finding after it, or None."""
         vitals = self._vitals
         if vitals is None:
-            vitals = self._vitals = VitalSigns(
-                self._agent_id, self._session_id, event.time, self._settings.loops
-            )
+            vitals = self._vitals = VitalSigns(self._agent_id, self._session_id, event.time, self._settings)
         at = max(event.time, vitals.last_activity)
         # A visit that a restart interrupted is the same visit: its counts continue.
         vitals.apply(replace(event, incarnation_id=""), at)
