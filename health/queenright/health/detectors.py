@@ -145,24 +145,17 @@ def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) 
     """Find a worker whose recovery was abandoned and that has made no progress since."""
     if not v.recovery_failed:
         return None
-    return Finding(
-        kind=FindingKind.RECOVERY_FAILED,
-        severity=Severity.CRITICAL,
-        evidence=f"it could not be recovered: {v.recovery_failed}",
-        since=v.recovery_failed_at or v.last_activity,
-    )
+    evidence = f"it could not be recovered: {v.recovery_failed}"
+    since = v.recovery_failed_at or v.last_activity
+    return Finding.of(FindingKind.RECOVERY_FAILED, Severity.CRITICAL, evidence, since)
 
 
 def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find an agent whose runs fail, one after the other, until one completes or a person settles it."""
     if v.failed_runs <= settings.health_check.consecutive_failures:
         return None
-    return Finding(
-        kind=FindingKind.RUNS_FAILED,
-        severity=Severity.HIGH,
-        evidence=f"{v.failed_runs} runs of the agent have failed in a row",
-        since=v.runs_failed_since,
-    )
+    evidence = f"{v.failed_runs} runs of the agent have failed in a row"
+    return Finding.of(FindingKind.RUNS_FAILED, Severity.HIGH, evidence, v.runs_failed_since)
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -172,13 +165,9 @@ def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: fl
     names = v.breakers.open or v.breakers.half_open
     # A breaker's name may contain a tool name, which the worker chose.
     shown = redact(", ".join(names[:3]), 300) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return Finding(
-        kind=FindingKind.CIRCUIT_BREAKER_OPEN,
-        severity=Severity.MEDIUM if v.breakers.open else Severity.LOW,
-        evidence=f"circuit breaker {'open' if v.breakers.open else 'half open'}: {shown}",
-        since=v.breakers_since,
-        ticket=False,
-    )
+    evidence = f"circuit breaker {'open' if v.breakers.open else 'half open'}: {shown}"
+    severity = Severity.MEDIUM if v.breakers.open else Severity.LOW
+    return Finding.of(FindingKind.CIRCUIT_BREAKER_OPEN, severity, evidence, v.breakers_since, ticket=False)
 
 
 def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -186,12 +175,9 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error == CONTEXT_FULL:
         return None
-    return Finding(
-        kind=FindingKind.PROVIDER_FAILURE,
-        severity=severity_by_count(v.llm_errors, limit, settings),
-        evidence=f"{v.llm_errors} LLM calls failed in a row, last with {_shown_error(v, v.llm_error)}",
-        since=v.llm_error_since,
-    )
+    evidence = f"{v.llm_errors} LLM calls failed in a row, last with {_shown_error(v, v.llm_error)}"
+    severity = severity_by_count(v.llm_errors, limit, settings)
+    return Finding.of(FindingKind.PROVIDER_FAILURE, severity, evidence, v.llm_error_since)
 
 
 def _shown_error(v: VitalSigns, error: str) -> str:
@@ -212,11 +198,13 @@ def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
         return None
     full = v.llm_error == CONTEXT_FULL
     calls = "a failed LLM call" if v.llm_errors == 1 else f"{v.llm_errors} failed LLM calls"
-    return Finding(
-        kind=FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
-        severity=Severity.MEDIUM,
-        evidence=f"the run ended in {calls}, last with {_shown_error(v, v.llm_error)}",
-        since=v.llm_error_since,
+    evidence = f"the run ended in {calls}, last with {_shown_error(v, v.llm_error)}"
+    since = v.llm_error_since
+    return Finding.of(
+        FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
+        Severity.MEDIUM,
+        evidence,
+        since,
         ticket=False,
     )
 
@@ -236,12 +224,9 @@ def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error != CONTEXT_FULL:
         return detect_answers_cut(v.cut_answers, settings)
-    return Finding(
-        kind=FindingKind.CONTEXT_EXHAUSTED,
-        severity=severity_by_count(v.llm_errors, limit, settings),
-        evidence=f"{v.llm_errors} LLM calls in a row exceeded the model's context window",
-        since=v.llm_error_since,
-    )
+    evidence = f"{v.llm_errors} LLM calls in a row exceeded the model's context window"
+    severity = severity_by_count(v.llm_errors, limit, settings)
+    return Finding.of(FindingKind.CONTEXT_EXHAUSTED, severity, evidence, v.llm_error_since)
 
 
 def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -258,13 +243,8 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     if worst is None:
         return None
     is_loop = _is_loop(worst, settings)
-    return Finding(
-        kind=FindingKind.DOOM_LOOP,
-        severity=severity,
-        evidence=_describe_loop(worst, settings) if is_loop else _describe_repeat_after_changes(worst),
-        since=worst.since,
-        ticket=severity is not Severity.LOW,
-    )
+    evidence = _describe_loop(worst, settings) if is_loop else _describe_repeat_after_changes(worst)
+    return Finding.of(FindingKind.DOOM_LOOP, severity, evidence, worst.since)
 
 
 def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
@@ -325,23 +305,16 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         # A tool that reports a missing item works.
         severity = Severity.MEDIUM if v.streak_is_missing else severity_by_count(v.streak, limit, settings)
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
-        return Finding(
-            kind=FindingKind.ERROR_STREAK,
-            severity=severity,
-            evidence=f"{v.streak_tool} failed {v.streak} times in a row "
-            f"with {_shown_error(v, v.streak_error)}",
-            since=v.streak_since,
-        )
+        evidence = f"{v.streak_tool} failed {v.streak} times in a row with {_shown_error(v, v.streak_error)}"
+        return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, v.streak_since)
     if of_all is None:
         return None
     since = v.failing_since or v.last_activity
-    return Finding(
-        kind=FindingKind.ERROR_STREAK,
-        severity=of_all,
-        evidence=f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
-        f"the last of {v.streak_tool} with {_shown_error(v, v.streak_error)}",
-        since=since,
+    evidence = (
+        f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
+        f"the last of {v.streak_tool} with {_shown_error(v, v.streak_error)}"
     )
+    return Finding.of(FindingKind.ERROR_STREAK, of_all, evidence, since)
 
 
 def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
@@ -352,22 +325,19 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
     if times >= loops.refused_changes:
         failed = f"edits or submissions failed with {_shown_error(v, refused.error)}"
         what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
-        return Finding(
-            kind=FindingKind.ERROR_STREAK,
-            severity=severity_by_count(refused.times, loops.refused_changes, settings),
-            evidence=f"{refused.times} {what} since a change succeeded",
-            since=refused.since,
-        )
+        evidence = f"{refused.times} {what} since a change succeeded"
+        severity = severity_by_count(refused.times, loops.refused_changes, settings)
+        return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, refused.since)
     times, limit = sum(times for times, _ in recent), half_more(loops.refused_changes)
     if times < limit:
         return None
-    return Finding(
-        kind=FindingKind.ERROR_STREAK,
-        severity=severity_by_count(times, limit, settings),
-        evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
-        f"the last with {_shown_error(v, v.refusals[0].error)}",
-        since=min(refusal.since for _, refusal in recent),
+    evidence = (
+        f"{times} edits, submissions or commands were refused since a change succeeded, "
+        f"the last with {_shown_error(v, v.refusals[0].error)}"
     )
+    severity = severity_by_count(times, limit, settings)
+    since = min(refusal.since for _, refusal in recent)
+    return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, since)
 
 
 def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
@@ -392,20 +362,15 @@ def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> F
     bad, bands = v.steps_since_last_accept, settings.bands
     if bad < bands.warning:
         return None
-    severity, ticket = Severity.LOW, False
+    severity = Severity.LOW
     if bad >= bands.critical:
-        severity, ticket = Severity.CRITICAL, True
+        severity = Severity.CRITICAL
     elif bad >= bands.high:
-        severity, ticket = Severity.HIGH, True
+        severity = Severity.HIGH
     elif bad >= bands.medium and 2 * v.bad_repeats >= bad:
-        severity, ticket = Severity.MEDIUM, True
-    return Finding(
-        kind=FindingKind.RETRY_STORM,
-        severity=severity,
-        evidence=f"{bad} bad steps since the last ACCEPT, {v.bad_repeats or 'none'} of them repeats",
-        since=v.bad_since,
-        ticket=ticket,
-    )
+        severity = Severity.MEDIUM
+    evidence = f"{bad} bad steps since the last ACCEPT, {v.bad_repeats or 'none'} of them repeats"
+    return Finding.of(FindingKind.RETRY_STORM, severity, evidence, v.bad_since)
 
 
 def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -420,25 +385,25 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     if v.stale_calls >= loops.stale_calls:
         severity = severity_by_count(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls returned nothing new"
-        findings.append(_zero_progress_finding(severity, evidence, v.stale_since))
+        findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.stale_since))
     is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
     if not is_high and has_mostly_known_results(v, settings):
         evidence = (
             f"most of {v.results_since_gain} tool calls since the last change failed or returned nothing new"
         )
-        findings.append(_zero_progress_finding(Severity.HIGH, evidence, v.last_gain_at))
+        findings.append(Finding.of(FindingKind.ZERO_PROGRESS, Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
         evidence = f"{v.fruitless} new searches or reads found nothing"
-        findings.append(_zero_progress_finding(severity, evidence, v.fruitless_since))
+        findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.active_for - v.polls_from
         evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
         is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
-        findings.append(_zero_progress_finding(severity, evidence, v.polls_since))
+        findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.polls_since))
     if findings:
         return findings[0] if len(findings) == 1 else max(findings, key=lambda finding: finding.severity.rank)
     if (
@@ -446,13 +411,8 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         or v.stale_results < loops.known_results_share * v.recorded_results
     ):
         return None
-    return Finding(
-        kind=FindingKind.ZERO_PROGRESS,
-        severity=Severity.LOW,
-        evidence=f"few of the last {v.recorded_results} tool calls returned anything new",
-        since=v.last_progress or v.started_at,
-        ticket=False,
-    )
+    evidence = f"few of the last {v.recorded_results} tool calls returned anything new"
+    return Finding.of(FindingKind.ZERO_PROGRESS, Severity.LOW, evidence, v.last_progress or v.started_at)
 
 
 def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
@@ -478,16 +438,6 @@ def hasty_polls(v: VitalSigns, settings: HealthSettings) -> int:
     return max(v.polls, v.rereads) if is_hasty else v.rereads
 
 
-def _zero_progress_finding(severity: Severity, evidence: str, since: float) -> Finding:
-    return Finding(
-        kind=FindingKind.ZERO_PROGRESS,
-        severity=severity,
-        evidence=evidence,
-        since=since,
-        ticket=severity is not Severity.LOW,
-    )
-
-
 def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has tools and calls none: turn after turn, or for long."""
     turns, limit = v.idle_turns, settings.loops.idle_turns
@@ -500,13 +450,9 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
         is_certain = v.has_user and v.is_continued
     else:
         is_certain = certain >= (2 * limit if v.talks and not v.has_user else limit)
-    return Finding(
-        kind=FindingKind.NO_TOOL_CALLS,
-        severity=severity_by_count(certain, limit, settings) if is_certain else Severity.LOW,
-        evidence=f"the last {turns} answers of its model called no tool",
-        since=v.idle_turns_since,
-        ticket=is_certain,
-    )
+    evidence = f"the last {turns} answers of its model called no tool"
+    severity = severity_by_count(certain, limit, settings) if is_certain else Severity.LOW
+    return Finding.of(FindingKind.NO_TOOL_CALLS, severity, evidence, v.idle_turns_since)
 
 
 def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -520,13 +466,8 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
     if not missing:
         return None
     shown = "; ".join(_mcp_server(server) for server in missing[:3])
-    return Finding(
-        kind=FindingKind.MCP_SERVER_MISSING,
-        severity=Severity.LOW,
-        evidence=shown + (f"; and {len(missing) - 3} more" if len(missing) > 3 else ""),
-        since=missing[0].losses[0].at,
-        ticket=False,
-    )
+    evidence = shown + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return Finding.of(FindingKind.MCP_SERVER_MISSING, Severity.LOW, evidence, missing[0].losses[0].at)
 
 
 def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServerState]:
@@ -553,38 +494,24 @@ def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
     """Find a worker whose share of failed calls and steps is too high."""
     if not v.error_rate_high:
         return None
-    return Finding(
-        kind=FindingKind.ERROR_RATE,
-        severity=Severity.LOW,
-        evidence=f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed",
-        since=v.error_rate_since,
-        ticket=False,
-    )
+    evidence = f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed"
+    return Finding.of(FindingKind.ERROR_RATE, Severity.LOW, evidence, v.error_rate_since)
 
 
 def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find an LLM call that was sent many times more than the usual."""
     if v.token_spike <= 0.0:
         return None
-    return Finding(
-        kind=FindingKind.TOKEN_SPIKE,
-        severity=Severity.LOW,
-        evidence=f"the last LLM call was sent {v.token_spike:.1f} times the usual number of tokens",
-        since=v.last_activity,
-        ticket=False,
-    )
+    evidence = f"the last LLM call was sent {v.token_spike:.1f} times the usual number of tokens"
+    return Finding.of(FindingKind.TOKEN_SPIKE, Severity.LOW, evidence, v.last_activity)
 
 
 def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that makes many different tool calls without changing anything."""
     if v.calls_since_gain < _GRINDING_CALLS:
         return None
-    return Finding(
-        kind=FindingKind.GRINDING,
-        severity=Severity.MEDIUM,
-        evidence=f"{v.calls_since_gain} tool calls since it last changed anything",
-        since=v.last_gain_at,
-    )
+    evidence = f"{v.calls_since_gain} tool calls since it last changed anything"
+    return Finding.of(FindingKind.GRINDING, Severity.MEDIUM, evidence, v.last_gain_at)
 
 
 def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -594,13 +521,11 @@ def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
     usual = v.clocks.usual(TOKENS)
     if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.p99 * TOKENS_COUNTED_AS:
         return None
-    return Finding(
-        kind=FindingKind.TOKEN_BURN,
-        severity=Severity.MEDIUM,
-        evidence=f"{v.tokens_since_gain:,} tokens since it last changed anything; "
-        f"usually that takes {usual.usual * TOKENS_COUNTED_AS:,.0f}",
-        since=v.last_gain_at,
+    evidence = (
+        f"{v.tokens_since_gain:,} tokens since it last changed anything; "
+        f"usually that takes {usual.usual * TOKENS_COUNTED_AS:,.0f}"
     )
+    return Finding.of(FindingKind.TOKEN_BURN, Severity.MEDIUM, evidence, v.last_gain_at)
 
 
 DETECTORS: Final[dict[FindingKind, Detector]] = {

@@ -78,6 +78,15 @@ class Finding(NamedTuple):
     ticket: bool = True
     shadow: bool = False
 
+    @classmethod
+    def of(
+        cls, kind: FindingKind, severity: Severity, evidence: str, since: float, *, ticket: bool | None = None
+    ) -> Finding:
+        """Return a finding; by default, one of low severity is no reason for a ticket."""
+        return cls(
+            kind, severity, evidence, since, severity is not Severity.LOW if ticket is None else ticket
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
         return {

@@ -81,13 +81,9 @@ def detect_resource_limit(resources: Resources) -> Finding | None:
     if not full:
         return None
     severity = max((level for each in full if (level := _level(each))), key=lambda severity: severity.rank)
-    return Finding(
-        kind=FindingKind.RESOURCE_LIMIT,
-        severity=severity,
-        evidence=", ".join(str(each) for each in sorted(full, key=lambda each: -each.share)[:3]),
-        since=min(each.since for each in full if _level(each) is severity),
-        ticket=severity is Severity.HIGH,
-    )
+    evidence = ", ".join(str(each) for each in sorted(full, key=lambda each: -each.share)[:3])
+    since = min(each.since for each in full if _level(each) is severity)
+    return Finding.of(FindingKind.RESOURCE_LIMIT, severity, evidence, since)
 
 
 def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | None:
@@ -97,14 +93,12 @@ def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | N
         return None
     is_long = cut.last >= settings.loops.token_spike_minimum
     grew = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
-    return Finding(
-        kind=FindingKind.CONTEXT_EXHAUSTED,
-        # With a short input, a deliberately low output limit is as likely.
-        severity=severity_by_count(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
-        evidence=f"the last {cut.answers} answers were cut off at their length limit "
-        + (grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"),
-        since=cut.since,
+    evidence = f"the last {cut.answers} answers were cut off at their length limit " + (
+        grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"
     )
+    # With a short input, a deliberately low output limit is as likely.
+    severity = severity_by_count(cut.answers, limit, settings) if is_long else Severity.MEDIUM
+    return Finding.of(FindingKind.CONTEXT_EXHAUSTED, severity, evidence, cut.since)
 
 
 def _level(resource: Resource) -> Severity | None:

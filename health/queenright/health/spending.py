@@ -84,12 +84,9 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
         return None
     spent, limit, what, since = max(near, key=lambda spent: spent[0] / spent[1])
     unpriced = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
-    return Finding(
-        kind=FindingKind.SPENDING,
-        severity=Severity.HIGH if spent >= limit else Severity.MEDIUM,
-        evidence=f"{format_dollars(spent)} of {format_dollars(limit)} spent {what}{unpriced}",
-        since=since,
-    )
+    evidence = f"{format_dollars(spent)} of {format_dollars(limit)} spent {what}{unpriced}"
+    severity = Severity.HIGH if spent >= limit else Severity.MEDIUM
+    return Finding.of(FindingKind.SPENDING, severity, evidence, since)
 
 
 def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tuple[float, float, str, float]]:

@@ -68,13 +68,8 @@ def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
         severity = Severity.CRITICAL
     else:
         severity = Severity.MEDIUM
-    return Finding(
-        kind=FindingKind.STALL,
-        severity=severity,
-        evidence=f"nothing happened for {span(silent)} {where}{_describe_learned(clock)}{_since_away(v)}",
-        since=clock.since,
-        ticket=ticket,
-    )
+    evidence = f"nothing happened for {span(silent)} {where}{_describe_learned(clock)}{_since_away(v)}"
+    return Finding.of(FindingKind.STALL, severity, evidence, clock.since, ticket=ticket)
 
 
 def _describe_learned(clock: StallClock) -> str:
@@ -106,14 +101,10 @@ def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> 
     tool = overdue_tool(v)
     if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
         return None
-    return Finding(
-        kind=FindingKind.TOOL_TIMEOUT,
-        severity=Severity.LOW,
-        evidence=f"{tool.tool} declared a timeout of {span(tool.timeout)} "
-        f"and has run for {span(now - tool.started)}",
-        since=tool.started + tool.timeout,
-        ticket=False,
+    evidence = (
+        f"{tool.tool} declared a timeout of {span(tool.timeout)} and has run for {span(now - tool.started)}"
     )
+    return Finding.of(FindingKind.TOOL_TIMEOUT, Severity.LOW, evidence, tool.started + tool.timeout)
 
 
 def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -128,20 +119,12 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
     if now < due_at:
         if not v.heartbeat_late:
             return None
-        return Finding(
-            kind=FindingKind.HEARTBEAT_MISSING,
-            severity=Severity.LOW,
-            evidence="the last heartbeat came late",
-            since=v.last_heartbeat or v.last_activity,
-            ticket=False,
-        )
+        evidence = "the last heartbeat came late"
+        since = v.last_heartbeat or v.last_activity
+        return Finding.of(FindingKind.HEARTBEAT_MISSING, Severity.LOW, evidence, since)
     last = max(v.last_heartbeat or 0.0, v.last_activity)
-    return Finding(
-        kind=FindingKind.HEARTBEAT_MISSING,
-        severity=Severity.MEDIUM,
-        evidence=f"no heartbeat and no other activity for {span(now - last)}{_since_away(v)}",
-        since=last,
-    )
+    evidence = f"no heartbeat and no other activity for {span(now - last)}{_since_away(v)}"
+    return Finding.of(FindingKind.HEARTBEAT_MISSING, Severity.MEDIUM, evidence, last)
 
 
 def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -154,13 +137,9 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
     if degraded is None or due_at is None or now < degraded:
         return None
     stale = now >= due_at and not _is_unsure(v, due_at)
-    return Finding(
-        kind=FindingKind.CHECKPOINT_STALE,
-        severity=Severity.MEDIUM if stale else Severity.LOW,
-        evidence=f"the last checkpoint is {span(now - since)} old{_since_away(v)}",
-        since=since,
-        ticket=stale,
-    )
+    evidence = f"the last checkpoint is {span(now - since)} old{_since_away(v)}"
+    severity = Severity.MEDIUM if stale else Severity.LOW
+    return Finding.of(FindingKind.CHECKPOINT_STALE, severity, evidence, since)
 
 
 def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -173,13 +152,9 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     if now < since + limit:
         return None
     is_certain = not _is_unsure(v, since + limit) and 2 * v.certain_idle_turns >= v.idle_turns
-    return Finding(
-        kind=FindingKind.NO_TOOL_CALLS,
-        severity=severity_by_duration(now - since, limit) if is_certain else Severity.LOW,
-        evidence=f"no tool call and no progress for {span(now - since)}{_since_away(v)}",
-        since=since,
-        ticket=is_certain,
-    )
+    evidence = f"no tool call and no progress for {span(now - since)}{_since_away(v)}"
+    severity = severity_by_duration(now - since, limit) if is_certain else Severity.LOW
+    return Finding.of(FindingKind.NO_TOOL_CALLS, severity, evidence, since)
 
 
 def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -199,13 +174,8 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     nowhere = now >= due_at
     is_certain = nowhere and not _is_unsure(v, due_at)
     words = f", no progress for {span(now - progress)}" if nowhere else ""
-    return Finding(
-        kind=FindingKind.NO_TOKENS,
-        severity=Severity.MEDIUM if is_certain else Severity.LOW,
-        evidence=f"no tokens used for {span(now - since)}{words}{_since_away(v)}",
-        since=since,
-        ticket=is_certain,
-    )
+    evidence = f"no tokens used for {span(now - since)}{words}{_since_away(v)}"
+    return Finding.of(FindingKind.NO_TOKENS, Severity.MEDIUM if is_certain else Severity.LOW, evidence, since)
 
 
 def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -213,13 +183,8 @@ def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float)
     since = unchanged_from(v, settings)
     if v.output is None or since is None or now < since + OUTPUT_UNCHANGED_SECONDS:
         return None
-    return Finding(
-        kind=FindingKind.OUTPUT_UNCHANGED,
-        severity=Severity.LOW,
-        evidence=f"{v.output.reports} reports in {span(now - since)} were identical: {v.output}",
-        since=since,
-        ticket=False,
-    )
+    evidence = f"{v.output.reports} reports in {span(now - since)} were identical: {v.output}"
+    return Finding.of(FindingKind.OUTPUT_UNCHANGED, Severity.LOW, evidence, since)
 
 
 def span(seconds: float) -> str:
