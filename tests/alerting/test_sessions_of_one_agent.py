@@ -21,7 +21,7 @@ from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store import Store
-from queenright.health.ticket_table import insert_ticket
+from queenright.health.ticket_table import write_ticket
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
@@ -210,4 +210,4 @@ async def test_ticket_that_rose_and_ended_at_once_gives_no_false_all_clear(line:
 def _known(conn: Connection, sessions: Iterable[int]) -> None:
     for n in sessions:
         one = ticket(ticket_id=f"ticket-{n}", session_id=f"session-{n}", fingerprint=f"{n:032}")
-        insert_ticket(conn, one)
+        write_ticket(conn, one)

@@ -18,10 +18,10 @@ from queenright.health.health_state import HealthState
 from queenright.health.incarnation import end_session
 from queenright.health.monitor import WorkerHealth
 from queenright.health.session_outcome import WorkerStatus
-from queenright.health.settings import HealthSettings, LoopSettings, ReEscalationSettings, TicketSettings
+from queenright.health.settings import HealthSettings, ReEscalationSettings, TicketSettings
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_table import update_ticket
+from queenright.health.ticket_table import write_ticket
 from queenright.health.ticket_transaction import Raised
 from queenright.health.tickets import (
     AckChannel,
@@ -50,7 +50,7 @@ def finding(kind: FindingKind = LOOP, severity: Severity = HIGH, *, ticket: bool
 def worker(
     *findings: Finding, agent: str = "bee", session: str = "s1", node: str = "researcher"
 ) -> WorkerHealth:
-    vitals = VitalSigns(agent, session, 900.0, LoopSettings())
+    vitals = VitalSigns(agent, session, 900.0)
     vitals.node_id, vitals.graph_id, vitals.incarnation_id = node, "g", "i1"
     vitals.steps_total, vitals.steps_since_last_accept = 20, 17
     vitals.last_trace_id, vitals.last_span_id = "a" * 32, "b" * 16
@@ -687,7 +687,7 @@ async def test_ticket_of_an_earlier_version_has_reminders_from_its_decision(desk
     """B41: it does not know when it was last brought up."""
     ticket = await notified_ticket(desk)
     old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
-    await desk.store.transact(lambda conn: update_ticket(conn, old))
+    await desk.store.transact(lambda conn: write_ticket(conn, old))
     await desk.restart()
 
     assert desk.tickets.next_deadline() == desk.now + HOUR

@@ -13,7 +13,7 @@ from queenright.health import ticket_service
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.settings import StormSettings
 from queenright.health.ticket_reports import Report, prepare_report
-from queenright.health.ticket_table import insert_ticket
+from queenright.health.ticket_table import write_ticket
 from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import RULES
 from queenright.runtime.events import EventType
@@ -172,7 +172,7 @@ async def test_restart_in_crowd_triages_every_ticket(fleet: JudgedFleet) -> None
     def insert_all(conn: Connection) -> None:
         for number in range(count):
             name = f"{number:04}"
-            insert_ticket(
+            write_ticket(
                 conn,
                 made_ticket(
                     ticket_id=name,

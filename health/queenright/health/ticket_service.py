@@ -395,7 +395,7 @@ class TicketService:
             for former in table.tickets_of_worker(tx.conn, *old):
                 ticket = lifecycle.rename(former, *new)
                 if not ticket.is_live:
-                    table.update_ticket(tx.conn, ticket)
+                    table.write_ticket(tx.conn, ticket)
                     if ticket.ticket_id in self._closed:
                         tx.tickets.append(ticket)
                 elif has_others:

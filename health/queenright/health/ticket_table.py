@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Column, Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import Column, Connection, Select, bindparam, func, select
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.rows import Place, newest_first
+from queenright.health.rows import ModelTable, Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
@@ -18,9 +18,7 @@ _QUERY_BATCH: Final = 500
 """Values in one query: SQLite limits their number."""
 
 # Built once: building a statement takes several times as long as SQLite takes to run it.
-_INSERT: Final = insert(TICKETS)
-_UPDATE: Final = update(TICKETS).where(TICKETS.c.ticket_id == bindparam("of"))
-_FIND: Final = select(TICKETS.c.body).where(TICKETS.c.ticket_id == bindparam("of"))
+_TABLE: Final = ModelTable(TICKETS, EscalationTicket)
 _LIVE: Final = (
     select(TICKETS.c.body)
     .where(TICKETS.c.closed_at.is_(None))
@@ -38,25 +36,19 @@ _RECENT: Final = (
 )
 
 
-def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
+def write_ticket(conn: Connection, ticket: EscalationTicket) -> None:
     """
-    Store a new ticket.
+    Store a new or changed ticket.
 
     Raises:
         sqlalchemy.exc.IntegrityError: Its worker's session has an open one, or its condition a live one.
     """
-    conn.execute(_INSERT, _row(ticket))
-
-
-def update_ticket(conn: Connection, ticket: EscalationTicket) -> None:
-    """Store a changed ticket."""
-    conn.execute(_UPDATE, {"of": ticket.ticket_id, **_row(ticket)})
+    _TABLE.write(conn, ticket)
 
 
 def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
     """Return the ticket with this id, or None."""
-    body = conn.execute(_FIND, {"of": ticket_id}).scalar()
-    return None if body is None else EscalationTicket.model_validate_json(body)
+    return _TABLE.find(conn, ticket_id)
 
 
 def tickets_by_prefix(conn: Connection, prefix: str, limit: int) -> list[EscalationTicket]:
@@ -64,24 +56,24 @@ def tickets_by_prefix(conn: Connection, prefix: str, limit: int) -> list[Escalat
     # Not LIKE, which ignores case in SQLite and has wildcards.
     begins = func.substr(TICKETS.c.ticket_id, 1, len(prefix)) == prefix
     query = select(TICKETS.c.body).where(begins).order_by(TICKETS.c.ticket_id).limit(limit)
-    return _tickets(conn.execute(query).scalars())
+    return _TABLE.read(conn, query)
 
 
 def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:
     """Return live tickets, oldest first: of one agent, or all."""
     query = _LIVE if agent_id is None else _LIVE.where(TICKETS.c.agent_id == agent_id)
-    return _tickets(conn.execute(query).scalars())
+    return _TABLE.read(conn, query)
 
 
 def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
     """Return live tickets of one worker's session, oldest first."""
-    return _tickets(conn.execute(_LIVE_OF_WORKER, {"agent": agent_id, "session": session_id}).scalars())
+    return _TABLE.read(conn, _LIVE_OF_WORKER, {"agent": agent_id, "session": session_id})
 
 
 def tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
     """Return all tickets of one worker's session."""
     query = select(TICKETS.c.body).where(TICKETS.c.agent_id == agent_id, TICKETS.c.session_id == session_id)
-    return _tickets(conn.execute(query).scalars())
+    return _TABLE.read(conn, query)
 
 
 def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
@@ -108,7 +100,7 @@ def recent_tickets(
 ) -> list[EscalationTicket]:
     """Return an agent's tickets of one cause that are live or were opened since a time; newest first."""
     parameters = {"agent": agent_id, "cause": kind.value, "since": since}
-    return _tickets(conn.execute(_RECENT, parameters).scalars())
+    return _TABLE.read(conn, _RECENT, parameters)
 
 
 def ticket_history(
@@ -136,7 +128,7 @@ def ticket_history(
     if since is not None:
         query = query.where(TICKETS.c.first_seen >= since)
     query = newest_first(query, TICKETS.c.first_seen, TICKETS.c.ticket_id, limit=limit, before=before)
-    return _tickets(conn.execute(query).scalars())
+    return _TABLE.read(conn, query)
 
 
 def _bodies_with(
@@ -146,25 +138,5 @@ def _bodies_with(
     result: list[EscalationTicket] = []
     for start in range(0, len(every), _QUERY_BATCH):
         some = every[start : start + _QUERY_BATCH]
-        result += _tickets(conn.execute(query.where(column.in_(some))).scalars())
+        result += _TABLE.read(conn, query.where(column.in_(some)))
     return result
-
-
-def _tickets(bodies: Any) -> list[EscalationTicket]:
-    return [EscalationTicket.model_validate_json(body) for body in bodies]
-
-
-def _row(ticket: EscalationTicket) -> dict[str, Any]:
-    return {
-        "ticket_id": ticket.ticket_id,
-        "fingerprint": ticket.fingerprint,
-        "agent_id": ticket.agent_id,
-        "session_id": ticket.session_id,
-        "kind": ticket.kind.value,
-        "severity": ticket.severity.value,
-        "status": ticket.status.value,
-        "first_seen": ticket.first_seen,
-        "updated_at": ticket.updated_at,
-        "closed_at": ticket.closed_at,
-        "body": ticket.model_dump_json(),
-    }

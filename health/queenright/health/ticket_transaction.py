@@ -60,16 +60,13 @@ class TicketTransaction:
 
     def update(self, ticket: EscalationTicket) -> None:
         """Write a changed ticket."""
-        table.update_ticket(self.conn, ticket)
+        table.write_ticket(self.conn, ticket)
         self.tickets.append(ticket)
 
     def write_report(self, ticket: EscalationTicket, change: TicketChange) -> Raised:
         """Write a ticket that was reported, with its spending and its event."""
         ticket = self._with_spending(ticket)
-        if change == "opened":
-            table.insert_ticket(self.conn, ticket)
-        else:
-            table.update_ticket(self.conn, ticket)
+        table.write_ticket(self.conn, ticket)
         return self._add_report(ticket, change)
 
     def apply_findings(
@@ -87,7 +84,7 @@ class TicketTransaction:
             if change != "counted" or changed.occurrences != ticket.occurrences:
                 changed = changed.model_copy(update=rules.finding_fields(health, changed, findings))
                 changed = self._with_spending(changed)
-            table.update_ticket(self.conn, changed)
+            table.write_ticket(self.conn, changed)
             self._add_report(changed, change)
             self.notify_new_trouble(ticket, changed, now)
         return changed.is_open
