@@ -26,6 +26,8 @@ from sqlalchemy.pool import NullPool
 
 from queenright.health import sqlite
 from queenright.health.database import engine_options
+from queenright.health.engines import open_database
+from queenright.health.event_chain import Verification, verify
 from queenright.health.store import Store
 
 GUARDED = "guarded"
@@ -308,3 +310,12 @@ def unguard(url: str) -> None:
         change(url, "ALTER TABLE events DISABLE TRIGGER USER")
     else:
         change(url, "DROP TRIGGER events_refuse_update", "DROP TRIGGER events_refuse_delete")
+
+
+def verify_log(url: str) -> Verification:
+    """Verify the event log in a database, also while a service is writing to it."""
+    with (
+        contextlib.closing(open_database(url, read_only=True, busy_timeout=5.0)) as database,
+        database.reader.connect() as conn,
+    ):
+        return verify(conn)

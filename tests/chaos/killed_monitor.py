@@ -33,6 +33,7 @@ from queenright.health.tables import OUTBOX
 from queenright.health.ticket_table import ticket_history
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import EventType
+from tests.databases import verify_log
 
 WORKERS = 6
 INTERVAL = 600.0
@@ -335,7 +336,7 @@ def _read(conn: Connection) -> StoredDecisions:
 
 async def compared(url: str, heard: ActionLog) -> list[str]:
     """Compare acknowledged and executed decisions with the store; return each difference."""
-    checked = Store.verify_file(url)
+    checked = verify_log(url)
     store = Store.open(url, read_only=True)
     result = await store.read(_read)
     await store.close()

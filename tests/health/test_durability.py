@@ -18,6 +18,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import ticket_history
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import verify_log
 
 ROUNDS = 15
 
@@ -36,7 +37,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 def worker(session):
     found = Finding(kind=FindingKind.DOOM_LOOP, severity=Severity.HIGH, evidence="e", since=1.0)
-    return WorkerHealth(VitalSigns("bee", session, 1.0, LoopSettings()), (found,), HealthState.STUCK, 1.0, "")
+    return WorkerHealth(VitalSigns("bee", session, 1.0), (found,), HealthState.STUCK, 1.0, "")
 
 def service(store, publish):
     return TicketService(store, settings=HealthSettings(), clock=time.time, publish=publish)
@@ -147,7 +148,7 @@ async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
     for _ in range(ROUNDS):
         for what, which in one_life(mother, chance.randrange(1, 400)):
             acknowledged[what].add(which)
-        verification = Store.verify_file(database_url)
+        verification = verify_log(database_url)
         assert verification.ok, verification.reason
 
     mother.communicate(timeout=30)

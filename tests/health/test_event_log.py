@@ -25,7 +25,7 @@ from queenright.health.store import Store
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS, METADATA
 from queenright.runtime.bus import EventBus, UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import change, connected, is_postgres, unguard
+from tests.databases import change, connected, is_postgres, unguard, verify_log
 
 ROWS = 12
 COPIED = ", ".join(
@@ -66,7 +66,7 @@ def zeros(url: str) -> str:
 
 
 def check(url: str) -> Verification:
-    return Store.verify_file(url)
+    return verify_log(url)
 
 
 def test_untouched_log_is_intact(database: str) -> None:

@@ -13,7 +13,7 @@ from queenright.health.event_log import append_events, read_events, verify
 from queenright.health.store import Store, StoreError
 from queenright.health.tables import TICKETS
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import GUARDED, Postgres, change, connected
+from tests.databases import GUARDED, Postgres, change, connected, verify_log
 
 HAN = [chr(code) for code in range(0x4E00, 0x9FFF)]
 PASSWORD = "hush@/?#:%hush"
@@ -64,7 +64,7 @@ async def session(store: Store) -> int:
 def test_database_url_has_several_spellings(url: str, scheme: str) -> None:
     Store.open(url.replace("postgresql", scheme)).close_now()
 
-    assert Store.verify_file(url).ok
+    assert verify_log(url).ok
 
 
 def test_socket_will_do(postgres: Postgres, url: str) -> None:

@@ -24,7 +24,7 @@ from queenright.health.store import Store, StoreError
 from queenright.health.tables import EVENTS, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import change, is_postgres, locked
+from tests.databases import change, is_postgres, locked, verify_log
 
 
 def step(number: int = 0, **fields: Any) -> AgentEvent:
@@ -517,7 +517,7 @@ async def test_database_in_use_opens_read_only(store: Store, database_url: str) 
     with pytest.raises(StoreError, match="opened read-only"):
         await looking.append([step()])
     looking.close_now()
-    assert (await asyncio.to_thread(Store.verify_file, database_url)).rows == 1
+    assert (await asyncio.to_thread(verify_log, database_url)).rows == 1
 
 
 def test_looking_into_nothing_creates_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from queenright.health.store import Store, StoreError
 from queenright.health.store_copy import StoreCopy, copy_database, count_rows
 from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, KEYED_REQUESTS, METADATA, OUTBOX
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import Postgres, change, connected, is_postgres, unguard
+from tests.databases import Postgres, change, connected, is_postgres, unguard, verify_log
 
 DAY: Final = 86_400.0
 Rows = dict[str, list[Any]]
@@ -145,7 +145,7 @@ def test_copy_to_postgresql_and_back_has_the_same_rows(
     assert read(source) == read(server) == read(back)
     assert first.log == second.log
     assert first.archive == second.archive
-    assert Store.verify_file(server) == first.log
+    assert verify_log(server) == first.log
     assert sum(first.rows.values()) == count_rows(source) == count_rows(back)
 
 
@@ -161,7 +161,7 @@ def test_copy_continues_log_and_numbers(source: str, target: str) -> None:
 
     copy(source, target)
 
-    before = Store.verify_file(target)
+    before = verify_log(target)
     with connected(target) as conn:
         append_events(conn, [AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, agent_id="bee")])
         assert verify(conn).rows == before.rows + 1
@@ -180,9 +180,9 @@ def test_killed_copy_leaves_an_empty_database_and_can_be_repeated(
     command = [sys.executable, "-m", "tests.health.killed_copy", source, target, str(rows)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 
-    assert Store.verify_file(target).rows == 0
+    assert verify_log(target).rows == 0
     assert count_rows(target) == 1
-    assert copy(source, target).log == Store.verify_file(source)
+    assert copy(source, target).log == verify_log(source)
     assert read(target) == read(source)
 
 

@@ -28,12 +28,10 @@ from queenright.health.database import READERS, Database, StoreError
 from queenright.health.engines import open_database
 from queenright.health.event_log import (
     Appended,
-    Verification,
     append_events,
     read_history,
     record_appends,
     touch_head,
-    verify,
 )
 from queenright.runtime.event_filter import Filters, where_of
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
@@ -131,20 +129,6 @@ class Store:
             partition=partition,
         )
         return cls(database, read_only=read_only, capacity=capacity)
-
-    @classmethod
-    def verify_file(cls, url: str) -> Verification:
-        """
-        Check the event log in the database at ``url``, also while a service is writing to it.
-
-        Raises:
-            StoreError: There is no such database, or it cannot be read.
-        """
-        store = cls.open(url, read_only=True)
-        try:
-            return store.read_now(verify)
-        finally:
-            store.close_now()
 
     def __repr__(self) -> str:
         return f"Store({self._database.name!r}, depth={self._depth})"
