@@ -38,7 +38,7 @@ from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker
+from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
@@ -96,13 +96,11 @@ class RemoteActions:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         incarnation = new_id()
         who = (target.agent_id, target.session_id, target.incarnation_id)
         tell("respawn", attempt, *who, incarnation, checkpoint.checkpoint_id if checkpoint else "-")
-        return RespawnedWorker(
-            agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation
-        )
+        return Target(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation)
 
 
 class MonitorRun:

@@ -9,7 +9,8 @@ from typing import Any
 
 from queenright.health.health_state import HealthState
 from queenright.health.interventions.emergency_stop import EmergencyStop
-from queenright.health.interventions.escalation import Escalation, EscalationAnswer
+from queenright.health.interventions.escalation import Escalation, EscalationAnswer, escalation_table
+from queenright.health.interventions.intervention import Intervention, intervention_table
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
@@ -120,6 +121,14 @@ class Acting:
         self._make()
         await self.stop.load()
         await self.service.load()
+
+    async def interventions(self) -> list[Intervention]:
+        """Return the interventions in the store, newest first."""
+        return await self.store.read(lambda conn: intervention_table.newest(conn, 100))
+
+    async def escalations(self) -> list[Escalation]:
+        """Return the escalations in the store, newest first."""
+        return await self.store.read(lambda conn: escalation_table.newest(conn, 100))
 
     def ids(self) -> str:
         return f"id{next(self._numbers):06d}"

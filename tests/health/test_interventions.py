@@ -336,9 +336,7 @@ async def test_escalation_of_a_failed_run_of_another_launcher_is_withdrawn(actin
     await acting.tell(EventType.EXECUTION_FAILED, error_type="MemoryError", error="out")
     await acting.pass_time(1)
 
-    assert [each.status for each in await acting.service.ledger.escalations(limit=9)] == [
-        EscalationStatus.WITHDRAWN
-    ]
+    assert [each.status for each in await acting.escalations()] == [EscalationStatus.WITHDRAWN]
     assert acting.recovery.asked == []
 
 
@@ -528,7 +526,7 @@ async def test_progress_voids_a_decision_to_terminate(acting: Acting) -> None:
         await acting.service.decide(question.escalation_id, "terminate", by="op")
 
     assert acting.hands.stopped == []
-    [records] = await acting.service.ledger.escalations(limit=10)
+    [records] = await acting.escalations()
     assert records.status is EscalationStatus.WITHDRAWN
 
 
@@ -717,7 +715,7 @@ async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
 
     assert acting.done()[-2:] == ["terminate done", "recover done"]
     [events] = acting.of(EventType.AGENT_TERMINATED)
-    records = await acting.service.ledger.interventions(limit=50)
+    records = await acting.interventions()
     assert [record.intervention_id for record in records if record.kind == "terminate"] == [
         events.data["intervention_id"]
     ]
@@ -1037,7 +1035,7 @@ async def test_result_of_a_fetched_nudge_is_recorded(
     acting.service.record_answer(instruction)
     await acting.settle()
 
-    [records] = await acting.service.ledger.interventions(limit=10)
+    [records] = await acting.interventions()
     assert (records.outcome, records.detail) == (outcome, "RuntimeError: boom")
     assert acting.done() == ["nudge queued", f"nudge {outcome}"]
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
@@ -1214,7 +1212,7 @@ async def test_refusals_are_recorded(acting: Acting) -> None:
     with pytest.raises(ActionRefusedError):
         await acting.service.terminate("bee", "x", by="eve")
 
-    [records] = await acting.service.ledger.interventions(limit=10)
+    [records] = await acting.interventions()
 
     assert (records.kind, records.outcome, records.by) == ("terminate", "refused", "eve")
 

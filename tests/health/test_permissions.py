@@ -50,7 +50,7 @@ class PermissionDesk:
         return refused.value.reason
 
     async def outcomes(self) -> list[tuple[str, str, str]]:
-        interventions = await self.acting.service.ledger.interventions(limit=20)
+        interventions = await self.acting.interventions()
         return [(one.kind.value, one.outcome.value, one.by) for one in interventions]
 
 

@@ -21,7 +21,8 @@ from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState
 from queenright.health.recovery.recovery_service import RecoveryService, TaskNotFoundError
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, RespawnRefusedError
+from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
+from queenright.health.recovery.table import recovery_table
 from queenright.health.settings import HealthSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.store import Store
@@ -71,7 +72,7 @@ class Nursery:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         self.raised.append((task_id, checkpoint, attempt, note))
         self.asked.set()
         if self.hangs:
@@ -80,7 +81,7 @@ class Nursery:
             raise self.refuses
         life = f"{target.session_id}-{len(self.raised) + 1}"
         self.fleet.tell(EventType.EXECUTION_STARTED, target.session_id, life)
-        return RespawnedWorker(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=life)
+        return Target(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=life)
 
 
 class Fleet:
@@ -117,6 +118,10 @@ class Fleet:
         await self.store.close()
         self.open()
         return await self.service.load()
+
+    async def recoveries(self) -> list[Recovery]:
+        """Return the recoveries in the store, newest first."""
+        return await self.store.read(lambda conn: recovery_table.newest(conn, 100))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.Event().wait()
@@ -338,7 +343,7 @@ async def test_unused_hourly_slot_is_free_again(fleet: Fleet) -> None:
     await fleet.ask()
     fleet.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
     await fleet.go()
-    assert (await fleet.service.recent())[0].state is RecoveryState.DROPPED
+    assert (await fleet.recoveries())[0].state is RecoveryState.DROPPED
     assert (await fleet.ask(fleet.loses("s2"))).accepted
     await fleet.go()
 
@@ -371,7 +376,7 @@ async def test_finished_session_on_disk_is_dropped_silently(fleet: Fleet) -> Non
     await fleet.ask()
     await fleet.go()
 
-    assert (await fleet.service.recent())[0].state is RecoveryState.DROPPED
+    assert (await fleet.recoveries())[0].state is RecoveryState.DROPPED
     assert not any(row["exhausted"] for row in fleet.data(FAILED))
 
 
@@ -485,7 +490,7 @@ async def test_single_failed_run_is_silent_and_the_fourth_in_a_row_is_not(
         await fleet.ask(await run_fails(fleet, f"s{number}"))
         await fleet.go()
     assert fleet.types() == []
-    rows = await fleet.service.recent()
+    rows = await fleet.recoveries()
     assert {row.state for row in rows} == {RecoveryState.DROPPED}
     assert "queenright recover s2 --from-start" in rows[0].outcome
     assert not any(worker.findings for worker in fleet.monitor.workers())
@@ -506,7 +511,7 @@ async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(fleet:
     await fleet.go()
 
     assert fleet.types() == []
-    rows = await fleet.service.recent()
+    rows = await fleet.recoveries()
     assert [row.state for row in rows] == [RecoveryState.DROPPED] * 8
     assert all(f"queenright recover {row.task_id} --from-start" in row.outcome for row in rows)
 
@@ -520,7 +525,7 @@ async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(fleet: 
     fleet.nursery.absent = True
     await fleet.go(60)
 
-    [row] = await fleet.service.recent()
+    [row] = await fleet.recoveries()
     assert row.state == RecoveryState.DROPPED
     assert fleet.types() == []
 
@@ -945,7 +950,7 @@ async def test_unconfirmed_stop_error_says_what_to_do(fleet: Fleet, beats: bool,
 async def test_secret_in_a_reason_is_masked(fleet: Fleet) -> None:
     await fleet.service.request(fleet.loses(), "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", by="ada")
 
-    assert "abcdefghij" not in (await fleet.service.recent())[0].reason
+    assert "abcdefghij" not in (await fleet.recoveries())[0].reason
 
 
 async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_next_attempt(

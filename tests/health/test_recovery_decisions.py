@@ -26,7 +26,6 @@ from queenright.health.recovery.decisions import (
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.session_outcome import WorkerStatus
-from queenright.health.settings import LoopSettings
 from queenright.health.settings import RecoverySettings as Limits
 from queenright.health.vital_facts import OpenBreakers
 from queenright.health.vital_signs import VitalSigns
@@ -65,7 +64,7 @@ def tried(times: int, last_end: float = NOW) -> list[Recovery]:
 def worker(
     incarnation: str = "i2", state: HealthState = HealthState.HEALTHY, since: float = NOW, **vital: object
 ) -> WorkerHealth:
-    vitals = VitalSigns("bee", "s1", NOW - 100, LoopSettings())
+    vitals = VitalSigns("bee", "s1", NOW - 100)
     vitals.incarnation_id = incarnation
     for name, value in vital.items():
         setattr(vitals, name, value)

@@ -13,7 +13,7 @@ from queenright.health.interventions.intervention import Intervention, Intervent
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker
+from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
@@ -154,8 +154,8 @@ class Nursery:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
-        return RespawnedWorker(agent_id=target.agent_id, session_id=target.session_id, incarnation_id="two")
+    ) -> Target:
+        return Target(agent_id=target.agent_id, session_id=target.session_id, incarnation_id="two")
 
 
 TORN = CheckpointRef(checkpoint_id="c2", created_at=2.0, valid=False, reason="torn")

@@ -28,7 +28,6 @@ from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,
-    RespawnedWorker,
     RespawnRefusedError,
 )
 from queenright.health.store import Store
@@ -127,9 +126,7 @@ async def asking(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWe
         await webhook.close()
 
 
-async def respawn(
-    url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any
-) -> RespawnedWorker:
+async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any) -> Target:
     async with asking(url, store, **more) as webhook:
         return await webhook.respawn(
             BEE,
@@ -157,7 +154,7 @@ def event(
 async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Store) -> None:
     there = await respawn(supervisor.url, store)
 
-    assert there == RespawnedWorker(agent_id="bee", session_id="s1", incarnation_id="")
+    assert there == Target(agent_id="bee", session_id="s1", incarnation_id="")
     assert supervisor.asked == [
         {
             "type": "respawn_requested",
@@ -418,7 +415,7 @@ async def test_task_running_elsewhere_is_not_started_again(supervisor: Superviso
         await service.remediation.recovery.request(target, "it crashed", by="ada", not_before=later)
         await service.ingest([heir_at(service.clock())])
         await until(lambda: tried(running) is None, "the try is over")
-        [recovery] = await service.remediation.recovery.recent()
+        [recovery] = await service.health.recoveries()
 
     assert recovery.state is RecoveryState.DROPPED
     assert "'s2'" in recovery.outcome
@@ -502,7 +499,7 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
             back = tried(running)
             (tmp_path / "end").touch()
             await until(lambda: tried(running) is None, "it is done")
-            [recovery] = await service.remediation.recovery.recent()
+            [recovery] = await service.health.recoveries()
 
     assert accepted.accepted
     assert back is not None

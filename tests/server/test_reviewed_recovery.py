@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, RespawnRefusedError
+from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -39,7 +39,7 @@ class Broken:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         raise RespawnRefusedError("the disk is full")
 
 

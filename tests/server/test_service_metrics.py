@@ -9,7 +9,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth
-from queenright.health.settings import LoopSettings
 from queenright.health.vital_signs import VitalSigns
 from queenright.server.metrics.metrics import (
     OPENMETRICS,
@@ -60,7 +59,7 @@ def test_page_escapes_agent_names_as_the_library_does(content_type: str) -> None
     names = ("plain", 'with "quotes"', "with \\ and\nline", "naïve")
     workers = [
         WorkerHealth(
-            vitals=VitalSigns(name, "s", 1.0, LoopSettings()),
+            vitals=VitalSigns(name, "s", 1.0),
             findings=(),
             state=state,
             state_since=n / 3,
@@ -95,7 +94,7 @@ def worker(agent: str, *kinds: FindingKind, session: str = "s") -> WorkerHealth:
     """Return a worker that has findings of these kinds."""
     findings = tuple(Finding(kind=k, severity=Severity.HIGH, evidence="e", since=1.0) for k in kinds)
     state = HealthState.STUCK if kinds else HealthState.HEALTHY
-    return WorkerHealth(VitalSigns(agent, session, 1.0, LoopSettings()), findings, state, 1.0, "")
+    return WorkerHealth(VitalSigns(agent, session, 1.0), findings, state, 1.0, "")
 
 
 def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None:

@@ -28,7 +28,8 @@ from queenright.health.interventions.worker_control import NudgeDelivery, StopRe
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.recovery_service import RecoveryService
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, RespawnRefusedError
+from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
+from queenright.health.recovery.table import recovery_table
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
@@ -199,7 +200,7 @@ class Fleet:
                 self._go_on()
             if self._said or self._changed:
                 await self._speak()
-        self.tally.recoveries = await self.recovery.recent(100_000)
+        self.tally.recoveries = await self.store.read(lambda conn: recovery_table.newest(conn, 100_000))
         await self.acting.close()
         await self.recovery.close()
         return self.tally
@@ -535,7 +536,7 @@ class Fleet:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         """Start a worker again; some do not start."""
         worker = self.of_agent[target.agent_id]
         self._may_live_again(worker, target)
@@ -551,7 +552,7 @@ class Fleet:
         worker.over = False
         worker.start()
         self.resume(worker, worker.lives_again())
-        return RespawnedWorker(
+        return Target(
             agent_id=worker.agent_id, session_id=worker.session_id, incarnation_id=worker.incarnation_id
         )
 

@@ -280,14 +280,8 @@ class CircuitBreaker:
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{getattr(function, '__qualname__', function)!r} is async: use acall()")
-        permit = self.admit()
-        try:
-            answer = function(*args, **kwargs)
-        except BaseException as error:
-            self._settle(permit, error)
-            raise
-        permit.record_success()
-        return answer
+        with self:
+            return function(*args, **kwargs)
 
     async def acall(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """
@@ -296,14 +290,8 @@ class CircuitBreaker:
         Raises:
             CircuitOpenError: The breaker refuses; the function was not called.
         """
-        permit = self.admit()
-        try:
-            answer = await function(*args, **kwargs)
-        except BaseException as error:
-            self._settle(permit, error)
-            raise
-        permit.record_success()
-        return answer
+        with self:
+            return await function(*args, **kwargs)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """

@@ -131,19 +131,13 @@ class Actions:
         outcome = (
             InterventionOutcome.DONE if delivery is NudgeDelivery.INJECTED else InterventionOutcome.QUEUED
         )
-        event = self._event(
-            EventType.NUDGE_SENT,
-            intervention,
-            {
-                "attempt": attempt,
-                "message": intervention.message,
-                "delivery": delivery.value,
-                "instruction_id": intervention.intervention_id,
-                "by": intervention.by,
-                "expires_at": expires_at,
-                "since": since,
-            },
-        )
+        data = intervention.model_dump(mode="json", include={"attempt", "message", "by"}) | {
+            "delivery": delivery.value,
+            "instruction_id": intervention.intervention_id,
+            "expires_at": expires_at,
+            "since": since,
+        }
+        event = self._event(EventType.NUDGE_SENT, intervention, data)
         return await self.end(intervention, outcome, ladder, events=[event])
 
     async def escalate(
@@ -172,9 +166,7 @@ class Actions:
         worker = self._monitor.get(intervention.agent_id, intervention.session_id)
         question = Escalation(
             escalation_id=self._ids(),
-            agent_id=intervention.agent_id,
-            session_id=intervention.session_id,
-            incarnation_id=intervention.incarnation_id,
+            **grant.target._asdict(),
             reason=intervention.reason,
             context=(summarise(worker, now) if worker is not None else {}) | context,
             created_at=now,
@@ -188,19 +180,10 @@ class Actions:
                 "finished_at": now,
             }
         )
-        event = self._event(
-            EventType.ESCALATION_TRIGGERED,
-            intervention,
-            {
-                "escalation_id": question.escalation_id,
-                "reason": question.reason,
-                "options": list(question.options),
-                "deadline": deadline,
-                "context": question.context,
-                "by": intervention.by,
-                "since": ladder.trouble_since,
-            },
-        )
+        asked = {"escalation_id", "reason", "options", "deadline", "context"}
+        data = question.model_dump(mode="json", include=asked)
+        data |= {"by": intervention.by, "since": ladder.trouble_since}
+        event = self._event(EventType.ESCALATION_TRIGGERED, intervention, data)
         await self._ledger.write(
             grant.target.key,
             ladder=climbed,
@@ -317,24 +300,16 @@ class Actions:
             StoreError: Recording failed; the termination stays uncertain and is checked again.
         """
         intervention = intervention.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
-        ended = self._event(
-            EventType.AGENT_TERMINATED,
-            intervention,
-            {
-                "reason": intervention.reason,
-                "by": intervention.by,
-                "checkpoint_id": stopped.checkpoint_id,
-                "confirmed": True,
-                "intervention_id": intervention.intervention_id,
-                "since": intervention.trouble_since,
-            },
-        )
+        fields = {"reason", "by", "checkpoint_id", "intervention_id"}
+        data = intervention.model_dump(mode="json", include=fields)
+        data |= {"confirmed": True, "since": intervention.trouble_since}
+        event = self._event(EventType.AGENT_TERMINATED, intervention, data)
         return await self.end(
             intervention,
             InterventionOutcome.DONE,
             ladder,
             detail=stopped.detail,
-            events=[self._sign(ended), *events],
+            events=[self._sign(event), *events],
             escalation=withdrawn,
         )
 
@@ -405,9 +380,7 @@ class Actions:
         target = grant.target
         return Intervention(
             intervention_id=intervention_id or self._ids(),
-            agent_id=target.agent_id,
-            session_id=target.session_id,
-            incarnation_id=target.incarnation_id,
+            **target._asdict(),
             kind=grant.kind,
             outcome=InterventionOutcome.STARTED,
             by=redact(by, 100),

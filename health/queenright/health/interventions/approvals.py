@@ -28,7 +28,7 @@ from queenright.health.interventions.approval import (
 )
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.rows import Place
 from queenright.health.store import Store, StoreError
@@ -153,9 +153,7 @@ class Approvals:
         approval = Approval(
             approval_id=self._ids(),
             ticket_id=ticket_id,
-            agent_id=v.agent_id,
-            session_id=v.session_id,
-            incarnation_id=v.incarnation_id,
+            **Target.of(v)._asdict(),
             reason=redact(reason, 1000),
             asked_by=redact(by, 100),
             ordered_by=redact(ordered_by, 100) if ordered_by else "",

@@ -182,9 +182,7 @@ class InstructionMailbox:
             return
         instruction = Instruction(
             instruction_id=instruction_id,
-            agent_id=target.agent_id,
-            session_id=target.session_id,
-            incarnation_id=target.incarnation_id,
+            **target._asdict(),
             kind=kind,
             message=message,
             created_at=self._clock(),

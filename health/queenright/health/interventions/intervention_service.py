@@ -716,9 +716,7 @@ class InterventionService:
     ) -> Permit:
         target = Target.of(worker.vitals)
         if incarnation_id is not None:
-            target = Target(
-                agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation_id
-            )
+            target = target._replace(incarnation_id=incarnation_id)
         try:
             grant = self._actions.permit(kind, target)
             # The wait for the lock may have been long: check again.

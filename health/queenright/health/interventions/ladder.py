@@ -169,9 +169,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
 def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
     """Return a ladder without actions; ``acted_at`` is the time of the worker's last action."""
     return Ladder(
-        agent_id=s.target.agent_id,
-        session_id=s.target.session_id,
-        incarnation_id=s.target.incarnation_id,
+        **s.target._asdict(),
         trouble_since=s.state_since,
         progress_before=s.last_progress,
         needs_checkpoint=s.checkpoint_is_stale,

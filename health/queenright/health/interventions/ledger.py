@@ -177,15 +177,6 @@ class InterventionLedger:
         """Stop waiting for the end of a termination."""
         self.uncertain.pop(key, None)
 
-    async def interventions(self, *, limit: int, agent_id: str | None = None) -> list[Intervention]:
-        """Return interventions, newest first."""
-        return await self._store.read(lambda conn: intervention_table.newest(conn, limit, agent_id=agent_id))
-
-    async def escalations(self, *, limit: int, pending: bool = False) -> list[Escalation]:
-        """Return escalations, newest first; with ``pending`` only undecided ones."""
-        status = EscalationStatus.PENDING if pending else None
-        return await self._store.read(lambda conn: escalation_table.newest(conn, limit, status=status))
-
     async def find_intervention(self, intervention_id: str) -> Intervention | None:
         """Return an intervention, or None."""
         return await self._store.read(lambda conn: intervention_table.find(conn, intervention_id))

@@ -52,7 +52,7 @@ class PermissionRequest:
     @property
     def target(self) -> Target:
         """The worker that sent the request."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
+        return Target(self.agent_id, self.session_id, self.incarnation_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +144,7 @@ class Permissions:
         now = self._clock()
         request = PermissionRequest(
             request_id=self._ids(),
-            agent_id=target.agent_id,
-            session_id=target.session_id,
-            incarnation_id=target.incarnation_id,
+            **target._asdict(),
             tool=tool,
             question=question,
             asked_at=now,

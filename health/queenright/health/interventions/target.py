@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,8 +25,7 @@ class ActionKind(StrEnum):
     """Allow or deny a permission request; not on the ladder, a person does it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(NamedTuple):
     """One incarnation of one run of a worker. An action decided for one is never applied to another."""
 
     agent_id: str
@@ -37,9 +35,7 @@ class Target:
     @classmethod
     def of(cls, vitals: VitalSigns) -> Target:
         """Return the current incarnation of a worker."""
-        return cls(
-            agent_id=vitals.agent_id, session_id=vitals.session_id, incarnation_id=vitals.incarnation_id
-        )
+        return cls(vitals.agent_id, vitals.session_id, vitals.incarnation_id)
 
     @property
     def key(self) -> WorkerKey:
@@ -62,4 +58,4 @@ class WorkerRecord(BaseModel):
     @property
     def target(self) -> Target:
         """The worker and its incarnation."""
-        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
+        return Target(self.agent_id, self.session_id, self.incarnation_id)

@@ -68,10 +68,6 @@ class RecoveryLedger:
         """Return all recoveries of a task, newest first."""
         return await self._store.read(lambda conn: of_task(conn, task_id))
 
-    async def newest(self, limit: int) -> list[Recovery]:
-        """Return recoveries of all tasks, newest first."""
-        return await self._store.read(lambda conn: recovery_table.newest(conn, limit))
-
     def start_times(self, agent_id: str) -> Sequence[float]:
         """Return when recoveries of an agent began within the last hour."""
         return self._start_times.get(agent_id, ())
@@ -104,9 +100,7 @@ class RecoveryLedger:
             id=self._ids(),
             type=type_,
             time=self._clock(),
-            agent_id=about.agent_id,
-            session_id=about.session_id,
-            incarnation_id=about.incarnation_id,
+            **about._asdict(),
             data=data,
         )
 

@@ -62,11 +62,8 @@ class Recovery(WorkerRecord):
     @property
     def successor(self) -> Target:
         """The worker that continues the work."""
-        return Target(
-            agent_id=self.new_agent_id or self.agent_id,
-            session_id=self.new_session_id or self.session_id,
-            incarnation_id=self.new_incarnation_id,
-        )
+        agent_id, session_id = self.new_agent_id or self.agent_id, self.new_session_id or self.session_id
+        return Target(agent_id, session_id, self.new_incarnation_id)
 
     @property
     def is_under_way(self) -> bool:
@@ -79,10 +76,10 @@ class RecoveryResult:
     """The answer to a request."""
 
     accepted: bool
-    recovery_id: str
+    recovery_id: str = ""
     """Empty if there is none."""
-    attempt: int
-    not_before: float | None
+    attempt: int = 0
+    not_before: float | None = None
     reason: str
     """Why the request was refused, or what happens next."""
 

@@ -24,7 +24,7 @@ from queenright.health.recovery import decisions
 from queenright.health.recovery.decisions import Exhausted
 from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, Respawner
+from queenright.health.recovery.respawner import CheckpointRef, Respawner
 from queenright.health.recovery.starter import (
     NO_RESPAWNER,
     Dropped,
@@ -50,6 +50,8 @@ WATCH_SECONDS: Final = 900.0
 _STORE_SECONDS: Final = 5.0
 """Seconds until a failed store is retried."""
 
+_IN_EVENTS: Final = ("recovery_id", "task_id", "attempt", "from_checkpoint", "skipped")
+"""Fields of a recovery that its events have."""
 _RUN_EVENTS: Final = frozenset(
     {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
 )
@@ -193,20 +195,14 @@ class RecoveryService:
                 update={"reviewed": reviewed, "may_start_over": from_start}
             )
             if why := await self._obstacle(recovery):
-                return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
+                return RecoveryResult(accepted=False, reason=why)
             changes, dropped = Changes(), None
             if decisions.hour_is_full(self._start_times(recovery), now=now, limits=self._limits):
                 dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
             if dropped is not None:
                 ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
                 changes.rows.append(recovery.model_copy(update=ended))
-                result = RecoveryResult(
-                    accepted=False,
-                    recovery_id=recovery.recovery_id,
-                    attempt=0,
-                    not_before=None,
-                    reason=dropped,
-                )
+                result = RecoveryResult(accepted=False, recovery_id=recovery.recovery_id, reason=dropped)
             else:
                 result = self._plan(changes, recovery, past, not_before or now)
             await self._ledger.commit(changes)
@@ -247,9 +243,7 @@ class RecoveryService:
             refused = await self._starter.why_not_repeated(target, task_id)
             if refused is not None:
                 refused = await self._obstacle(self._new(target, task_id, by, reason)) or refused
-                return RecoveryResult(
-                    accepted=False, recovery_id="", attempt=0, not_before=None, reason=refused
-                )
+                return RecoveryResult(accepted=False, reason=refused)
         result = await self.request(
             target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
         )
@@ -294,10 +288,6 @@ class RecoveryService:
             held=self._stop_reason(),
             history=tuple(history),
         )
-
-    async def recent(self, limit: int = 100) -> list[Recovery]:
-        """Return recoveries of all tasks, newest first."""
-        return await self._ledger.newest(limit)
 
     def active(self) -> list[Recovery]:
         """Return the open recoveries."""
@@ -471,9 +461,7 @@ class RecoveryService:
             )
             changes.rows.append(last)
             changes.events.append(self._ledger.failure(last, past))
-        return RecoveryResult(
-            accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
-        )
+        return RecoveryResult(accepted=False, recovery_id=last.recovery_id, reason=why)
 
     def _has_progressed(self, target: Target, since: float | None) -> bool:
         """Return whether a worker with an abandoned recovery made progress since, so has no ticket."""
@@ -514,19 +502,8 @@ class RecoveryService:
         past = await self._ledger.of_task(recovery.task_id)
         past = [failed, *(each for each in past if each.recovery_id != failed.recovery_id)]
         successor = failed.successor
-        following = Recovery(
-            recovery_id=self._ids(),
-            task_id=failed.task_id,
-            agent_id=successor.agent_id,
-            session_id=successor.session_id,
-            incarnation_id=successor.incarnation_id or failed.incarnation_id,
-            state=RecoveryState.WAITING,
-            attempt=0,
-            by="recovery",
-            reason=failed.outcome,
-            created_at=now,
-            not_before=now,
-        )
+        target = successor._replace(incarnation_id=successor.incarnation_id or failed.incarnation_id)
+        following = self._new(target, failed.task_id, "recovery", failed.outcome)
         changes = Changes()
         result: RecoveryResult | None = None
         why = failed.outcome
@@ -541,9 +518,7 @@ class RecoveryService:
                 why = f"{failed.outcome}; {result.reason}"
         if result is None or not result.accepted:
             failed = failed.model_copy(update={"exhausted": True, "outcome": why})
-            result = RecoveryResult(
-                accepted=False, recovery_id=failed.recovery_id, attempt=0, not_before=None, reason=why
-            )
+            result = RecoveryResult(accepted=False, recovery_id=failed.recovery_id, reason=why)
         changes.rows.insert(0, failed)
         changes.events.append(self._ledger.failure(failed, past))
         await self._ledger.commit(changes)
@@ -557,33 +532,15 @@ class RecoveryService:
             v = worker.vitals
             is_new = v.incarnation_started >= since or self._is_heir(recovery, worker)
             if v.incarnation_id != recovery.incarnation_id and is_new:
-                respawned = RespawnedWorker(
-                    agent_id=v.agent_id, session_id=v.session_id, incarnation_id=v.incarnation_id
-                )
-                await self._begin_watch(recovery, respawned, now)
+                await self._begin_watch(recovery, Target.of(v), now)
                 return
         await self._record_failure(recovery, "the service ended while the worker was being started", now)
 
-    async def _begin_watch(self, recovery: Recovery, respawned: RespawnedWorker, now: float) -> None:
-        back = recovery.model_copy(
-            update={
-                "state": RecoveryState.WATCHING,
-                "watch_until": now + WATCH_SECONDS,
-                "new_agent_id": respawned.agent_id,
-                "new_session_id": respawned.session_id,
-                "new_incarnation_id": respawned.incarnation_id,
-            }
-        )
-        data = {
-            "recovery_id": back.recovery_id,
-            "task_id": back.task_id,
-            "new_agent_id": respawned.agent_id,
-            "new_session_id": respawned.session_id,
-            "new_incarnation_id": respawned.incarnation_id,
-            "attempt": back.attempt,
-            "from_checkpoint": back.from_checkpoint,
-            "skipped": list(back.skipped),
-        }
+    async def _begin_watch(self, recovery: Recovery, respawned: Target, now: float) -> None:
+        new = {f"new_{name}": value for name, value in respawned._asdict().items()}
+        watching = {"state": RecoveryState.WATCHING, "watch_until": now + WATCH_SECONDS}
+        back = recovery.model_copy(update=watching | new)
+        data = back.model_dump(mode="json", include={*_IN_EVENTS, *new})
         event = self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data)
         await self._ledger.commit(Changes([back], [event]))
 
@@ -633,7 +590,7 @@ class RecoveryService:
     async def _conclude(self, recovery: Recovery, outcome: StartResult) -> None:
         now = self._clock()
         match outcome:
-            case RespawnedWorker():
+            case Target():
                 await self._begin_watch(recovery, outcome, now)
             case Dropped(reason):
                 await self._end(recovery, RecoveryState.DROPPED, reason, now)
@@ -666,16 +623,7 @@ class RecoveryService:
             }
         )
         changes = Changes([starting])
-        data = {
-            "recovery_id": starting.recovery_id,
-            "task_id": starting.task_id,
-            "from_checkpoint": starting.from_checkpoint,
-            "attempt": starting.attempt,
-            "skipped": list(starting.skipped),
-            "by": starting.by,
-            "reviewed": starting.reviewed,
-            "may_start_over": starting.may_start_over,
-        }
+        data = starting.model_dump(mode="json", include={*_IN_EVENTS, "by", "reviewed", "may_start_over"})
         if checkpoint is None:
             data["reason"] = decisions.start_over_reason(starting, skipped)
         if not is_repeated or checkpoint is None:
@@ -690,9 +638,7 @@ class RecoveryService:
         return Recovery(
             recovery_id=self._ids(),
             task_id=task_id,
-            agent_id=target.agent_id,
-            session_id=target.session_id,
-            incarnation_id=target.incarnation_id,
+            **target._asdict(),
             state=RecoveryState.WAITING,
             attempt=0,
             by=by,

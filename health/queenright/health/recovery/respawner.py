@@ -39,15 +39,6 @@ class CheckpointRef:
     """Why it is invalid; empty if it is valid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RespawnedWorker:
-    """The worker that continues. The incarnation is empty if it is not known yet."""
-
-    agent_id: str
-    session_id: str
-    incarnation_id: str
-
-
 class Respawner(Protocol):
     """Restarts the workers that it can reach."""
 
@@ -74,9 +65,9 @@ class Respawner(Protocol):
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         """
-        Start the worker again, and return when it continues.
+        Start the worker again; return the worker that continues, without incarnation if that is not known.
 
         Args:
             target: The incarnation of the worker that is over.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.respawner import CheckpointRef, RespawnedWorker, RespawnRefusedError
+from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.storage.checkpoint_store import (
@@ -48,7 +48,7 @@ class RuntimeRespawner:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         """
         Continue the run in its session; its nodes read ``note`` first.
 
@@ -66,9 +66,7 @@ class RuntimeRespawner:
             raise RespawnRefusedError(str(error)) from error
         except InvalidWorkerError as refusal:
             raise RespawnRefusedError(str(refusal), final=refusal.final) from refusal
-        return RespawnedWorker(
-            agent_id=target.agent_id, session_id=target.session_id, incarnation_id=execution.incarnation_id
-        )
+        return target._replace(incarnation_id=execution.incarnation_id)
 
     async def _find_stopped(self, target: Target) -> StoppedWorker:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.interventions.target import Target
@@ -16,7 +16,6 @@ from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,
-    RespawnedWorker,
     Respawner,
     RespawnRefusedError,
 )
@@ -24,8 +23,6 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.breaker_protocols import BreakerKind, BreakerPermit, Breakers, CallRefusedError
 from queenright.runtime.deadline import Sleep, within
-
-T = TypeVar("T")
 
 START_SECONDS: Final = 60.0
 """The time limit for looking up or starting a worker."""
@@ -64,7 +61,7 @@ class Postponed:
     reason: str
 
 
-StartResult = Dropped | NotStarted | Postponed | RespawnedWorker
+StartResult = Dropped | NotStarted | Postponed | Target
 Stop = Callable[[Target, str], Awaitable[object]]
 """Stops a worker; takes the reason."""
 
@@ -104,12 +101,9 @@ class Starter:
         respawner = self.respawner(target)
         if respawner is None or (worker is not None and worker.vitals.repeatable):
             return None
-        try:
-            chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
-        except (RespawnRefusedError, StoreError, TimeoutError, OSError):
-            return None  # reported when it is tried
-        checkpoint, skipped = decisions.choose_checkpoint(chain)
-        return None if checkpoint is not None else decisions.not_repeatable(task_id, skipped)
+        chain = await self._look_up_chain(respawner, target)
+        checkpoint, skipped = decisions.choose_checkpoint(chain or ())
+        return None if chain is None or checkpoint else decisions.not_repeatable(task_id, skipped)
 
     async def why_dropped(self, recovery: Recovery) -> str | None:
         """Return why the recovery of a failed run would be dropped; None if it would be tried."""
@@ -119,11 +113,15 @@ class Starter:
             return None
         if not decisions.is_one_failed_run(recovery, worker):
             return None
+        chain = await self._look_up_chain(respawner, target)
+        return None if chain is None or chain else decisions.not_repeatable(recovery.task_id, ())
+
+    async def _look_up_chain(self, respawner: Respawner, target: Target) -> Sequence[CheckpointRef] | None:
+        """Return the checkpoints of a task; None if they are unknown, which is reported when it is tried."""
         try:
-            chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
+            return await within(START_SECONDS, respawner.chain(target), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None
-        return None if chain else decisions.not_repeatable(recovery.task_id, ())
 
     async def start(self, recovery: Recovery, record_start: RecordStart) -> StartResult:
         """
@@ -158,7 +156,7 @@ class Starter:
                 permit.record_failure(error)
             return self._refuse(recovery, error)
         if permit is not None:
-            if isinstance(outcome, RespawnedWorker):
+            if isinstance(outcome, Target):
                 permit.record_success()
             else:
                 permit.release()  # nothing was tried, so nothing failed
@@ -166,14 +164,14 @@ class Starter:
 
     async def _respawn(
         self, recovery: Recovery, respawner: Respawner, record_start: RecordStart
-    ) -> Dropped | NotStarted | RespawnedWorker:
+    ) -> Dropped | NotStarted | Target:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.find(*target.key)
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
             await self._stop(target, recovery.reason)
         try:
-            chain = await within(START_SECONDS, _await_work(respawner.chain(target)), self._sleep)
+            chain = await within(START_SECONDS, respawner.chain(target), self._sleep)
         except RespawnRefusedError as refusal:
             return self._refuse(recovery, refusal)  # no start was tried
         while True:
@@ -194,7 +192,7 @@ class Starter:
                 may_start_over=decisions.is_repeatable(recovery, worker),
             )
             try:
-                return await within(START_SECONDS, _await_work(work), self._sleep)
+                return await within(START_SECONDS, work, self._sleep)
             except InvalidCheckpointError as refusal:
                 if checkpoint is None:
                     raise
@@ -211,7 +209,3 @@ class Starter:
         if self._breakers is None:
             return None
         return self._breakers.get(BreakerKind.RECOVERY, target.agent_id).admit()
-
-
-async def _await_work(work: Awaitable[T]) -> T:
-    return await work

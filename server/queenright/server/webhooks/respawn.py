@@ -14,7 +14,6 @@ from queenright.health.interventions.target import Target
 from queenright.health.recovery.respawner import (
     CheckpointRef,
     InvalidCheckpointError,
-    RespawnedWorker,
     Respawner,
     RespawnRefusedError,
 )
@@ -107,7 +106,7 @@ class RespawnWebhook:
         note: str,
         repeatable: bool,
         may_start_over: bool,
-    ) -> RespawnedWorker:
+    ) -> Target:
         """
         Request a restart of the worker; it is accepted when this returns.
 
@@ -139,7 +138,7 @@ class RespawnWebhook:
                     raise InvalidCheckpointError(f"checkpoint {broken} is broken: {failure}") from None
             raise RespawnRefusedError(str(failure), final=not failure.is_transient) from None
         reply = self._parse_reply(answer)
-        return RespawnedWorker(
+        return Target(
             agent_id=target.agent_id,
             session_id=reply.session_id or target.session_id,
             incarnation_id=reply.incarnation_id,
