@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from tests.health.runtime_parts import Colony
@@ -14,7 +13,7 @@ from tests.runtime.conftest import FakeTime
 
 async def main(folder: Path) -> None:
     target = await Colony(folder, FakeTime()).begin()
-    print(json.dumps(asdict(target)), flush=True)
+    print(json.dumps(target._asdict()), flush=True)
     await asyncio.Event().wait()
 
 

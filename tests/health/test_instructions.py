@@ -151,7 +151,7 @@ async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: 
     """B71: the emergency stop freezes what is queued, too. B69: and so does a rightful wait."""
     why: list[str] = []
     mailbox = InstructionMailbox(
-        store, clock=fake_time, sleep=fake_time.sleep, withheld=lambda _: why[0] if why else None
+        store, clock=fake_time, sleep=fake_time.sleep, why_withheld=lambda _: why[0] if why else None
     )
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)

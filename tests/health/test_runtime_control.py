@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ async def test_expired_nudge_is_dropped(tmp_path: Path, fake_time: FakeTime) -> 
 
 async def test_other_incarnation_is_not_nudged(colony: Colony) -> None:
     """B67: a nudge for one incarnation is never delivered to another."""
-    target = replace(await colony.begin(), incarnation_id="another")
+    target = (await colony.begin())._replace(incarnation_id="another")
 
     assert not control(colony).can_reach(target)
     with pytest.raises(WorkerUnreachableError, match="runs in its session now"):
@@ -206,7 +205,7 @@ async def test_terminated_worker_is_not_failed_in_the_monitor(colony: Colony) ->
 
 async def test_other_incarnation_is_not_terminated(colony: Colony) -> None:
     """B67: the running one is not terminated either."""
-    target = replace(await colony.begin(), incarnation_id="another")
+    target = (await colony.begin())._replace(incarnation_id="another")
 
     with pytest.raises(WorkerUnreachableError, match="check it again"):
         await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)

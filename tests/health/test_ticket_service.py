@@ -968,7 +968,7 @@ class TicketMachine(RuleBasedStateMachine):
                 case "intervene":
                     self.run(tickets.intervene(ticket_id, "a", "high"))
                 case "bypass":
-                    self.run(tickets.intervene(ticket_id, "a", "high", untriaged=True))
+                    self.run(tickets.intervene(ticket_id, "a", "high", is_untriaged=True))
                 case "dismiss":
                     self.run(tickets.dismiss(ticket_id, "r"))
                 case _:

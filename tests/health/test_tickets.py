@@ -345,7 +345,7 @@ def test_high_ticket_that_holds_cannot_be_dismissed(severity: Severity) -> None:
     ):
         lifecycle.dismiss(ticket(severity=severity), reason="all is well", by="queen", now=1.0)
 
-    lifecycle.dismiss(ticket(severity=severity), reason="recovered", by="queen", now=1.0, recovered=True)
+    lifecycle.dismiss(ticket(severity=severity), reason="recovered", by="queen", now=1.0, has_recovered=True)
 
 
 def test_dismissed_ticket_stays_dismissed_when_it_closes() -> None:
@@ -369,13 +369,13 @@ def test_intervening_notifies_the_current_severity_and_then_only_new_text() -> N
 
 def test_bypass_time_applies_only_before_triage_answers() -> None:
     """B46: high and critical reach the operator marked untriaged; the queen's late word replaces it."""
-    past = lifecycle.intervene(ticket(), analysis="a", urgency="high", by="rules", now=1.0, untriaged=True)
+    past = lifecycle.intervene(ticket(), analysis="a", urgency="high", by="rules", now=1.0, is_untriaged=True)
     late = lifecycle.intervene(past, analysis="b", urgency="high", by="queen", now=2.0)
 
     assert (past.untriaged, past.triage_decision) == (True, "bypass")
     assert (late.untriaged, late.triage_decision, late.analysis) == (False, "intervene", "b")
     with pytest.raises(TicketStatusError, match="triage has decided"):
-        lifecycle.intervene(late, analysis="a", urgency="high", by="rules", now=3.0, untriaged=True)
+        lifecycle.intervene(late, analysis="a", urgency="high", by="rules", now=3.0, is_untriaged=True)
 
 
 @pytest.mark.parametrize(

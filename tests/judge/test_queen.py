@@ -282,7 +282,7 @@ async def test_decision_after_the_bypass_is_rejected(fleet: JudgedFleet) -> None
     await fleet.begin()
     await fleet.bad_steps(16)
     ticket = await fleet.ticket()
-    await fleet.tickets.intervene(ticket.ticket_id, ANALYSIS, "high", by="rules", untriaged=True)
+    await fleet.tickets.intervene(ticket.ticket_id, ANALYSIS, "high", by="rules", is_untriaged=True)
     gate.set()
     await fleet.settle()
 

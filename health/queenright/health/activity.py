@@ -79,6 +79,6 @@ def tool_time_limit(v: VitalState, tool: OpenTool) -> float:
         return tool.timeout
     if v.clocks is None or v.settings.learned_clocks.mode != "on":
         return 0.0
-    configured = v.settings.stall.tool_seconds
-    learned = v.clocks.limit(duration_key(Phase.TOOL, tool.tool), configured, v.settings.learned_clocks)
-    return learned.limit if learned is not None and learned.limit > configured else 0.0
+    base = v.settings.stall.tool_seconds
+    limit = v.clocks.limit(duration_key(Phase.TOOL, tool.tool), base, v.settings.learned_clocks)
+    return limit.limit if limit is not None and limit.limit > base else 0.0

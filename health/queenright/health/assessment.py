@@ -167,8 +167,8 @@ def _mask(text: str) -> str:
 def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
     """Return what makes a worker failing or terminated without a finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
-        failed = f"{v.failed_runs:,} runs of the agent have failed in a row"
-        return f"{failed}: {_mask(v.evidence)}" if v.evidence else failed
+        failures = f"{v.failed_runs:,} runs of the agent have failed in a row"
+        return f"{failures}: {_mask(v.evidence)}" if v.evidence else failures
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
         return describe_failures(v)
     if name == "activity" and v.status is WorkerStatus.TERMINATED:

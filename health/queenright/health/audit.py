@@ -20,7 +20,7 @@ from queenright.health.event_log import event_of
 from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
-_NAMED: Final = 20
+_FAULT_COUNT: Final = 20
 """The maximum number of faults that are listed; further ones are counted."""
 
 
@@ -84,7 +84,7 @@ def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys
             reason = keys.fault(data.get("key_id"), data.get("signature"), signed_content(event))
         if reason:
             signature_count += 1
-            if signature_count <= _NAMED:
+            if signature_count <= _FAULT_COUNT:
                 who = event.agent_id if event is not None else "?"
                 faults.append(SignatureFault(seq=seq, agent_id=who, reason=reason))
     return Signatures(terminations=count, faults=tuple(faults), fault_count=signature_count)

@@ -132,7 +132,7 @@ class _Reader:
         self._digest = hashlib.sha256()
         self._last: tuple[int, str] = (0, "")
         self._key_id = ""
-        self._ended = False
+        self._has_ended = False
 
     def result(self) -> ExportCheck:
         return ExportCheck(ok=True, rows=self.rows, key_id=self._key_id, own_keys=self._own_keys)
@@ -146,13 +146,13 @@ class _Reader:
                 raise _InvalidLineError(f"line {number} cannot be read as a line of an export") from None
             if termination is not None:
                 yield termination
-        if not self._ended:
+        if not self._has_ended:
             raise _InvalidLineError("the last line is missing: the file is truncated")
 
     def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
         record = orjson.loads(line)
         kind = record["kind"]
-        if self._ended:
+        if self._has_ended:
             raise _InvalidLineError(f"line {number} was added after the end")
         if (kind == "begin") != (number == 1):
             raise _InvalidLineError(f"line {number} is out of place, or this is not an exported audit trail")
@@ -174,8 +174,8 @@ class _Reader:
         data = record["data"]
         text = data if isinstance(data, str) else orjson.dumps(data).decode()
         row = (*(record[name] for name in _NAMES[:-1]), text)
-        computed = link(bytes.fromhex(record["previous_hash"]), row)
-        if computed is None or computed.hex() != record["hash"]:
+        own_hash = link(bytes.fromhex(record["previous_hash"]), row)
+        if own_hash is None or own_hash.hex() != record["hash"]:
             raise _InvalidLineError(f"line {number}, row {row[0]}, does not match its hash")
         seq, before = self._last
         if row[0] <= seq or (row[0] == seq + 1 and before and before != record["previous_hash"]):
@@ -188,7 +188,7 @@ class _Reader:
         return row[0], AgentEvent(type=EventType.AGENT_TERMINATED, data=orjson.loads(text), **fields)
 
     def _end(self, record: dict[str, Any]) -> None:
-        self._ended = True
+        self._has_ended = True
         if record["rows"] != self.rows or record["digest"] != self._digest.hexdigest():
             raise _InvalidLineError("the lines do not match the count and the digest in the last line")
         if "signature" not in record:

@@ -87,9 +87,9 @@ class AuditKey:
 
     def sign(self, event: AgentEvent) -> AgentEvent:
         """Return the event with ``key_id`` and ``signature`` (base64) in its data; it covers all else."""
-        named = replace(event, data={**event.data, "key_id": self.key_id})
-        signature = self.signature(signed_content(named))
-        return replace(named, data={**named.data, "signature": signature})
+        with_id = replace(event, data={**event.data, "key_id": self.key_id})
+        signature = self.signature(signed_content(with_id))
+        return replace(with_id, data={**with_id.data, "signature": signature})
 
     def signature(self, content: bytes) -> str:
         """Return the signature of ``content``, as base64."""

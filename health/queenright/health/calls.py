@@ -12,8 +12,8 @@ MAX_CYCLE_LENGTH: Final = 4
 
 _SIZE: Final = 8
 _BLIND: Final = b"\0"
-_KNOWN: Final = b"\1"
-_FAILED: Final = b"\2"
+_SUCCESS: Final = b"\1"
+_FAILURE: Final = b"\2"
 _EDIT: Final = b"\3"
 _FAILED_EDIT: Final = b"\4"
 _MAX_COUNT: Final = 65_535
@@ -36,13 +36,13 @@ def digest(*parts: str) -> bytes:
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:_SIZE]
 
 
-def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:
+def _pair_of(tool: str, args: str, result: str | None, *, is_failure: bool) -> bytes:
     # The first byte encodes whether the result is known and whether the call failed, to save an array.
     if result is None:
         return _BLIND + digest(tool, args)[1:]
     if not result:
-        return (_FAILED_EDIT if failed else _EDIT) + digest(tool, args, result)[1:]
-    return (_FAILED if failed else _KNOWN) + digest(tool, args, result)[1:]
+        return (_FAILED_EDIT if is_failure else _EDIT) + digest(tool, args, result)[1:]
+    return (_FAILURE if is_failure else _SUCCESS) + digest(tool, args, result)[1:]
 
 
 class Repeat(NamedTuple):
@@ -71,7 +71,7 @@ class Repeat(NamedTuple):
     since: float
     is_blind: bool
     is_edit: bool
-    failed: bool
+    is_failure: bool
 
 
 class RecentCalls:
@@ -82,17 +82,17 @@ class RecentCalls:
         "_chains",
         "_first",
         "_live",
+        "_open_calls",
         "_pairs",
         "_repeats",
         "_runs",
         "_since_change",
+        "_since_changes",
         "_since_perhaps",
         "_since_shown",
         "_tools",
         "_turn",
         "_turn_size",
-        "_unanswered",
-        "_unchanged",
         "_window",
     )
 
@@ -102,13 +102,13 @@ class RecentCalls:
         self._pairs = bytearray()
         self._chains = array("H")
         self._alike = array("H")
-        self._unchanged = array("H")
+        self._since_changes = array("H")
         self._runs = array("H")
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
         self._repeats: list[Repeat] | None = None
-        self._unanswered = b""  # the newest calls without their results
+        self._open_calls = b""  # the newest calls without their results
         self._since_change = self._since_perhaps = self._since_shown = window + MAX_CYCLE_LENGTH
         self._turn: object = None
         self._turn_size = 0
@@ -134,7 +134,7 @@ class RecentCalls:
         turn: object,
         at: float,
         *,
-        failed: bool = False,
+        is_failure: bool = False,
         is_check: bool = False,
         is_look: bool = False,
     ) -> Seen:
@@ -153,7 +153,7 @@ class RecentCalls:
             is_check: Whether it may be a check of what was done before, as nothing tells what it does.
             is_look: Whether it reads what an unknown call before may have changed.
         """
-        pair = _pair_of(tool, args, result, failed=failed)
+        pair = _pair_of(tool, args, result, is_failure=is_failure)
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
@@ -167,24 +167,24 @@ class RecentCalls:
         since = min(self._since_change, self._since_perhaps)
         is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
         again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
-        may_be_new = bool(result) and not failed  # an edit writes the same regardless of its result
+        may_be_new = bool(result) and not is_failure  # an edit writes the same regardless of its result
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
             # A call in between showed the effect of the last one, so this call continues the work.
             again = False
             self._chains.append(1)
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
-            self._unchanged.append(1)
+            self._since_changes.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
             # Made again after a change, it checks the effect of the change and is not a repeat.
             self._chains.append(min(self._chains[last] + again, _MAX_COUNT))
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
-            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
+            self._since_changes.append(min(self._since_changes[last] + is_unchanged, _MAX_COUNT))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
             self._alike.append(1)
-            self._unchanged.append(1)
+            self._since_changes.append(1)
             self._first.append(at)
         is_next = bool(pairs) and last == len(self._runs) - 1
         self._runs.append(min(self._runs[-1] + 1, _MAX_COUNT) if is_next else 1)
@@ -193,24 +193,24 @@ class RecentCalls:
         self._since_change += 1
         self._since_perhaps += 1
         call = digest(tool, args)
-        is_shown = last < 0 and may_be_new and call in self._unanswered
+        is_shown = last < 0 and may_be_new and call in self._open_calls
         self._since_shown = 0 if is_shown else self._since_shown + 1
-        self._unanswered = (self._unanswered + call)[-MAX_CYCLE_LENGTH * _SIZE :]
+        self._open_calls = (self._open_calls + call)[-MAX_CYCLE_LENGTH * _SIZE :]
         self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
         if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
-            del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._runs[0]
+            del pairs[:_SIZE], self._chains[0], self._alike[0], self._since_changes[0], self._runs[0]
             del self._first[0]
         if last < 0:
             return Seen.NEVER
         return Seen.BEFORE if again else Seen.AFTER_CHANGE
 
-    def has(self, tool: str, args: str, result: str | None, *, failed: bool) -> bool:
+    def has(self, tool: str, args: str, result: str | None, *, is_failure: bool) -> bool:
         """Return whether this call with this result is among the recent ones."""
-        return self._find(_pair_of(tool, args, result, failed=failed), 0) >= 0
+        return self._find(_pair_of(tool, args, result, is_failure=is_failure), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:
         """Return whether the newest call was this one, with this result, and no failure."""
-        return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, failed=False)
+        return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, is_failure=False)
 
     def record_change(self) -> None:
         """Record that the newest call changed something: an equal later call is not a repeat."""
@@ -255,13 +255,13 @@ class RecentCalls:
             run=run,
             in_window=self._chains[index] - self._chains[first] + 1,
             at_all=self._alike[index] - self._alike[first] + 1,
-            unchanged=self._unchanged[index] - self._unchanged[first] + 1,
+            unchanged=self._since_changes[index] - self._since_changes[first] + 1,
             period=period,
             cycles=cycles,
             since=self._first[index],
             is_blind=kind == _BLIND,
             is_edit=kind in (_EDIT, _FAILED_EDIT),
-            failed=kind in (_FAILED, _FAILED_EDIT),
+            is_failure=kind in (_FAILURE, _FAILED_EDIT),
         )
 
     def _find(self, pair: bytes, start: int) -> int:

@@ -123,18 +123,18 @@ class View:
 
     def find_owner(self, partition: int) -> Member | None:
         """Return the owner of a partition; None without an owner, or if the owner is not a member."""
-        found = self.partitions[partition]
-        if found.is_vacant or found.owner_id is None:
+        owner = self.partitions[partition]
+        if owner.is_vacant or owner.owner_id is None:
             return None
-        members = (seen.member for seen in self.members)
-        return next((member for member in members if member.member_id == found.owner_id), None)
+        members = (one.member for one in self.members)
+        return next((member for member in members if member.member_id == owner.owner_id), None)
 
     def is_served(self, partition: int) -> bool:
         """Return whether the owner of a partition watches its workers."""
         owner_id = self.partitions[partition].owner_id
         return any(
-            seen.member.member_id == owner_id and partition in seen.serving and seen.is_alive
-            for seen in self.members
+            one.member.member_id == owner_id and partition in one.serving and one.is_alive
+            for one in self.members
         )
 
 
@@ -153,9 +153,9 @@ class ClusterLease:
         self._conn: psycopg.AsyncConnection[dict[str, Any]] | None = None
         self._lock = asyncio.Lock()
         self._valid_until: dict[int, float] = {}
-        self._created: set[int] = set()
+        self._schemas: set[int] = set()
         """The partitions that have tables."""
-        self._stored = 0
+        self._stored_count = 0
 
     def is_valid(self, partition: int) -> bool:
         """Return whether this process is certain to own a partition: its last renewal is recent enough."""
@@ -181,8 +181,8 @@ class ClusterLease:
             }
         )
         writers = await self._read_writers()
-        found = await self._execute(_LOCKS)
-        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in found}
+        rows = await self._execute(_LOCKS)
+        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in rows}
         return View(
             members=tuple(
                 SeenMember(
@@ -204,7 +204,7 @@ class ClusterLease:
                 )
                 for partition in range(self.member.partitions)
             ),
-            stored_partitions=self._stored,
+            stored_partitions=self._stored_count,
         )
 
     async def read_secret(self, name: str) -> bytes | None:
@@ -215,8 +215,8 @@ class ClusterLease:
             LeaseError: The database cannot be reached.
         """
         # A statement that fails would end the connection, and with it this member's lock.
-        [found] = await self._execute("SELECT to_regclass('secrets') IS NOT NULL AS exists")
-        if not found["exists"]:
+        [row] = await self._execute("SELECT to_regclass('secrets') IS NOT NULL AS exists")
+        if not row["exists"]:
             return None
         [row] = await self._execute(
             "INSERT INTO secrets (name, value) VALUES (%(name)s, %(value)s)"
@@ -228,12 +228,12 @@ class ClusterLease:
     async def _read_members(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Write that this member is alive, and return the rows of all members, oldest first."""
         values = {name: getattr(self.member, name) for name in Member.__slots__} | dict(state)
-        changed = ", ".join(f"{name} = excluded.{name}" for name in state)
+        assignments = ", ".join(f"{name} = excluded.{name}" for name in state)
         try:
             await self._execute(
                 f"INSERT INTO members ({', '.join(values)}, started_at, seen_at)"
                 f" VALUES ({', '.join(f'%({name})s' for name in values)}, {DATABASE_TIME}, {DATABASE_TIME})"
-                f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME}, {changed}",
+                f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME}, {assignments}",
                 values,
             )
             return await self._execute(
@@ -246,11 +246,11 @@ class ClusterLease:
     async def _read_writers(self) -> dict[int, dict[str, Any]]:
         """Return the last writer of each partition."""
         count = self.member.partitions
-        if len(self._created) < count:
-            found = await self._execute(list_schemas_query("store_writer"))
-            self._stored = max((row["partition"] + 1 for row in found), default=0)
-            self._created = {row["partition"] for row in found if row["partition"] < count}
-        if not self._created:
+        if len(self._schemas) < count:
+            schemas = await self._execute(list_schemas_query("store_writer"))
+            self._stored_count = max((row["partition"] + 1 for row in schemas), default=0)
+            self._schemas = {row["partition"] for row in schemas if row["partition"] < count}
+        if not self._schemas:
             return {}
         try:
             rows = await self._execute(
@@ -258,12 +258,12 @@ class ClusterLease:
                     f"SELECT {partition} AS partition, member_id,"
                     f" coalesce(renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}, false) AS has_expired"
                     f" FROM {_table(partition)}"
-                    for partition in sorted(self._created)
+                    for partition in sorted(self._schemas)
                 )
             )
         except UndefinedTable:
             # The database was replaced.
-            self._created.clear()
+            self._schemas.clear()
             return {}
         return {row["partition"]: row for row in rows}
 

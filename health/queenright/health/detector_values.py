@@ -44,8 +44,8 @@ def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
     if v.calls is not None:
         for repeat in v.calls.repeats():
             yield _repeat(repeat, settings)
-    refused = max((one.count_recent(v.tool_calls_total, loops.window) for one in v.refusals), default=0)
-    known = max(loops.known_results, math.ceil(loops.known_results_share * v.results_since_gain))
+    refusals = max((one.count_recent(v.tool_calls_total, loops.window) for one in v.refusals), default=0)
+    known_results = max(loops.known_results, math.ceil(loops.known_results_share * v.results_since_gain))
     counts = (
         (kinds.ERROR_STREAK, v.streak, loops.error_streak, f"failures of {v.streak_tool}: {v.streak_error}"),
         (
@@ -54,10 +54,15 @@ def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
             failed_calls_limit(v, settings),
             "turns in a row in which tool calls failed",
         ),
-        (kinds.ERROR_STREAK, refused, loops.refused_changes, "edits or commands refused in the same way"),
+        (kinds.ERROR_STREAK, refusals, loops.refused_changes, "edits or commands refused in the same way"),
         (kinds.RETRY_STORM, v.steps_since_last_accept, bands.warning, "bad steps since the last ACCEPT"),
         (kinds.ZERO_PROGRESS, v.stale_calls, loops.stale_calls, "calls in a row that returned nothing new"),
-        (kinds.ZERO_PROGRESS, v.stale_results_since_gain, known, "known results since the last change"),
+        (
+            kinds.ZERO_PROGRESS,
+            v.stale_results_since_gain,
+            known_results,
+            "known results since the last change",
+        ),
         (kinds.ZERO_PROGRESS, v.fruitless, loops.fruitless_calls, "new searches or reads that found nothing"),
         (kinds.ZERO_PROGRESS, hasty_polls(v, settings), loops.polls, "polls with the same result"),
         (kinds.NO_TOOL_CALLS, v.idle_turns, loops.idle_turns, "answers in a row without a tool call"),

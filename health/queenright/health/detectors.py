@@ -164,8 +164,10 @@ def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: fl
         return None
     names = v.breakers.open or v.breakers.half_open
     # A breaker's name may contain a tool name, which the worker chose.
-    shown = redact(", ".join(names[:3]), 300) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    evidence = f"circuit breaker {'open' if v.breakers.open else 'half open'}: {shown}"
+    listed_names = redact(", ".join(names[:3]), 300) + (
+        f" and {len(names) - 3} more" if len(names) > 3 else ""
+    )
+    evidence = f"circuit breaker {'open' if v.breakers.open else 'half open'}: {listed_names}"
     severity = Severity.MEDIUM if v.breakers.open else Severity.LOW
     return Finding.of(FindingKind.CIRCUIT_BREAKER_OPEN, severity, evidence, v.breakers_since, ticket=False)
 
@@ -266,7 +268,7 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
         return None
     # An agent that checks after each change repeats too: shown without a ticket. A ticket, but no page, if
     # every check fails, as others may cause the failure, or if no call is known to have changed anything.
-    is_ticket = repeat.failed or repeat.unchanged >= loops.repeats_at_all
+    is_ticket = repeat.is_failure or repeat.unchanged >= loops.repeats_at_all
     return Severity.MEDIUM if is_ticket else Severity.LOW
 
 
@@ -287,7 +289,7 @@ def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
 
 
 def _describe_repeat_after_changes(repeat: Repeat) -> str:
-    answer = "failed in the same way" if repeat.failed else "gave the same answer"
+    answer = "failed in the same way" if repeat.is_failure else "gave the same answer"
     return f"{repeat.tool} {answer} {repeat.at_all} times for the same arguments, even after changes"
 
 
@@ -297,9 +299,9 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
-    refused = _detect_refusals(v, settings) if v.refusals else None
-    if refused is not None and (of_all is None or refused.severity.rank >= of_all.rank):
-        return refused
+    refusal = _detect_refusals(v, settings) if v.refusals else None
+    if refusal is not None and (of_all is None or refusal.severity.rank >= of_all.rank):
+        return refusal
     severity = None
     if v.streak >= limit:
         # A tool that reports a missing item works.
@@ -321,13 +323,13 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
     """Find recent refusals of edits, submissions or commands: of one error class, or more of several."""
     loops, call = settings.loops, v.tool_calls_total
     recent = [(refusal.count_recent(call, loops.window), refusal) for refusal in v.refusals]
-    times, refused = max(recent, key=lambda counted: counted[0])
+    times, refusal = max(recent, key=lambda entry: entry[0])
     if times >= loops.refused_changes:
-        failed = f"edits or submissions failed with {_shown_error(v, refused.error)}"
-        what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
-        evidence = f"{refused.times} {what} since a change succeeded"
-        severity = severity_by_count(refused.times, loops.refused_changes, settings)
-        return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, refused.since)
+        edits = f"edits or submissions failed with {_shown_error(v, refusal.error)}"
+        what = "commands were refused by the shell" if refusal.error == SHELL_REFUSED else edits
+        evidence = f"{refusal.times} {what} since a change succeeded"
+        severity = severity_by_count(refusal.times, loops.refused_changes, settings)
+        return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, refusal.since)
     times, limit = sum(times for times, _ in recent), half_more(loops.refused_changes)
     if times < limit:
         return None
@@ -352,8 +354,8 @@ def failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
     if v.failing_since is None:
         return settings.bands.high
     # Measured from event to event, so that time alone changes nothing; a wait does not count.
-    lasted = v.last_activity - max(v.failing_since, v.clock_base)
-    is_long = lasted >= settings.health_check.no_tool_call_seconds
+    duration = v.last_activity - max(v.failing_since, v.clock_base)
+    is_long = duration >= settings.health_check.no_tool_call_seconds
     return settings.bands.warning if is_long else settings.bands.high
 
 
@@ -398,10 +400,10 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         evidence = f"{v.fruitless} new searches or reads found nothing"
         findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
-        waited = v.active_for - v.polls_from
-        evidence = f"it has polled for {span(waited)} and got the same result {v.polls} times"
+        wait = v.active_for - v.polls_from
+        evidence = f"it has polled for {span(wait)} and got the same result {v.polls} times"
         # A queue may be hours long, and waiting does no harm.
-        is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
+        is_very_long = wait >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
         findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.polls_since))
     if findings:
@@ -428,8 +430,8 @@ def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
     if not v.polls:
         return False
-    waited = v.active_for - v.polls_from
-    return hasty_polls(v, settings) >= settings.loops.polls or waited >= settings.health_check.polling_seconds
+    wait = v.active_for - v.polls_from
+    return hasty_polls(v, settings) >= settings.loops.polls or wait >= settings.health_check.polling_seconds
 
 
 def hasty_polls(v: VitalSigns, settings: HealthSettings) -> int:
@@ -465,8 +467,8 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
     missing = missing_mcp_servers(v, settings) if v.mcp_servers else []
     if not missing:
         return None
-    shown = "; ".join(_mcp_server(server) for server in missing[:3])
-    evidence = shown + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+    listed_names = "; ".join(_mcp_server(server) for server in missing[:3])
+    evidence = listed_names + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
     return Finding.of(FindingKind.MCP_SERVER_MISSING, Severity.LOW, evidence, missing[0].losses[0].at)
 
 

@@ -18,11 +18,11 @@ _ALL_WELL: Final = 1 << ERROR_WINDOW
 """A full window without a failure."""
 
 
-def record_outcome(v: VitalState, failed: bool, at: float) -> None:
+def record_outcome(v: VitalState, is_failure: bool, at: float) -> None:
     """Add the outcome of a call or step, and open or clear the finding."""
-    if not failed and v._outcomes == _ALL_WELL:
+    if not is_failure and v._outcomes == _ALL_WELL:
         return  # the usual case
-    outcomes = (v._outcomes << 1) | failed
+    outcomes = (v._outcomes << 1) | is_failure
     if outcomes >= 2 * _ALL_WELL:
         # Keep the leading bit, which counts the outcomes, and drop the oldest outcome.
         outcomes = (outcomes & (_ALL_WELL - 1)) | _ALL_WELL

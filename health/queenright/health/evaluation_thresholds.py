@@ -77,7 +77,7 @@ def with_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -> H
         InvalidThresholdError: There is no such threshold, or its value is not allowed.
     """
     fields = {name: (block, field, info) for name, block, field, info in _fields()}
-    changed: dict[str, dict[str, float]] = {}
+    by_block: dict[str, dict[str, float]] = {}
     for name, value in changes.items():
         if name not in fields:
             near = get_close_matches(name, fields, 1)
@@ -86,9 +86,9 @@ def with_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -> H
         block, field, info = fields[name]
         if info.annotation is int and value != int(value):
             raise InvalidThresholdError(name, f"it must be a whole number {_range(info)}, got {value:g}")
-        changed.setdefault(block, {})[field] = value
+        by_block.setdefault(block, {})[field] = value
     update = {}
-    for block, values in changed.items():
+    for block, values in by_block.items():
         before: BaseModel = getattr(settings, block)
         try:
             update[block] = type(before).model_validate(before.model_dump() | values)

@@ -34,8 +34,8 @@ BEGINNING: Final = bytes(32)
 ARCHIVE_BASE_CHANGED: Final = "the record of where the archive begins was changed"
 """Why an archive fails verification although its rows may be intact."""
 
-_HASHED: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
-_WIDTH: Final = len(_HASHED)
+_HASH_COLUMNS: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
+_WIDTH: Final = len(_HASH_COLUMNS)
 _PAGE: Final = 1000
 
 
@@ -63,9 +63,9 @@ def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
         return None
 
 
-def archive_link(archived: bytes, previous: bytes, link: bytes) -> bytes:
+def archive_link(archive_hash: bytes, previous: bytes, link: bytes) -> bytes:
     """Return ``archive_hash`` of a row, from that of the row before, ``previous_hash`` and ``hash``."""
-    return hashlib.sha256(archived + previous + link).digest()
+    return hashlib.sha256(archive_hash + previous + link).digest()
 
 
 def archive_base_check(base_seq: int, base_hash: bytes | None) -> bytes | None:
@@ -107,22 +107,22 @@ def verify(conn: Connection) -> Verification:
     if not _is_hash(digest):
         digest = BEGINNING
         return bad("the record of where the log begins was changed", begins + 1)
-    pages = _pages(conn, select(*(EVENTS.c[name] for name in _HASHED), EVENTS.c.hash))
+    pages = _pages(conn, select(*(EVENTS.c[name] for name in _HASH_COLUMNS), EVENTS.c.hash))
     while True:
-        expected = at + 1
+        seq = at + 1
         try:
             row = next(pages, None)
         except DBAPIError as error:
-            return bad(f"row {expected} cannot be read: {error.orig}", expected)
+            return bad(f"row {seq} cannot be read: {error.orig}", seq)
         if row is None:
             break
-        if row.seq != expected:
-            what = "missing" if row.seq > expected else "added"
-            return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
-        computed = link(digest, row[:_WIDTH])
-        if computed is None or computed != row.hash:
-            return bad(f"row {expected} does not match its hash", expected)
-        digest, at = computed, expected
+        if row.seq != seq:
+            what = "missing" if row.seq > seq else "added"
+            return bad(f"row {min(row.seq, seq)} is {what}", min(row.seq, seq))
+        own_hash = link(digest, row[:_WIDTH])
+        if own_hash is None or own_hash != row.hash:
+            return bad(f"row {seq} does not match its hash", seq)
+        digest, at = own_hash, seq
     if head is None:
         return bad("the record of the log's length is missing", at + 1)
     if head.length > at:
@@ -155,7 +155,7 @@ def verify_archive(conn: Connection) -> Verification:
     if not is_archive_base_whole(head):
         digest = BEGINNING
         return bad(ARCHIVE_BASE_CHANGED, after + 1)
-    names = (*_HASHED, "hash", "previous_hash", "archive_hash")
+    names = (*_HASH_COLUMNS, "hash", "previous_hash", "archive_hash")
     pages = _pages(conn, select(*(AUDIT_ARCHIVE.c[name] for name in names)))
     while True:
         try:
@@ -168,13 +168,13 @@ def verify_archive(conn: Connection) -> Verification:
             return bad(f"row {row.seq} is added", row.seq)
         if not is_whole(row):
             return bad(f"row {row.seq} does not match its hash", row.seq)
-        computed = archive_link(digest, row.previous_hash, row.hash)
-        if computed != row.archive_hash:
+        own_hash = archive_link(digest, row.previous_hash, row.hash)
+        if own_hash != row.archive_hash:
             return bad(
                 f"row {row.seq} does not follow row {at}: it was changed, or one between them is missing",
                 row.seq,
             )
-        digest, at, rows = computed, row.seq, rows + 1
+        digest, at, rows = own_hash, row.seq, rows + 1
     if (head.archive_hash or BEGINNING) != digest:
         return bad(f"the last rows, after row {at}, are missing or changed", at + 1)
     return Verification(ok=True, rows=rows, head=digest.hex(), let_go=after)

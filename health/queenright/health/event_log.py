@@ -46,7 +46,7 @@ _NAMES: Final = tuple(EVENTS.columns.keys())
 _WIDTH: Final = len(EVENT_COLUMNS)
 _TYPES: Final = {kind.value: kind for kind in EventType}
 _PAGE: Final = 1000
-_APPENDED: Final = "queenright.appended"
+_APPENDS: Final = "queenright.appended"
 
 Appended = tuple[int, Sequence[AgentEvent]]
 """Consecutive events in the log, and the sequence number of the first."""
@@ -65,9 +65,9 @@ def record_appends(conn: Connection) -> list[Appended]:
 
     The list is valid once the transaction is committed, and is replaced by the next call.
     """
-    appended: list[Appended] = []
-    conn.info[_APPENDED] = appended
-    return appended
+    appends: list[Appended] = []
+    conn.info[_APPENDS] = appends
+    return appends
 
 
 def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
@@ -98,9 +98,9 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     conn.exec_driver_sql(
         sql.move, head if conn.dialect.positional else _name_values(("length", "hash"), head)
     )
-    appended: list[Appended] | None = conn.info.get(_APPENDED)
-    if appended is not None:
-        appended.append((length + 1, events))
+    appends: list[Appended] | None = conn.info.get(_APPENDS)
+    if appends is not None:
+        appends.append((length + 1, events))
     return len(rows)
 
 

@@ -115,10 +115,10 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
 
     The worker's own paging problem comes before its provider's failure, which other workers have too.
     """
-    ordered = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
-    if ordered and ordered[0].kind is FindingKind.PROVIDER_FAILURE:
-        return next(filter(pages_despite_provider_failure, ordered), ordered[0])
-    return ordered[0] if ordered else None
+    order = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
+    if order and order[0].kind is FindingKind.PROVIDER_FAILURE:
+        return next(filter(pages_despite_provider_failure, order), order[0])
+    return order[0] if order else None
 
 
 def pages_despite_provider_failure(finding: Finding) -> bool:

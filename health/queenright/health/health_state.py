@@ -107,9 +107,9 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
 def describe_failures(v: VitalSigns) -> str:
     """Return how many steps or LLM calls failed in a row, and the last error, without secrets."""
     counts = ((v.consecutive_failures, "step"), (v.llm_errors, "LLM call"))
-    failed = " and ".join(format_count(number, what) for number, what in counts if number)
+    failures = " and ".join(format_count(number, what) for number, what in counts if number)
     last = f", last with {redact(' '.join(v.evidence.split()), _ERROR_LIMIT)}" if v.evidence else ""
-    return f"{failed} failed in a row{last}"
+    return f"{failures} failed in a row{last}"
 
 
 def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:

@@ -61,8 +61,8 @@ def moment(value: Any) -> float | None:
     if value is None or value == "":
         return None
     if isinstance(value, str):
-        parsed = datetime.fromisoformat(value.strip())
-        value = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+        time = datetime.fromisoformat(value.strip())
+        value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("it should be ISO 8601 or seconds since 1970")
     if not math.isfinite(value) or not 0 <= value <= _LATEST:

@@ -145,13 +145,13 @@ class IncidentWatch:
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
         """The open incident of each group of tickets."""
-        self._changed: set[str] = set()
+        self._changes: set[str] = set()
         self._ends: dict[str, float] = {}
 
     def add(self, ticket: EscalationTicket) -> None:
         """Take note of a new or changed ticket."""
         if ticket.storm_id:
-            self._changed.add(ticket.storm_id)
+            self._changes.add(ticket.storm_id)
 
     def restore(self, tickets: Iterable[EscalationTicket], reported: Collection[str], since: float) -> None:
         """Also report the incidents that closed after ``since``, except those with these ids."""
@@ -166,25 +166,25 @@ class IncidentWatch:
         Args:
             tickets: All recent ones.
         """
-        self._changed.update(group for group, end in self._ends.items() if end <= now)
-        if not self._changed:
+        self._changes.update(group for group, end in self._ends.items() if end <= now)
+        if not self._changes:
             return {}
-        found = self._latest((ticket for ticket in tickets if ticket.storm_id in self._changed), now)
-        closed = {}
-        for group in self._changed:
+        latest_of = self._latest((ticket for ticket in tickets if ticket.storm_id in self._changes), now)
+        closures = {}
+        for group in self._changes:
             self._ends.pop(group, None)
-            latest = found.get(group)
+            latest = latest_of.get(group)
             if latest is None:
                 self._open.pop(group, None)
             elif latest.closed_at is not None:
                 if group in self._open:
-                    closed[group] = latest
+                    closures[group] = latest
             else:
                 self._open[group] = latest.incident_id
                 if latest.ends_at is not None:
                     self._ends[group] = latest.ends_at
-        self._changed = set(closed)
-        return closed
+        self._changes = set(closures)
+        return closures
 
     def remove(self, groups: Iterable[str]) -> None:
         """Forget incidents that have closed."""

@@ -73,12 +73,12 @@ class LearnedClocks:
     def usual(self, what: str) -> Usual | None:
         """Return what is usual of something; None if it was noted too rarely."""
         counts = self._counts.get(what)
-        if counts is None or (timed := sum(counts)) < SAMPLES:
+        if counts is None or (calls := sum(counts)) < SAMPLES:
             return None
         return Usual(
-            _quantile(counts, _USUAL * timed),
-            _quantile(counts, min(_SELDOM_LONGER * timed, timed - _OUTLIERS)),
-            timed,
+            _quantile(counts, _USUAL * calls),
+            _quantile(counts, min(_SELDOM_LONGER * calls, calls - _OUTLIERS)),
+            calls,
         )
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
@@ -86,16 +86,16 @@ class LearnedClocks:
         usual = self.usual(what)
         if usual is None:
             return None
-        learned = _MARGIN * usual.p99
-        bounded = min(max(learned, settings.shortest * configured), settings.longest * configured)
-        return Learned(bounded, configured, usual.usual, usual.times)
+        seconds = _MARGIN * usual.p99
+        limit = min(max(seconds, settings.shortest * configured), settings.longest * configured)
+        return Learned(limit, configured, usual.usual, usual.times)
 
 
-def _quantile(counts: bytearray, wanted: float) -> float:
+def _quantile(counts: bytearray, share: float) -> float:
     """Return the bound that so many of what was counted do not exceed."""
     total = 0
     for bound, count in zip(_BOUNDS, counts, strict=True):
         total += count
-        if total >= wanted:
+        if total >= share:
             return bound
     return _BOUNDS[-1]

@@ -81,15 +81,15 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     if not is_late or at >= v.llm_error_since:
         v.llm_errors = 0
         v.limit_due = None
-    received = _count_tokens(v, data, at)
+    input_tokens = _count_tokens(v, data, at)
     if is_late:
         return
     v.cut_answers = after_answer(v.cut_answers, data, at, v.settings.loops.token_spike_minimum)
     duration = parse_seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
-    is_parallel = duration is not None and v._answered is not None and v.active_for - duration < v._answered
+    is_parallel = duration is not None and v._answer_at is not None and v.active_for - duration < v._answer_at
     is_unprompted = _is_unprompted(v, data, duration)
-    v._answered = v.active_for
+    v._answer_at = v.active_for
     if not v.open_tools and not is_parallel:
         add_idle_turn(v, at, is_unprompted=is_unprompted)
         v.idle_turns_of_model = True
@@ -98,8 +98,8 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         learn_duration(v, Phase.LLM, v.model, duration, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a finished call used tokens, even if it reports none
-    if received:
-        _update_token_spike(v, received)
+    if input_tokens:
+        _update_token_spike(v, input_tokens)
 
 
 def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | None) -> bool:
@@ -107,8 +107,8 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
     before, v._answer = v._answer, str(data.get("answer_hash") or "")
     if before and before == v._answer:
         return True
-    ended = max(v._answered or 0.0, v._tool_ended or 0.0)
-    pause = v.active_for - ended
+    last_end = max(v._answer_at or 0.0, v._tool_ended or 0.0)
+    pause = v.active_for - last_end
     return pause < SLOWEST_ANSWER_SECONDS if duration is None else pause - duration < FASTEST_REPLY_SECONDS
 
 
@@ -119,37 +119,37 @@ def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
 
 def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
     """Count the tokens of a model call and return its input tokens."""
-    received = count_or_zero(data.get("input_tokens"))
-    used = received + count_or_zero(data.get("output_tokens"))
-    if used:
-        v.tokens += used
-        v.tokens_since_gain += used
+    input_tokens = count_or_zero(data.get("input_tokens"))
+    tokens = input_tokens + count_or_zero(data.get("output_tokens"))
+    if tokens:
+        v.tokens += tokens
+        v.tokens_since_gain += tokens
         if parse_dollars(data.get("cost_usd")) is None:
-            v.unpriced_tokens += used
+            v.unpriced_tokens += tokens
         v.tokens_at = at if v.tokens_at is None else max(v.tokens_at, at)
-    return received
+    return input_tokens
 
 
-def _update_token_spike(v: VitalState, received: int) -> None:
+def _update_token_spike(v: VitalState, input_tokens: int) -> None:
     """Compare the input tokens of this call with those of the last few."""
     inputs = v._inputs
     if inputs is None:
         inputs = v._inputs = array("Q")
     before, v.token_spike = v.token_spike, 0.0
     if len(inputs) == _RECENT_INPUTS:
-        if received >= v.settings.loops.token_spike_minimum:
-            ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
+        if input_tokens >= v.settings.loops.token_spike_minimum:
+            ratio = input_tokens / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
             # Hysteresis: a spike ends well below its start threshold, so that it does not flap.
             factor = v.settings.loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
             v.token_spike = ratio if ratio >= factor else 0.0
         del inputs[0]
-    inputs.append(received)
+    inputs.append(input_tokens)
 
 
 def _provider_error(data: Mapping[str, Any]) -> str:
     """Return the class of a failed model call's error; ``error`` if it has none."""
-    reported = display_name(data.get("error_type"))
-    if reported.isdecimal():
-        return reported  # the status of the answer
-    error_class = failure_class(reported, str(data.get("error") or ""))
-    return error_class if error_class != UNCLASSIFIED else reported or "error"
+    error_type = display_name(data.get("error_type"))
+    if error_type.isdecimal():
+        return error_type  # the status of the answer
+    error_class = failure_class(error_type, str(data.get("error") or ""))
+    return error_class if error_class != UNCLASSIFIED else error_type or "error"

@@ -52,16 +52,18 @@ def missing_health_events(worker: WorkerHealth, logged: LoggedHealth, now: float
     They can be missing if the service was killed between a worker's event and its own.
     """
     events, v = list[AgentEvent](), worker.vitals
-    cleared = dict(logged.findings)
+    remaining = dict(logged.findings)
     for finding in worker.findings:
-        previous = cleared.pop(finding.kind.value, None)
+        previous = remaining.pop(finding.kind.value, None)
         if (
             previous is None
             or finding.severity.rank > _rank(previous)
             or (finding.ticket and not previous.get("ticket"))
         ):
             events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
-    events += [health_event(EventType.FINDING_CLEARED, v, now, dict(finding)) for finding in cleared.values()]
+    events += [
+        health_event(EventType.FINDING_CLEARED, v, now, dict(finding)) for finding in remaining.values()
+    ]
     if worker.state is not logged.state:
         change = {
             "from": logged.state.value,

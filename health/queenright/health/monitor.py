@@ -76,7 +76,7 @@ _MOVES_DEADLINE: Final = frozenset(
     }
 )
 # Only these events can change what a counting detector finds.
-_COUNTED: Final = frozenset(
+_COUNTS: Final = frozenset(
     {
         EventType.BREAKER_REPORTED,
         EventType.RESOURCE_REPORTED,
@@ -90,12 +90,12 @@ _COUNTED: Final = frozenset(
 _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _MODEL_ENDED: Final = EventType.LLM_CALL_COMPLETED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
-_RENAMED: Final = EventType.AGENT_RENAMED
-_STARTED: Final = EventType.EXECUTION_STARTED
+_RENAME: Final = EventType.AGENT_RENAMED
+_START: Final = EventType.EXECUTION_STARTED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _FAILING: Final = HealthState.FAILING
-_TERMINATED: Final = WorkerStatus.TERMINATED
+_TERMINATION: Final = WorkerStatus.TERMINATED
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -216,13 +216,13 @@ class HealthMonitor:
         self._sessions: dict[str, list[str]] = {}
         self._children = Children()
         self._heap: list[tuple[float, WorkerKey]] = []
-        self._ended: deque[tuple[float, float, WorkerKey]] = deque()
+        self._ends: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
         self._failed_runs: dict[str, FailedRuns] = {}
         self._terminated_runs: dict[tuple[str, str, str], None] = {}
         self._counts_runs = True
         self._signs: dict[str, ProcessSign] = {}
-        self._renamed: dict[WorkerKey, WorkerKey] = {}
+        self._new_keys: dict[WorkerKey, WorkerKey] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
@@ -257,7 +257,7 @@ class HealthMonitor:
         self._shortest = shortest_limit(settings)
         self._has_shadows = settings.has_shadows
         self._no_tokens = settings.health_check.no_tokens_seconds
-        self._degraded = settings.health_check.checkpoint_degraded_seconds
+        self._degraded_after = settings.health_check.checkpoint_degraded_seconds
         for worker in self._workers.values():
             worker.vitals.replace_settings(settings)
             if not settings.has_shadows:
@@ -284,7 +284,7 @@ class HealthMonitor:
         are not about workers are ignored, the monitor's own among them.
         """
         kind = event.type
-        if kind is _RENAMED:
+        if kind is _RENAME:
             return self._rename(event, now)
         if (kind not in WORKER_EVENTS and kind not in ABOUT_WORKERS) or not event.agent_id:
             return []
@@ -293,7 +293,7 @@ class HealthMonitor:
             at = now
         if now > self._now:
             self._now = now
-        if self._ended:
+        if self._ends:
             self._forget_ended(now)
         if kind not in WORKER_EVENTS:
             if kind is EventType.TICKET_RESOLVED and self._counts_runs:
@@ -321,11 +321,11 @@ class HealthMonitor:
             or self._ends_terminated_run(v, event)
         ):
             event = as_terminated(event)
-        if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
+        if v.status is _TERMINATION and self._continues_after_termination(v, event, now):
             undo_termination(v, at)
         v.apply(event, at)
         self._note_cost(v, event)
-        if kind is _STARTED:
+        if kind is _START:
             self._terminated_runs.pop(_run_of(event), None)
             events += self._join_parents(worker, event, at, now)
         deadline = worker.deadline
@@ -339,7 +339,7 @@ class HealthMonitor:
                 kind is _TOOL_ENDED
                 and (
                     (v.tokens_from is not None and deadline > v.tokens_from + self._no_tokens)
-                    or (v.saved_from is not None and deadline > v.saved_from + self._degraded)
+                    or (v.saved_from is not None and deadline > v.saved_from + self._degraded_after)
                 )
             )
         ):
@@ -350,7 +350,7 @@ class HealthMonitor:
             worker.findings
             or worker.shadow
             or worker.state is not _HEALTHY
-            or ((kind in _COUNTED or v.mcp_servers) and is_suspicious(v, self.settings))
+            or ((kind in _COUNTS or v.mcp_servers) and is_suspicious(v, self.settings))
             or (v.ended_at is not None and v.llm_errors)
             or (new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
@@ -393,11 +393,11 @@ class HealthMonitor:
         was_over, was = v.ended_at, v.status
         if event.type in _ENDS and self._ends_terminated_run(v, event):
             event = as_terminated(event)
-        if v.status is _TERMINATED and self._continues_after_termination(v, event, now):
+        if v.status is _TERMINATION and self._continues_after_termination(v, event, now):
             undo_termination(v, at)
         v.apply(event, at)
         self._note_cost(v, event)
-        if event.type is _STARTED:
+        if event.type is _START:
             self._terminated_runs.pop(_run_of(event), None)
             self._children.join(key, event)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
@@ -456,7 +456,7 @@ class HealthMonitor:
             self._now = now
         if self._unswept is None:
             self._unswept = list(self._workers)
-        remaining, events, faults, checked = self._unswept, list[AgentEvent](), list[str](), 0
+        remaining, events, faults, checks = self._unswept, list[AgentEvent](), list[str](), 0
         for key in remaining[-limit:]:
             worker = self._workers.get(key)
             if worker is None:
@@ -464,13 +464,13 @@ class HealthMonitor:
             try:
                 events += self._check(worker, now, now)
                 # Ended workers are not being watched, and so not counted.
-                checked += not worker.vitals.ended
+                checks += not worker.vitals.ended
             except Exception as error:
                 faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be checked: {error!r}")
         del remaining[-limit:]
         if not remaining:
             self._unswept = None
-        return SweepPart(checked, not remaining, events, faults)
+        return SweepPart(checks, not remaining, events, faults)
 
     def sweep(self, now: float) -> tuple[int, list[AgentEvent]]:
         """Check every worker at once; return how many have not ended, and the health events."""
@@ -507,9 +507,7 @@ class HealthMonitor:
             worker.state_since = min(worker.state_since + by, now)
             if worker.trouble_since is not None:
                 worker.trouble_since = min(worker.trouble_since + by, now)
-        self._ended = deque(
-            (min(since, now), min(ended_at, now), key) for since, ended_at, key in self._ended
-        )
+        self._ends = deque((min(since, now), min(ended_at, now), key) for since, ended_at, key in self._ends)
         self._restart_at(now)
 
     def exclude_outage(self, since: float, now: float) -> None:
@@ -621,23 +619,23 @@ class HealthMonitor:
         if worker is None and session_id is not None:
             return self._workers.get(self.current_key((agent_id, session_id)))
         if worker is None:
-            former = (key for key in reversed(self._renamed) if key[0] == agent_id)
+            former = (key for key in reversed(self._new_keys) if key[0] == agent_id)
             worker = next(
-                (renamed for key in former if (renamed := self._workers.get(self.current_key(key)))), None
+                (target for key in former if (target := self._workers.get(self.current_key(key)))), None
             )
         return worker
 
     def current_key(self, key: WorkerKey) -> WorkerKey:
         """Return the key of a worker after all of its renames."""
         # Avoid cycles: a name that is in use again is not a former name.
-        while key in self._renamed:
-            key = self._renamed[key]
+        while key in self._new_keys:
+            key = self._new_keys[key]
         return key
 
     def foreign_runs(self) -> Iterator[tuple[str, str, WorkerKey]]:
         """Yield each running foreign run: process, current or former session, and current key."""
         former: dict[WorkerKey, list[str]] = {}
-        for old in self._renamed:
+        for old in self._new_keys:
             former.setdefault(self.current_key(old), []).append(old[1])
         for key, worker in self._workers.items():
             v = worker.vitals
@@ -688,7 +686,7 @@ class HealthMonitor:
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         self._assign_failed_runs(vitals)
-        self._renamed.pop(key, None)
+        self._new_keys.pop(key, None)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         if sessions:
@@ -718,9 +716,9 @@ class HealthMonitor:
             change["reason"] = f"the worker is now {new[0]!r}, session {new[1]!r}"
             events.append(health_event(EventType.HEALTH_STATE_CHANGED, worker.vitals, now, change))
         self.forget(old)
-        while len(self._renamed) >= MAX_ENDED_SESSIONS:
-            del self._renamed[next(iter(self._renamed))]
-        self._renamed[old] = new
+        while len(self._new_keys) >= MAX_ENDED_SESSIONS:
+            del self._new_keys[next(iter(self._new_keys))]
+        self._new_keys[old] = new
         self.today.rename(old[0], new[0], worker.vitals.cost_usd or 0.0)
         vitals, target = worker.vitals, self._workers.get(new)
         if target is None:
@@ -738,21 +736,21 @@ class HealthMonitor:
         self._assign_failed_runs(vitals)
         target.deadline = None
         if vitals.ended_at is not None:
-            self._ended.append((now, vitals.ended_at, new))
+            self._ends.append((now, vitals.ended_at, new))
         events += self._examine(target, now, now, 0.0)
         self._schedule(target, now)
         return events
 
     def _forget_ended(self, now: float) -> None:
-        ended = self._ended
-        while ended and (len(ended) > MAX_ENDED_SESSIONS or ended[0][0] + ENDED_SESSION_SECONDS <= now):
-            since, ended_at, key = ended.popleft()
+        ends = self._ends
+        while ends and (len(ends) > MAX_ENDED_SESSIONS or ends[0][0] + ENDED_SESSION_SECONDS <= now):
+            since, ended_at, key = ends.popleft()
             worker = self._workers.get(key)
             if worker is None or worker.vitals.ended_at != ended_at:
                 continue
             open_ticket = any(finding.ticket for finding in worker.findings)
-            if open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ended) < MAX_ENDED_SESSIONS:
-                ended.append((now, ended_at, key))  # its ticket still needs it
+            if open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ends) < MAX_ENDED_SESSIONS:
+                ends.append((now, ended_at, key))  # its ticket still needs it
             else:
                 self.forget(key)
 
@@ -795,7 +793,7 @@ class HealthMonitor:
     def _end_session(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         ended_at = worker.vitals.ended_at
         assert ended_at is not None
-        self._ended.append((at, ended_at, worker.key))
+        self._ends.append((at, ended_at, worker.key))
         return self._count_failed_runs(worker.vitals, at, now) + self._examine(worker, at, now, now - at)
 
     def _count_failed_runs(self, v: VitalSigns, at: float, now: float) -> list[AgentEvent]:
@@ -811,11 +809,11 @@ class HealthMonitor:
         v.counted_end = (v.incarnation_count, v.status)
         if is_repeated or not self._counts_runs:
             return []
-        failed = self._failed_runs.pop(v.agent_id, FailedRuns())
-        worker = self._workers.get((v.agent_id, failed.session_id))
+        runs = self._failed_runs.pop(v.agent_id, FailedRuns())
+        worker = self._workers.get((v.agent_id, runs.session_id))
         count = 0
         if v.status is WorkerStatus.FAILED:
-            count, since = failed.count + 1, failed.since if failed.count else at
+            count, since = runs.count + 1, runs.since if runs.count else at
             if worker is None and count > self.settings.health_check.consecutive_failures:
                 worker = self._workers[v.agent_id, v.session_id]
             session_id = "" if worker is None else worker.vitals.session_id
@@ -830,19 +828,19 @@ class HealthMonitor:
 
     def _assign_failed_runs(self, v: VitalSigns) -> None:
         """Attach the failed runs of the agent to the session that stands for them."""
-        failed = self._failed_runs.get(v.agent_id)
-        if failed is not None and failed.session_id == v.session_id:
-            v.failed_runs, v.runs_failed_since = failed.count, failed.since
+        runs = self._failed_runs.get(v.agent_id)
+        if runs is not None and runs.session_id == v.session_id:
+            v.failed_runs, v.runs_failed_since = runs.count, runs.since
         else:
             v.failed_runs = 0
 
     def _settle_failed_runs(self, event: AgentEvent) -> None:
         """Restart the count of failed runs: a person has resolved their ticket."""
-        failed = self._failed_runs.get(event.agent_id)
-        if failed is None or failed.session_id != event.session_id or not is_settled_by_person(event.data):
+        runs = self._failed_runs.get(event.agent_id)
+        if runs is None or runs.session_id != event.session_id or not is_settled_by_person(event.data):
             return
         del self._failed_runs[event.agent_id]
-        if (worker := self._workers.get((event.agent_id, failed.session_id))) is not None:
+        if (worker := self._workers.get((event.agent_id, runs.session_id))) is not None:
             self._record(worker)
             self._assign_failed_runs(worker.vitals)
 
@@ -850,9 +848,9 @@ class HealthMonitor:
         """Return how many runs of an agent failed in a row."""
         return self._failed_runs.get(agent_id, FailedRuns())
 
-    def restore_failed_runs(self, failed: Mapping[str, FailedRuns]) -> None:
+    def restore_failed_runs(self, runs: Mapping[str, FailedRuns]) -> None:
         """Set, by agent, how many runs had failed in a row before the events that are replayed."""
-        self._failed_runs = dict(failed)
+        self._failed_runs = dict(runs)
 
     def restore_terminated_runs(self, runs: Iterable[tuple[str, str, str]]) -> None:
         """Add runs that were terminated: agent, session and incarnation. Their ends are not failures."""
@@ -985,7 +983,7 @@ class HealthMonitor:
             ):
                 events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         events.extend(
-            health_event(EventType.FINDING_CLEARED, v, now, cleared.to_dict()) for cleared in old.values()
+            health_event(EventType.FINDING_CLEARED, v, now, finding.to_dict()) for finding in old.values()
         )
         return events
 

@@ -65,7 +65,7 @@ _health_of: Final = attrgetter(*_HEALTH)
 
 VALUES: Final = ("listening_since", "_now")
 """Attributes of the monitor that are numbers."""
-MAPPINGS: Final = ("_breakers", "_failed_runs", "_renamed", "_signs", "_terminated_runs")
+MAPPINGS: Final = ("_breakers", "_failed_runs", "_new_keys", "_signs", "_terminated_runs")
 """Attributes of the monitor that are mappings to immutable values."""
 
 _CLASSES: Final[tuple[type, ...]] = (
@@ -146,7 +146,7 @@ class MonitorSnapshot:
 
     def __init__(self, monitor: HealthMonitor) -> None:
         self._monitor = monitor
-        self._unrecorded = dict(zip(monitor._workers, range(len(monitor._workers)), strict=True))
+        self._no_record = dict(zip(monitor._workers, range(len(monitor._workers)), strict=True))
         self._clocks = dict(monitor._clocks)
         self._is_discarded = False
         self._open_part()
@@ -155,7 +155,7 @@ class MonitorSnapshot:
 
     def record(self, worker: WorkerHealth) -> None:
         """Implement ``WorkerRecorder``. The clocks of the worker's agent are about to change, too."""
-        number = self._unrecorded.pop(worker.key, None)
+        number = self._no_record.pop(worker.key, None)
         if number is not None:
             self._write(number, worker)
         agent_id = worker.vitals.agent_id
@@ -180,9 +180,9 @@ class MonitorSnapshot:
         if self._is_discarded:
             raise SnapshotDiscardedError("all workers changed while a snapshot of them was taken")
         for _ in range(_PART_WORKERS):
-            if not self._unrecorded:
+            if not self._no_record:
                 break
-            key, number = self._unrecorded.popitem()
+            key, number = self._no_record.popitem()
             self._write(number, self._monitor._workers[key])
         else:
             return self._close_part()
@@ -220,7 +220,7 @@ def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
     copies["traces"] = {trace: dict(workers) for trace, workers in monitor._children._traces.items()}
     copies["spending"] = dict(today._agents)
     copies["values"] = {name: getattr(monitor, name) for name in VALUES}
-    copies["_ended"] = list(monitor._ended)
+    copies["_ends"] = list(monitor._ends)
     copies["spending_sums"] = [(today._day, today._fleet)]
     return _batches(copies)
 
@@ -235,11 +235,11 @@ def _batches(copies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 class _Unpickler(pickle.Unpickler):
     """Reads the classes of the state."""
 
-    _known: Final = {(cls.__module__, cls.__qualname__): cls for cls in _CLASSES}
+    _class_of: Final = {(cls.__module__, cls.__qualname__): cls for cls in _CLASSES}
 
     def find_class(self, module: str, name: str) -> type:
         try:
-            return self._known[module, name]
+            return self._class_of[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"a snapshot has no {module}.{name}") from None
 
@@ -307,7 +307,7 @@ def _restore(monitor: HealthMonitor, items: dict[str, list[Any]], workers: list[
     state |= {name: dict(items.get(name, ())) for name in (*MAPPINGS, "_clocks")}
     state["_workers"] = {worker.key: worker for worker in workers}
     state["_sessions"] = sessions
-    state["_ended"] = deque[tuple[float, float, WorkerKey]](items.get("_ended", ()))
+    state["_ends"] = deque[tuple[float, float, WorkerKey]](items.get("_ends", ()))
     state["_heap"] = [(worker.deadline, worker.key) for worker in workers if worker.deadline is not None]
     heapify(state["_heap"])
     traces, spending = dict(items.get("traces", ())), dict(items.get("spending", ()))

@@ -205,8 +205,8 @@ class HealthMonitoringService:
             keys = (
                 key
                 for key in keys
-                if (registered := self._monitor.get(*key)) is not None
-                and (registered.fleet_state or registered.state) is state
+                if (worker := self._monitor.get(*key)) is not None
+                and (worker.fleet_state or worker.state) is state
             )
         page = _first(list(keys), limit)
         return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
@@ -472,8 +472,8 @@ class HealthMonitoringService:
         Raises:
             BreakerNotFoundError: No breaker has this name.
         """
-        reported = next((breaker for breaker in self._process_breakers() if breaker.name == name), None)
-        return reported or self._breakers.registry.status(name)
+        breaker = next((breaker for breaker in self._process_breakers() if breaker.name == name), None)
+        return breaker or self._breakers.registry.status(name)
 
     def all_circuit_breakers(self) -> list[BreakerStatus]:
         """Return every circuit breaker, with those that workers report of their own processes."""
@@ -486,9 +486,9 @@ class HealthMonitoringService:
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
         """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
-        reported = (breaker for breaker in self._process_breakers() if breaker.name > after)
-        registered = self._breakers.registry.page(limit, after=after, only_open=only_open)
-        return sorted((*registered, *reported), key=lambda breaker: breaker.name)[:limit]
+        of_processes = (breaker for breaker in self._process_breakers() if breaker.name > after)
+        own = self._breakers.registry.page(limit, after=after, only_open=only_open)
+        return sorted((*own, *of_processes), key=lambda breaker: breaker.name)[:limit]
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """

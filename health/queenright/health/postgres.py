@@ -120,7 +120,7 @@ class PostgresDatabase(Database):
         self._waits = "on"
         self._member_id = member_id
         self.writer_token = new_id()
-        self._claimed = False
+        self._has_claim = False
         try:
             self.reader = self._engine(address, pool_pre_ping=True)
             event.listen(self.reader, "connect", self._on_connect_reader)
@@ -299,7 +299,7 @@ class PostgresDatabase(Database):
             raise DatabaseInUseError(
                 f"another queenright{who} is using {self.name}; stop it, or give this one another database"
             ) from None
-        if self._claimed:
+        if self._has_claim:
             token, who = _last_writer(raw)
             if token != self.writer_token:
                 raise StoreError(
@@ -322,7 +322,7 @@ class PostgresDatabase(Database):
                 f"%(member_id)s, CASE WHEN %(member_id)s::text IS NOT NULL THEN {DATABASE_TIME} END)",
                 {"token": self.writer_token, "who": who, "member_id": self._member_id},
             )
-        self._claimed = True
+        self._has_claim = True
 
     def _engine(self, address: URL, **options: Any) -> Engine:
         network = {"connect_timeout": _CONNECT_SECONDS, "application_name": "queenright", **_NETWORK}

@@ -27,8 +27,8 @@ def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
     v = worker.vitals
     if not v.breakers or v.ended:
         return []
-    reported = [(name, BreakerState.OPEN) for name in v.breakers.open]
-    reported += [(name, BreakerState.HALF_OPEN) for name in v.breakers.half_open]
+    states = [(name, BreakerState.OPEN) for name in v.breakers.open]
+    states += [(name, BreakerState.HALF_OPEN) for name in v.breakers.half_open]
     return [
         BreakerStatus(
             name=str(BreakerName(_KIND, v.agent_id, f"{v.session_id}:{name.removeprefix(PROCESS_PREFIX)}")),
@@ -40,9 +40,9 @@ def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
             failures=0,
             threshold=0,
             reason="reported by the worker's process",
-            opened_at=v.breakers_since if len(reported) == 1 else None,
+            opened_at=v.breakers_since if len(states) == 1 else None,
             half_open_at=None,
         )
-        for name, state in reported
+        for name, state in states
         if name.startswith(PROCESS_PREFIX)
     ]

@@ -26,7 +26,7 @@ _FEWEST: Final = 4
 """The minimum number of calls for a share of failures."""
 _NEWEST: Final = 20
 """A status is about so many calls: the newest of the window. Those of the oldest span all count."""
-_DEGRADED: Final = 0.1
+_DEGRADED_SHARE: Final = 0.1
 _FAILING: Final = 0.5
 
 
@@ -180,7 +180,7 @@ class ProviderTraffic:
                     newest_failed += count.errors.total()
                 calls += count.calls
                 errors += count.errors
-            failed = errors.total()
+            failures = errors.total()
             is_answered = not traffic.failing
             durations = sorted(duration for at, duration in traffic.durations if at > since)
             until = traffic.limited_until
@@ -190,7 +190,7 @@ class ProviderTraffic:
                 model=model,
                 status=_status(newest_calls, newest_failed, until, is_answered=is_answered),
                 calls=calls,
-                failed=failed,
+                failed=failures,
                 errors=tuple(errors.most_common(3)),
                 seconds_p50=_quantile(durations, 0.5),
                 seconds_p95=_quantile(durations, 0.95),
@@ -201,16 +201,16 @@ class ProviderTraffic:
             )
 
 
-def _status(calls: int, failed: int, limited_until: float | None, *, is_answered: bool) -> ProviderStatus:
+def _status(calls: int, failures: int, limited_until: float | None, *, is_answered: bool) -> ProviderStatus:
     if limited_until is not None:
         return ProviderStatus.LIMITED
     if not calls:
         return ProviderStatus.UNKNOWN
-    share = failed / calls
-    if calls < _FEWEST or share < _DEGRADED:
-        return ProviderStatus.OK if failed < calls else ProviderStatus.DEGRADED
+    share = failures / calls
+    if calls < _FEWEST or share < _DEGRADED_SHARE:
+        return ProviderStatus.OK if failures < calls else ProviderStatus.DEGRADED
     return ProviderStatus.FAILING if share >= _FAILING and not is_answered else ProviderStatus.DEGRADED
 
 
-def _quantile(ordered: list[float], share: float) -> float | None:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+def _quantile(values: list[float], share: float) -> float | None:
+    return values[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -16,7 +16,7 @@ _MAX_SECONDS: Final = 8 * 86_400.0
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
 
-_LIMITED: Final = re.compile(
+_LIMIT_TEXT: Final = re.compile(
     r"\b429\b|(?:rate|usage|request|token|hit your|session|weekly).{0,12}limit|too many requests"
     r"|resource.?exhausted|quota|overloaded|throttl",
     re.IGNORECASE,
@@ -79,7 +79,7 @@ def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     """
     # White space is collapsed, so that no pattern has more than one way to match it.
     text = " ".join(f"{data.get('error_type') or ''} {data.get('error') or ''}"[:_HEAD].split())
-    if _LIMITED.search(text) is None:
+    if _LIMIT_TEXT.search(text) is None:
         return None
     wait = parse_seconds(data.get("retry_after"))
     if wait is None:

@@ -52,12 +52,12 @@ NOT_CUT: Final = CutAnswers(0, 0, 0, 0.0)
 
 def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
     """Return the resources after a report about one of them; at most ``MAX_RESOURCES`` are kept."""
-    resource, used, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
-    if not isinstance(resource, str) or used is None or not limit:
+    resource, amount, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
+    if not isinstance(resource, str) or amount is None or not limit:
         return resources
     name = clean_name(resource, _NAME_LIMIT)
     previous = next((each for each in resources if each.name == name), None)
-    new = Resource(name, used, limit, at)
+    new = Resource(name, amount, limit, at)
     if previous is not None:
         if _level(previous) is _level(new):
             new = new._replace(since=previous.since)
@@ -67,12 +67,12 @@ def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Re
 
 def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
     """Return the count after another answer of the model; an equal input counts if it is ``long``."""
-    received = data.get("input_tokens")
-    if not data.get("truncated") or not isinstance(received, int):
+    tokens = data.get("input_tokens")
+    if not data.get("truncated") or not isinstance(tokens, int):
         return NOT_CUT
-    if cut.answers and (received > cut.last or (received == cut.last and received >= long)):
-        return CutAnswers(cut.answers + 1, cut.first, received, cut.since)
-    return CutAnswers(1, received, received, at)
+    if cut.answers and (tokens > cut.last or (tokens == cut.last and tokens >= long)):
+        return CutAnswers(cut.answers + 1, cut.first, tokens, cut.since)
+    return CutAnswers(1, tokens, tokens, at)
 
 
 def detect_resource_limit(resources: Resources) -> Finding | None:

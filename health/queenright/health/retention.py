@@ -65,9 +65,9 @@ Seconds between two batches, for other writers. 500 rows took 50 ms on a busy ma
 this deletes about 3,000 rows a second and takes a third of the writer's time.
 """
 
-_AUDITED: Final = frozenset(kind.value for kind in ALERT_CLASS)
-_HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
-_WIDTH: Final = len(_HASHED)
+_AUDIT_TYPES: Final = frozenset(kind.value for kind in ALERT_CLASS)
+_HASH_COLUMNS: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
+_WIDTH: Final = len(_HASH_COLUMNS)
 _UNDER_WAY: Final = ("waiting", "starting", "watching")
 """Open recoveries."""
 
@@ -98,20 +98,20 @@ def prune(
         sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
     """
     old = now - settings.days * _DAY
-    rows, archived, faults = 0, 0, []
+    rows, copies, faults = 0, 0, []
     log = _prune_log(conn, old, now, room)
-    rows, archived, faults = rows + log.rows, log.archived, [log.refused]
+    rows, copies, faults = rows + log.rows, log.archived, [log.refused]
     if rows < room:
         archive = _prune_archive(conn, now - settings.audit_days * _DAY, now, room - rows)
         rows, faults = rows + archive.rows, [*faults, archive.refused]
     if rows < room:
         rows += _prune_outbox(conn, old, room - rows)
-    for table, key, where in _ended(old, now):
+    for table, key, where in _ended_sessions(old, now):
         if rows < room:
             rows += _delete_some(conn, table, key, where, room - rows)
     return Pruned(
         rows=rows,
-        archived=archived,
+        archived=copies,
         is_done=rows < room,
         refused="; ".join(fault for fault in faults if fault),
     )
@@ -124,7 +124,7 @@ class Retention:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._refused = ""
+        self._fault = ""
 
     def replace_settings(self, settings: health_settings.RetentionSettings) -> None:
         """Replace the settings, from the next run on."""
@@ -146,44 +146,44 @@ class Retention:
         Raises:
             StoreError: The database failed; earlier batches stay deleted.
         """
-        rows = archived = 0
+        rows = copies = 0
         while True:
             batch = await self._store.transact(lambda conn: prune(conn, self._clock(), self._settings))
-            rows, archived = rows + batch.rows, archived + batch.archived
+            rows, copies = rows + batch.rows, copies + batch.archived
             if batch.is_done:
                 break
             await sleep(_PAUSE_SECONDS)
-        self._log(rows, archived, batch.refused)
-        return Pruned(rows=rows, archived=archived, refused=batch.refused)
+        self._log(rows, copies, batch.refused)
+        return Pruned(rows=rows, archived=copies, refused=batch.refused)
 
-    def _log(self, rows: int, archived: int, refused: str) -> None:
+    def _log(self, rows: int, copies: int, fault: str) -> None:
         if rows:
-            logger.info("Deleted %d old rows, of which %d events went to the audit archive", rows, archived)
-        if refused and refused != self._refused:
+            logger.info("Deleted %d old rows, of which %d events went to the audit archive", rows, copies)
+        if fault and fault != self._fault:
             logger.error(
-                "Old events stay, because the log was changed: %s; run `queenright audit verify`", refused
+                "Old events stay, because the log was changed: %s; run `queenright audit verify`", fault
             )
-        self._refused = refused
+        self._fault = fault
 
 
 def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     """Delete the oldest rows of the log; move those of the audit trail to the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
-    query = select(*_HASHED, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
+    query = select(*_HASH_COLUMNS, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
     rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
     digest, archive = head.base_hash or BEGINNING, head.archive_hash or BEGINNING
-    base_length, kept_rows, refused = head.base_length, [], ""
+    base_length, kept_rows, fault = head.base_length, [], ""
     for row in rows:
         if row.seq != base_length + 1 or link(digest, row[:_WIDTH]) != row.hash:
-            refused = f"row {base_length + 1} of the event log is missing or does not match its hash"
+            fault = f"row {base_length + 1} of the event log is missing or does not match its hash"
             break
-        if row.type in _AUDITED:
+        if row.type in _AUDIT_TYPES:
             archive = archive_link(archive, digest, row.hash)
             kept_rows.append({**row._mapping, "previous_hash": digest, "archive_hash": archive})
         digest, base_length = row.hash, row.seq
     count = base_length - head.base_length
     if not count:
-        return Pruned(refused=refused)
+        return Pruned(refused=fault)
     if kept_rows:
         conn.execute(insert(AUDIT_ARCHIVE), kept_rows)
     conn.execute(
@@ -191,7 +191,7 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     )
     # After the head: the triggers allow deleting only rows that the head records as gone.
     conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, base_length)))
-    return Pruned(rows=count, archived=len(kept_rows), refused=refused)
+    return Pruned(rows=count, archived=len(kept_rows), refused=fault)
 
 
 def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Pruned:
@@ -203,10 +203,10 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
     query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
     query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
     rows = _old_enough(conn.execute(query.order_by(AUDIT_ARCHIVE.c.seq).limit(room)).all(), old, now)
-    digest, base_seq, count, refused = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
+    digest, base_seq, count, fault = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
     for row in rows:
         if not is_whole(row) or row.archive_hash != archive_link(digest, row.previous_hash, row.hash):
-            refused = f"row {row.seq} of the audit archive does not match its hash"
+            fault = f"row {row.seq} of the audit archive does not match its hash"
             break
         digest, base_seq, count = row.archive_hash, row.seq, count + 1
     if count:
@@ -219,7 +219,7 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
         conn.execute(
             delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, base_seq))
         )
-    return Pruned(rows=count, refused=refused)
+    return Pruned(rows=count, refused=fault)
 
 
 def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
@@ -247,7 +247,7 @@ def _prune_outbox(conn: Connection, old: float, room: int) -> int:
     return len(ids)
 
 
-def _ended(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
+def _ended_sessions(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
     """Return what else is old: table, key and condition."""
     return [
         # Also by the first sighting, which is earlier and has an index.

@@ -58,10 +58,12 @@ def _create_sqlite_triggers(conn: Connection) -> None:
 
 def _create_postgresql_triggers(conn: Connection) -> None:
     for table, base, subject in _APPEND_ONLY:
-        pruned = f"IF OLD.seq <= COALESCE((SELECT {base} FROM event_log_head), 0) THEN RETURN OLD; END IF; "
+        allow_pruning = (
+            f"IF OLD.seq <= COALESCE((SELECT {base} FROM event_log_head), 0) THEN RETURN OLD; END IF; "
+        )
         for verb, level, exception in (
             ("update", "ROW", ""),
-            ("delete", "ROW", pruned),
+            ("delete", "ROW", allow_pruning),
             ("truncate", "STATEMENT", ""),
         ):
             name = f"{table}_refuse_{verb}"

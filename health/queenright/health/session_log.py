@@ -51,8 +51,8 @@ def read_session(
         for row in conn.execute(query, {**parameters, "agent": agent, "session": session})
     ]
     rows.sort(key=lambda row: row.seq)
-    selected = rows[-limit:] if newest else rows[:limit]
-    return [(row.seq, event) for row in selected if (event := event_of(row)) is not None]
+    page = rows[-limit:] if newest else rows[:limit]
+    return [(row.seq, event) for row in page if (event := event_of(row)) is not None]
 
 
 @lru_cache(maxsize=32)

@@ -113,10 +113,10 @@ def list_fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
             for row in active.pop(key):
                 row.cleared_at = moment.at
         for key, finding in now.items():
-            fired = active.setdefault(key, [])
-            if not fired or finding.severity.rank > fired[-1].finding.severity.rank:
-                fired.append(Fired(finding=finding, at=moment.at, step=moment.step))
-                rows.append(fired[-1])
+            times = active.setdefault(key, [])
+            if not times or finding.severity.rank > times[-1].finding.severity.rank:
+                times.append(Fired(finding=finding, at=moment.at, step=moment.step))
+                rows.append(times[-1])
     return rows
 
 

@@ -482,11 +482,11 @@ class TicketChannel(_Block):
     @field_validator("channels", "severity")
     @classmethod
     def _require_fixed_value(cls, value: Any, info: ValidationInfo) -> Any:
-        required = cls.model_fields[info.field_name or ""].default
-        if (set(value) != set(required)) if isinstance(required, tuple) else (value != required):
-            allowed = ", ".join(required) if isinstance(required, tuple) else required
+        defaults = cls.model_fields[info.field_name or ""].default
+        if (set(value) != set(defaults)) if isinstance(defaults, tuple) else (value != defaults):
+            choice = ", ".join(defaults) if isinstance(defaults, tuple) else defaults
             raise ValueError(
-                f"cannot be changed here (leave it out, or write {allowed}): high and critical tickets go to "
+                f"cannot be changed here (leave it out, or write {choice}): high and critical tickets go to "
                 "Slack and PagerDuty, others to Slack; to send some elsewhere, put a route of your own "
                 "before ours in Alertmanager's configuration (docs/alerting.md)"
             )

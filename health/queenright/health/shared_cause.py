@@ -191,7 +191,7 @@ def _is_failing(worker: WorkerHealth) -> bool:
 def _repeats_failures(v: VitalSigns) -> bool:
     """Return whether all current repeats are of the tool that fails."""
     repeats = v.calls.repeats() if v.calls is not None and v.streak else []
-    return bool(repeats) and all(repeat.failed and repeat.tool == v.streak_tool for repeat in repeats)
+    return bool(repeats) and all(repeat.is_failure and repeat.tool == v.streak_tool for repeat in repeats)
 
 
 def _has(worker: WorkerHealth, kind: FindingKind) -> bool:

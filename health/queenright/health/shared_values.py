@@ -47,8 +47,8 @@ class SharedValues:
         """Return the values that may have changed since the last read; the first read returns all."""
         async with self._lease.session() as conn:
             if not self.is_available:
-                found = await (await conn.execute(_IS_THERE)).fetchone()
-                self.is_available = found is not None and found["is_there"]
+                row = await (await conn.execute(_IS_THERE)).fetchone()
+                self.is_available = row is not None and row["is_there"]
                 if not self.is_available:
                     return {}
             try:

@@ -45,8 +45,8 @@ class SourceClock:
             return  # parallel work: its events arrive out of order
         self._last = time
         # A second clock that is behind has reported in between: do not count the same time twice.
-        counted = self._furthest if last < self._furthest < time else last
-        step = time - counted
+        start = self._furthest if last < self._furthest < time else last
+        step = time - start
         if self._is_ahead and not was_ahead:
             step -= ahead  # the clock was set forward, or the event has another clock
         if 0.0 < step <= _MAX_STEP_SECONDS:

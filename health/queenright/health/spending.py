@@ -32,7 +32,7 @@ class DailySpending:
 
     def __init__(self) -> None:
         self.elsewhere: SpentElsewhere | None = None
-        self.changed: set[str] = set()
+        self.changes: set[str] = set()
         self._day = 0
         self._fleet = 0.0
         self._agents: dict[str, float] = {}
@@ -48,7 +48,7 @@ class DailySpending:
             self._agents[agent] = self._agents.get(agent, 0.0) + dollars
         by_agent, by_all = self._agents.get(agent, 0.0), self._fleet
         if self.elsewhere is not None:
-            self.changed.add(agent)
+            self.changes.add(agent)
             of_agent, of_all = self.elsewhere(agent, self._day)
             by_agent, by_all = by_agent + of_agent, by_all + of_all
         return SpentToday(self._day, by_agent, by_all)
@@ -57,21 +57,21 @@ class DailySpending:
         """Continue with the sums of a former process, which it may not have shared."""
         self._day, self._fleet, self._agents = day, fleet, agents
         if self.elsewhere is not None:
-            self.changed |= agents.keys()
+            self.changes |= agents.keys()
 
     def take_changed(self) -> tuple[int, dict[str, float]]:
         """Return the day, and the sums of the agents that have changed since the last call."""
-        sums = {agent: self._agents.get(agent, 0.0) for agent in self.changed}
-        self.changed.clear()
+        sums = {agent: self._agents.get(agent, 0.0) for agent in self.changes}
+        self.changes.clear()
         return self._day, sums
 
     def rename(self, old: str, new: str, dollars: float) -> None:
         """Move the cost of a run whose agent was renamed."""
-        if moved := min(dollars, self._agents.get(old, 0.0)):
-            self._agents[old] -= moved
-            self._agents[new] = self._agents.get(new, 0.0) + moved
+        if dollars := min(dollars, self._agents.get(old, 0.0)):
+            self._agents[old] -= dollars
+            self._agents[new] = self._agents.get(new, 0.0) + dollars
             if self.elsewhere is not None:
-                self.changed |= {old, new}
+                self.changes |= {old, new}
 
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -79,17 +79,19 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
     limits = settings.spending
     if not limits.is_on:
         return None
-    near = [spent for spent in _spent(v, settings, now) if spent[0] >= _WARN_AT * spent[1]]
+    near = [row for row in _spending(v, settings, now) if row[0] >= _WARN_AT * row[1]]
     if not near:
         return None
-    spent, limit, what, since = max(near, key=lambda spent: spent[0] / spent[1])
-    unpriced = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
-    evidence = f"{format_dollars(spent)} of {format_dollars(limit)} spent {what}{unpriced}"
-    severity = Severity.HIGH if spent >= limit else Severity.MEDIUM
+    amount, limit, what, since = max(near, key=lambda row: row[0] / row[1])
+    note = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
+    evidence = f"{format_dollars(amount)} of {format_dollars(limit)} spent {what}{note}"
+    severity = Severity.HIGH if amount >= limit else Severity.MEDIUM
     return Finding.of(FindingKind.SPENDING, severity, evidence, since)
 
 
-def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tuple[float, float, str, float]]:
+def _spending(
+    v: VitalSigns, settings: HealthSettings, now: float
+) -> Iterator[tuple[float, float, str, float]]:
     """Yield spending, limit, description and beginning for each limit."""
     limits, today = settings.spending, v.spent_today
     if limits.run_usd is not None and v.cost_usd is not None:
@@ -104,8 +106,8 @@ def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tupl
 
 def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
     """Return the limits that a worker has reached: a key, and a description."""
-    reached: dict[str, str] = {}
-    for spent, limit, what, since in _spent(v, settings, now):
-        if spent >= limit:
-            reached[f"{what} {since}"] = f"{format_dollars(spent)} of {format_dollars(limit)} spent {what}"
-    return reached
+    limits: dict[str, str] = {}
+    for amount, limit, what, since in _spending(v, settings, now):
+        if amount >= limit:
+            limits[f"{what} {since}"] = f"{format_dollars(amount)} of {format_dollars(limit)} spent {what}"
+    return limits

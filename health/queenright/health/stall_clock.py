@@ -85,14 +85,14 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
         Phase.TOOL: limits.tool_seconds,
         Phase.UNKNOWN: limits.unknown_seconds,
     }[phase]
-    learned = None
+    origin = None
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if shadow else "on"):
         what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
-        learned = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
+        origin = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
-    due_at = since + (limit if learned is None else learned.limit)
-    return StallClock(phase, since, due_at, due_at, tool, learned)
+    due_at = since + (limit if origin is None else origin.limit)
+    return StallClock(phase, since, due_at, due_at, tool, origin)
 
 
 def ladder_seconds(settings: HealthSettings) -> float:

@@ -55,10 +55,10 @@ def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
     where = "held by its guard" if is_held(v) else _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
-        declared = (
+        timeout = (
             "" if clock.tool.timeout is None else f", which declared a timeout of {span(clock.tool.timeout)}"
         )
-        where = f"in a call of {clock.tool.tool}{declared}"
+        where = f"in a call of {clock.tool.tool}{timeout}"
     ticket = now >= clock.ticket_due
     # A source that reports only ends cannot tell a stall from waiting for a person or a closed laptop.
     is_known = clock.phase is not Phase.UNKNOWN or v.last_heartbeat is not None
@@ -74,12 +74,12 @@ def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
 
 def _describe_learned(clock: StallClock) -> str:
     """Return the origin of a learned limit."""
-    learned = clock.learned
-    if learned is None:
+    origin = clock.learned
+    if origin is None:
         return ""
     return (
-        f"; its usual is {span(learned.usual)} ({learned.calls} times), so it is {span(learned.limit)} "
-        f"instead of {span(learned.configured)}"
+        f"; its usual is {span(origin.usual)} ({origin.calls} times), so it is {span(origin.limit)} "
+        f"instead of {span(origin.configured)}"
     )
 
 
@@ -132,9 +132,9 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
     since, check = checkpoint_from(v), settings.health_check
     if since is None:
         return None
-    degraded = checkpoint_due(v, check.checkpoint_degraded_seconds)
+    degraded_at = checkpoint_due(v, check.checkpoint_degraded_seconds)
     due_at = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
-    if degraded is None or due_at is None or now < degraded:
+    if degraded_at is None or due_at is None or now < degraded_at:
         return None
     stale = now >= due_at and not _is_unsure(v, due_at)
     evidence = f"the last checkpoint is {span(now - since)} old{_since_away(v)}"

@@ -33,9 +33,9 @@ def on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
 def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply the end of a step and its verdict."""
     is_late = is_late_report(v, at)
-    failed = bool(data.get("error_type") or data.get("error"))
+    is_failure = bool(data.get("error_type") or data.get("error"))
     # A step that fails during a rate limit fails because of it: the worker still waits.
-    is_limited = failed and v.limited_until is not None and at <= v.limited_until
+    is_limited = is_failure and v.limited_until is not None and at <= v.limited_until
     if not is_late and not (record_activity(v, at) if is_limited else record_end(v, at)):
         return
     v.steps_total += 1
@@ -43,9 +43,9 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if text:
         v.evidence = tail(text)
     # A step that failed because of its LLM call is counted as a provider failure.
-    is_provider_failure = is_limited or (failed and v.llm_errors > 0)
+    is_provider_failure = is_limited or (is_failure and v.llm_errors > 0)
     if not is_provider_failure:
-        v.error_count += failed
+        v.error_count += is_failure
     if is_late:
         return
     enter_node(v, event.node_id, at)
@@ -61,9 +61,9 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
     verdict = data.get("verdict")
     if not is_provider_failure:
-        record_outcome(v, failed, at)
+        record_outcome(v, is_failure, at)
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None
-    letter = letter or ("X" if failed else "-")
+    letter = letter or ("X" if is_failure else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
     if not is_limited:
         v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0

@@ -121,12 +121,12 @@ class StepLogReader:
         """Return the events of a row: its tool calls, its tokens, and the step."""
         if not _is_step(row):
             raise ValueError("not a step")
-        ended = _time(row.get("ended_at") or row.get("timestamp"), self._time)
+        end = _time(row.get("ended_at") or row.get("timestamp"), self._time)
         calls = row.get("tool_calls") or ()
-        events = [self._tool(row, call, ended) for call in calls if isinstance(call, Mapping)]
+        events = [self._tool(row, call, end) for call in calls if isinstance(call, Mapping)]
         if row.get("input_tokens") or row.get("output_tokens"):
             tokens = {"input_tokens": row.get("input_tokens"), "output_tokens": row.get("output_tokens")}
-            events.append(self._event(EventType.LLM_CALL_COMPLETED, row, ended, tokens))
+            events.append(self._event(EventType.LLM_CALL_COMPLETED, row, end, tokens))
         verdict = row.get("verdict")
         data = {
             "index": row.get("step_index"),
@@ -135,11 +135,11 @@ class StepLogReader:
             "error": _text(row.get("error")),
             "text": _text(row.get("feedback") or row.get("verdict_feedback") or row.get("llm_text")),
         }
-        events.append(self._event(EventType.STEP_COMPLETED, row, ended, _drop_none(data.items())))
-        self._time = max(self._time, ended)
+        events.append(self._event(EventType.STEP_COMPLETED, row, end, _drop_none(data.items())))
+        self._time = max(self._time, end)
         return events
 
-    def _tool(self, row: Mapping[str, Any], call: Mapping[str, Any], ended: float) -> AgentEvent:
+    def _tool(self, row: Mapping[str, Any], call: Mapping[str, Any], end: float) -> AgentEvent:
         outcome = call.get("outcome")
         if outcome not in _OUTCOMES:
             outcome = "error" if call.get("is_error") else "ok"
@@ -154,7 +154,7 @@ class StepLogReader:
             "error_type": _clean_field(call, "error_type") or None,
             "error": _text(call.get("error")),
         }
-        at = _time(call.get("ended_at"), ended)
+        at = _time(call.get("ended_at"), end)
         event = self._event(EventType.TOOL_CALL_COMPLETED, row, at, _drop_none(data.items()))
         event.span_id = _clean_field(call, "span_id") or event.span_id
         return event

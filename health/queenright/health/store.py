@@ -82,13 +82,13 @@ class Store:
         self._depth = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._closed = False
+        self._has_closed = False
         self._shut_down = False
         self._shut_down_lock = threading.Lock()
         self._failure: StoreError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit_listeners: list[Callable[[Sequence[Appended]], None]] = []
-        self._committed: list[Appended] = []
+        self._commits: list[Appended] = []
         self._readers = ThreadPoolExecutor(READERS, "queenright-read")
         self._writer: threading.Thread | None = None
         if not read_only:
@@ -261,7 +261,7 @@ class Store:
         Raises:
             StoreError: The database cannot be read.
         """
-        if self._closed:
+        if self._has_closed:
             raise self._is_closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
@@ -288,7 +288,7 @@ class Store:
     # -- the event loop's side ----------------------------------------------------------------------
 
     def _enter(self) -> asyncio.AbstractEventLoop:
-        if self._closed:
+        if self._has_closed:
             raise self._is_closed()
         if self._read_only:
             raise StoreError(f"{self._database.name} was opened read-only")
@@ -330,10 +330,10 @@ class Store:
                 self._depth += rows
                 room.set_result(None)
 
-    def _settle(self, outcomes: list[_Outcome], committed: Sequence[Appended]) -> None:
-        for listener in self._commit_listeners if committed else ():
+    def _settle(self, outcomes: list[_Outcome], commits: Sequence[Appended]) -> None:
+        for listener in self._commit_listeners if commits else ():
             try:
-                listener(committed)
+                listener(commits)
             except Exception:
                 _log.exception("a listener of the event log failed")
         for job, result, error in outcomes:
@@ -345,8 +345,8 @@ class Store:
             self._release(len(job.events) if isinstance(job, _Append) else 1)
 
     def _refuse(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._has_closed:
+            self._has_closed = True
             while self._waiting:
                 _, room = self._waiting.popleft()
                 if not room.done():
@@ -377,10 +377,10 @@ class Store:
             else:
                 group, next_job = self._gather(job)
                 outcomes = self._append_group(group)
-            committed, self._committed = self._committed, []
+            commits, self._commits = self._commits, []
             # The loop may be closed: then nothing awaits the outcome.
             with contextlib.suppress(RuntimeError):
-                job.future.get_loop().call_soon_threadsafe(self._settle, outcomes, committed)
+                job.future.get_loop().call_soon_threadsafe(self._settle, outcomes, commits)
 
     def _gather(self, first: _Append) -> tuple[list[_Append], Any]:
         """Take further queued appends up to the bound; also return the job that ended the search, if any."""
@@ -449,11 +449,11 @@ class Store:
 
     def _commit(self, fn: Callable[[Connection], T]) -> T:
         with self._database.writer.begin():
-            appended = record_appends(self._database.writer) if self._commit_listeners else []
+            appends = record_appends(self._database.writer) if self._commit_listeners else []
             result = fn(self._database.writer)
             # A transaction that wrote nothing does not prove that the database is writable again.
             works = self._failure is not None and self._database.has_written()
-        self._committed += appended
+        self._commits += appends
         if works and self._database.has_room():
             self._failure = None
         return result

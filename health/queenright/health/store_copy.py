@@ -50,12 +50,12 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
         StoreError: One of the databases cannot be used, the target is not empty, or the source was changed or
             has several partitions.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         # Opened for writing, it would be created or migrated.
         _check_whole(source_url)
-        source = opened.enter_context(_database(source_url, read_only=False))
+        source = stack.enter_context(_database(source_url, read_only=False))
         _check_target(source, target_url)
-        target = opened.enter_context(_database(target_url, read_only=False))
+        target = stack.enter_context(_database(target_url, read_only=False))
         target.durable(True)
         try:
             with target.writer.begin():
@@ -97,10 +97,10 @@ def _copy(source: Database, target: Database, on_row: Callable[[], None]) -> Sto
                     on_row()
             target.continue_numbers(target.writer, table)
     log, archive = verify(target.writer), verify_archive(target.writer)
-    for name, found in (("event log", log), ("audit archive", archive)):
-        if not found.ok:
+    for name, check in (("event log", log), ("audit archive", archive)):
+        if not check.ok:
             raise StoreError(
-                f"the {name} in {source.name} was changed: {found.reason}; "
+                f"the {name} in {source.name} was changed: {check.reason}; "
                 "look at it with `queenright audit verify`, and restore a backup"
             )
     return StoreCopy(source=source.name, target=target.name, rows=rows, log=log, archive=archive)

@@ -26,9 +26,9 @@ class TicketDeadlines:
         self._tickets: dict[str, EscalationTicket] = {}
         self._heap: list[tuple[float, str]] = []
         """Silences aside."""
-        self._scheduled: dict[str, float] = {}
+        self._due: dict[str, float] = {}
         """The valid heap entry of each ticket."""
-        self._reached: set[str] = set()
+        self._due_now: set[str] = set()
         """Tickets whose deadline has passed, silences aside, and that have not changed since."""
         self.replace_settings(settings)
 
@@ -43,7 +43,7 @@ class TicketDeadlines:
     def schedule(self, ticket: EscalationTicket) -> None:
         """Schedule a new or changed ticket; drop one that is closed."""
         ticket_id = ticket.ticket_id
-        self._reached.discard(ticket_id)
+        self._due_now.discard(ticket_id)
         at = None
         if ticket.is_live:
             self._tickets[ticket_id] = ticket
@@ -53,19 +53,19 @@ class TicketDeadlines:
         else:
             self._tickets.pop(ticket_id, None)
         if at is None:
-            self._scheduled.pop(ticket_id, None)
-        elif self._scheduled.get(ticket_id) != at:
-            self._scheduled[ticket_id] = at
+            self._due.pop(ticket_id, None)
+        elif self._due.get(ticket_id) != at:
+            self._due[ticket_id] = at
             heappush(self._heap, (at, ticket_id))
 
     def next_due_at(self) -> float | None:
         """Return when the next ticket is due, in seconds since the epoch; None if never."""
         while self._heap:
             at, ticket_id = self._heap[0]
-            if self._scheduled.get(ticket_id) == at and self._due_at(self._tickets[ticket_id]) == at:
+            if self._due.get(ticket_id) == at and self._due_at(self._tickets[ticket_id]) == at:
                 break
             self._take_first()
-        deadlines = [self._due_at(self._tickets[ticket_id]) for ticket_id in self._reached]
+        deadlines = [self._due_at(self._tickets[ticket_id]) for ticket_id in self._due_now]
         deadlines += [at for at, _ in self._heap[:1]]
         return min((at for at in deadlines if at is not None), default=None)
 
@@ -73,7 +73,7 @@ class TicketDeadlines:
         """Return the ids of the tickets that are due, oldest first. They stay due until they change."""
         while self._heap and self._heap[0][0] <= now:
             self._take_first()
-        tickets = [self._tickets[ticket_id] for ticket_id in self._reached if ticket_id not in exclude]
+        tickets = [self._tickets[ticket_id] for ticket_id in self._due_now if ticket_id not in exclude]
         due = [ticket for ticket in tickets if (at := self._due_at(ticket)) is not None and at <= now]
         return [t.ticket_id for t in sorted(due, key=lambda t: (t.first_seen, t.ticket_id))]
 
@@ -95,6 +95,6 @@ class TicketDeadlines:
 
     def _take_first(self) -> None:
         at, ticket_id = heappop(self._heap)
-        if self._scheduled.get(ticket_id) == at:
-            del self._scheduled[ticket_id]
-            self._reached.add(ticket_id)
+        if self._due.get(ticket_id) == at:
+            del self._due[ticket_id]
+            self._due_now.add(ticket_id)

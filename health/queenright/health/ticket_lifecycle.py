@@ -55,9 +55,9 @@ def report(
     """
     _must_be_live(ticket)
     rose = severity.rank > ticket.severity.rank
-    relapsed = ticket.condition_cleared_at is not None
-    dismissed = ticket.status is TicketStatus.DISMISSED
-    reopens = dismissed and (rose or (relapsed and severity.rank >= Severity.HIGH.rank))
+    is_relapse = ticket.condition_cleared_at is not None
+    is_dismissal = ticket.status is TicketStatus.DISMISSED
+    reopens = is_dismissal and (rose or (is_relapse and severity.rank >= Severity.HIGH.rank))
     known_kinds = {ticket.kind, *ticket.related_kinds}
     update: dict[str, object] = {
         "occurrences": ticket.occurrences + 1,
@@ -73,12 +73,12 @@ def report(
         update["severity"] = severity
         if ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED):
             update |= {"notified_severity": severity, "reminders": 0}
-    if rose or relapsed:
+    if rose or is_relapse:
         update["bumped_at"] = now
     change: TicketChange = "counted"
     if rose:
         change = "rose"
-    elif relapsed and (reopens or not dismissed):
+    elif is_relapse and (reopens or not is_dismissal):
         change = "reopened"
     return ticket.model_copy(update=update), change
 
@@ -232,7 +232,7 @@ def dismiss(
     reason: str,
     by: str,
     now: float,
-    recovered: bool = False,
+    has_recovered: bool = False,
     dead_from: float | None = None,
 ) -> EscalationTicket:
     """
@@ -257,7 +257,7 @@ def dismiss(
         obstacle = f"{ticket.acknowledged_by} acknowledged it" if is_acknowledged else "people were notified"
         closes = how_to_resolve if may_resolve else _when_it_closes(dead_from)
         raise TicketStatusError(ticket, "dismiss", f"{obstacle}; {closes}")
-    holds = ticket.condition_cleared_at is None and not recovered
+    holds = ticket.condition_cleared_at is None and not has_recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
         raise TicketStatusError(
             ticket,
@@ -290,7 +290,7 @@ def _when_it_closes(dead_from: float | None) -> str:
 
 
 def intervene(
-    ticket: EscalationTicket, *, analysis: str, urgency: str, by: str, now: float, untriaged: bool = False
+    ticket: EscalationTicket, *, analysis: str, urgency: str, by: str, now: float, is_untriaged: bool = False
 ) -> EscalationTicket:
     """
     Notify an operator, or update the analysis of a ticket that was notified before.
@@ -306,16 +306,16 @@ def intervene(
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(ticket, "intervene on", "it reopens by itself if it gets worse")
-    if untriaged and ticket.status is not TicketStatus.OPEN:
+    if is_untriaged and ticket.status is not TicketStatus.OPEN:
         raise TicketStatusError(ticket, "bypass triage of", "triage has decided")
     update: dict[str, object] = {
         "analysis": analysis,
         "urgency": urgency,
-        "triage_decision": "bypass" if untriaged else "intervene",
+        "triage_decision": "bypass" if is_untriaged else "intervene",
         "triage_reason": analysis,
         "triaged_at": now,
         "triaged_by": by,
-        "untriaged": untriaged,
+        "untriaged": is_untriaged,
         "updated_at": now,
     }
     if ticket.status is TicketStatus.OPEN:

@@ -84,15 +84,15 @@ class PreparedReport:
                 storm_id=self.groups[finding.kind],
             )
             return tx.write_report(ticket, "opened")
-        changed, change = rules.count_report(ticket, self.findings, severity, self.at)
-        texts.update(rules.finding_fields(self.health, changed, self.findings))
+        ticket_now, change = rules.count_report(ticket, self.findings, severity, self.at)
+        texts.update(rules.finding_fields(self.health, ticket_now, self.findings))
         # A count updates only numbers, and a text of the rules, which contains them.
         if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, self.findings):
             change = "renewed"
         current = rules.updated_text(ticket, self.findings[0], texts) if change == "counted" else texts
-        raised = tx.write_report(rules.with_current_facts(changed, self.facts, current), change)
-        tx.notify_new_trouble(ticket, raised.ticket, self.at)
-        return raised
+        result = tx.write_report(rules.with_current_facts(ticket_now, self.facts, current), change)
+        tx.notify_new_trouble(ticket, result.ticket, self.at)
+        return result
 
     def _close_shared(self, tx: TicketTransaction, live: Iterable[EscalationTicket]) -> None:
         """Close the open ticket of a shared cause that is over: a session has one open ticket."""
@@ -152,11 +152,11 @@ def find_joining(
         if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
             continue
         reasons = rules.reasons(health)
-        joined = ticket.model_copy(update={"storm_id": cause})
+        member = ticket.model_copy(update={"storm_id": cause})
         if (
             finding in reasons
             and find_group(health, finding) == cause
-            and not rules.has_separate_trouble(joined, reasons)
+            and not rules.has_separate_trouble(member, reasons)
         ):
             joining[ticket.ticket_id] = cause
     return joining
@@ -168,6 +168,6 @@ def join_groups(tx: TicketTransaction, joining: Mapping[str, str], now: float) -
         ticket = tx.find(ticket_id)
         if ticket is None or not ticket.is_open or ticket.storm_id:
             continue
-        joined = ticket.model_copy(update={"storm_id": group, "updated_at": now})
-        tx.update(joined)
-        tx.notify(joined)
+        member = ticket.model_copy(update={"storm_id": group, "updated_at": now})
+        tx.update(member)
+        tx.notify(member)

@@ -34,17 +34,17 @@ def reasons(health: WorkerHealth) -> list[Finding]:
 
     After a worker has ended, only a failed recovery or failed runs do.
     """
-    ended = health.vitals.ended
+    has_ended = health.vitals.ended
     remaining = [
         finding
         for finding in health.findings
-        if finding.ticket and (not ended or finding.kind in KINDS_AFTER_END)
+        if finding.ticket and (not has_ended or finding.kind in KINDS_AFTER_END)
     ]
-    ordered = []
+    order = []
     while (first := worst(remaining)) is not None:
-        ordered.append(first)
+        order.append(first)
         remaining.remove(first)
-    return ordered
+    return order
 
 
 def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
@@ -107,7 +107,10 @@ def kinds_of(findings: Sequence[Finding]) -> tuple[FindingKind, ...]:
 
 
 def match_ticket(
-    live: Sequence[EscalationTicket], findings: Sequence[Finding], drafted: Severity, facts: WorkerFacts
+    live: Sequence[EscalationTicket],
+    findings: Sequence[Finding],
+    draft_severity: Severity,
+    facts: WorkerFacts,
 ) -> tuple[EscalationTicket | None, Finding, Severity]:
     """
     Find the live ticket that a report belongs to (None: a new one), its finding and its severity.
@@ -118,19 +121,19 @@ def match_ticket(
     """
     for ticket in live:
         if ticket.is_open and (matches := own_findings(ticket, findings)):
-            return ticket, matches[0], higher_severity(drafted, minimum_severity(matches))
-    dismissed = {ticket.fingerprint: ticket for ticket in live}
-    covered: tuple[EscalationTicket, Finding, Severity] | None = None
+            return ticket, matches[0], higher_severity(draft_severity, minimum_severity(matches))
+    dismissals = {ticket.fingerprint: ticket for ticket in live}
+    cover: tuple[EscalationTicket, Finding, Severity] | None = None
     for finding in findings:
-        severity = higher_severity(drafted, finding.severity)
-        dismissed_ticket = dismissed.get(_fingerprint(facts, finding.kind))
+        severity = higher_severity(draft_severity, finding.severity)
+        dismissed_ticket = dismissals.get(_fingerprint(facts, finding.kind))
         if dismissed_ticket is None:
             return None, finding, severity
         if lifecycle.report(dismissed_ticket, severity=severity, kinds=[finding.kind], now=0.0)[0].is_open:
             return dismissed_ticket, finding, severity
-        covered = covered or (dismissed_ticket, finding, severity)
-    assert covered is not None, "a report has at least one finding"
-    return covered
+        cover = cover or (dismissed_ticket, finding, severity)
+    assert cover is not None, "a report has at least one finding"
+    return cover
 
 
 def count_report(
@@ -183,8 +186,8 @@ def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> b
 
 def updated_text(ticket: EscalationTicket, finding: Finding, texts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the new text of an open ticket about ``finding``, if the rules wrote the old and the new one."""
-    written = (ticket.judge_reasoning, str(texts["judge_reasoning"]))
-    if not ticket.is_open or ticket.words_kind is not finding.kind or not all(map(_is_by_rules, written)):
+    advice = (ticket.judge_reasoning, str(texts["judge_reasoning"]))
+    if not ticket.is_open or ticket.words_kind is not finding.kind or not all(map(_is_by_rules, advice)):
         return {}
     return {name: value for name, value in texts.items() if name in _TEXT_OF_FINDING}
 

@@ -84,7 +84,7 @@ class InterveneDecision:
     analysis: str
     urgency: str
     by: str = "queen"
-    untriaged: bool = False
+    is_untriaged: bool = False
     model: str = ""
 
 
@@ -136,7 +136,7 @@ class TicketService:
         self._find_joined = find_joined
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
-        self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
+        self._recent: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._tasks = TaskSet()
         self._deadlines = TicketDeadlines(settings.tickets, silenced_until)
         self._incidents = IncidentWatch()
@@ -162,8 +162,8 @@ class TicketService:
                 read_events(conn, types={EventType.INCIDENT_CLOSED}, since=since),
             )
         )
-        closed = [ticket for ticket in recent if not ticket.is_live]
-        for ticket in (*tickets, *sorted(closed, key=lambda ticket: ticket.closed_at or 0.0)):
+        past = [ticket for ticket in recent if not ticket.is_live]
+        for ticket in (*tickets, *sorted(past, key=lambda ticket: ticket.closed_at or 0.0)):
             self._remember(ticket)
         reported_ids = {str(event.data.get("incident_id")) for _, event in reported}
         self._incidents.restore(self.recent_tickets(), reported_ids, since)
@@ -171,7 +171,7 @@ class TicketService:
 
     def get(self, ticket_id: str) -> EscalationTicket | None:
         """Return a ticket that is live or closed recently. ``find`` also reads older ones."""
-        return self._live.get(ticket_id) or self._closed.get(ticket_id)
+        return self._live.get(ticket_id) or self._recent.get(ticket_id)
 
     async def find(self, ticket_id: str) -> EscalationTicket | None:
         """Return the ticket with this id, however old, or None."""
@@ -203,7 +203,7 @@ class TicketService:
 
     def recent_tickets(self) -> list[EscalationTicket]:
         """Return the live tickets and the last ones that closed, in any order."""
-        return [*self._live.values(), *self._closed.values()]
+        return [*self._live.values(), *self._recent.values()]
 
     def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
         """Return the open ticket of a worker's session, or None."""
@@ -265,9 +265,9 @@ class TicketService:
             StoreError: The ticket could not be stored; nothing has changed.
         """
         report = Report(health, draft, trace_id, span_id, model)
-        [raised] = await self._raise([prepare_report(report, self._group, self._clock())])
-        assert raised is not None
-        return raised
+        [result] = await self._raise([prepare_report(report, self._group, self._clock())])
+        assert result is not None
+        return result
 
     async def raise_tickets(self, reports: Sequence[Report]) -> list[Raised | None]:
         """
@@ -294,9 +294,9 @@ class TicketService:
         now = self._clock()
 
         def work(tx: TicketTransaction) -> list[Raised | None]:
-            raised = [None if report is None else report.write(tx) for report in reports]
+            results = [None if report is None else report.write(tx) for report in reports]
             join_groups(tx, joining, now)
-            return raised
+            return results
 
         return await self._commit(work)
 
@@ -363,13 +363,13 @@ class TicketService:
             is_other_open = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
-                ended = (
+                has_ended = (
                     health.vitals.ended
                     and ticket.kind is not FindingKind.RUNS_FAILED
                     and not rules.own_findings(ticket, findings)
                 )
-                if ended or rules.is_about_earlier_incarnation(ticket, health):
-                    why = reason if ended else "the worker has a new incarnation"
+                if has_ended or rules.is_about_earlier_incarnation(ticket, health):
+                    why = reason if has_ended else "the worker has a new incarnation"
                     tx.close(lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
                     is_other_open = (
@@ -396,7 +396,7 @@ class TicketService:
                 ticket = lifecycle.rename(former, *new)
                 if not ticket.is_live:
                     table.write_ticket(tx.conn, ticket)
-                    if ticket.ticket_id in self._closed:
+                    if ticket.ticket_id in self._recent:
                         tx.tickets.append(ticket)
                 elif has_others:
                     tx.close(lifecycle.worker_ended(ticket, now=now, reason=reason))
@@ -414,18 +414,18 @@ class TicketService:
         (during a restart) is sent once.
         """
         due_ids = self._deadlines.due_ids(now, exclude)
-        closed: list[EscalationTicket] = []
+        closures: list[EscalationTicket] = []
         for first in range(0, len(due_ids), _SETTLED_AT_ONCE):
-            closed += await self._settle(due_ids[first : first + _SETTLED_AT_ONCE], now)
+            closures += await self._settle(due_ids[first : first + _SETTLED_AT_ONCE], now)
         await self._report_closed_incidents(now)
-        return closed
+        return closures
 
     async def _report_closed_incidents(self, now: float) -> None:
-        if not (closed := self._incidents.closed(self.recent_tickets(), now)):
+        if not (incidents := self._incidents.closed(self.recent_tickets(), now)):
             return
 
         def work(tx: TicketTransaction) -> None:
-            for incident in closed.values():
+            for incident in incidents.values():
                 data = {
                     "incident_id": incident.incident_id,
                     "cause": incident.cause,
@@ -437,24 +437,24 @@ class TicketService:
                 tx.events.append(event)
 
         await self._commit(work)
-        self._incidents.remove(closed)
+        self._incidents.remove(incidents)
 
     async def _settle(self, ticket_ids: Collection[str], now: float) -> list[EscalationTicket]:
         """Settle these tickets in one transaction; return those that closed."""
 
         def work(tx: TicketTransaction) -> list[EscalationTicket]:
-            closed = []
+            tickets = []
             for ticket_id in ticket_ids:
                 ticket = tx.find(ticket_id)
                 if ticket is None or not ticket.is_live:
                     continue
-                settled = lifecycle.settle(ticket, now=now, hold=self._deadlines.hold)
-                if not settled.is_live:
-                    tx.close(settled)
-                    closed.append(settled)
+                changes = lifecycle.settle(ticket, now=now, hold=self._deadlines.hold)
+                if not changes.is_live:
+                    tx.close(changes)
+                    tickets.append(changes)
                 elif (at := self._deadlines.reminder_at(ticket)) is not None and at <= now:
                     tx.remind(ticket, now)
-            return closed
+            return tickets
 
         return await self._commit(work)
 
@@ -487,7 +487,7 @@ class TicketService:
     # -- decisions of the queen and the operator ----------------------------------------------------
 
     async def dismiss(
-        self, ticket_id: str, reason: str, *, by: str = "queen", recovered: bool = False
+        self, ticket_id: str, reason: str, *, by: str = "queen", has_recovered: bool = False
     ) -> EscalationTicket:
         """
         Dismiss a ticket: no one is notified. High and critical ones that still hold cannot be dismissed.
@@ -500,16 +500,16 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            changed = lifecycle.dismiss(
+            ticket_now = lifecycle.dismiss(
                 ticket,
                 reason=reason,
                 by=by,
                 now=now,
-                recovered=recovered,
+                has_recovered=has_recovered,
                 dead_from=self._worker_dead_from(ticket),
             )
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
-            return changed, [tx.event(changed, EventType.TICKET_TRIAGED, data)]
+            return ticket_now, [tx.event(ticket_now, EventType.TICKET_TRIAGED, data)]
 
         return await self._decide(ticket_id, change, notify_people=False)
 
@@ -520,7 +520,7 @@ class TicketService:
         urgency: str,
         *,
         by: str = "queen",
-        untriaged: bool = False,
+        is_untriaged: bool = False,
         graph_id: str = "queen",
         stream_id: str = "",
         model: str = "",
@@ -529,14 +529,14 @@ class TicketService:
         Notify an operator, or update the analysis of a ticket that was notified before.
 
         Args:
-            untriaged: Triage did not answer in time and is bypassed.
+            is_untriaged: Triage did not answer in time and is bypassed.
             stream_id: The stream in that graph.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
-        decision = InterveneDecision(ticket_id, analysis, urgency, by, untriaged, model)
+        decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model)
         return await self._commit(self._intervention(decision, graph_id, stream_id))
 
     async def intervene_all(
@@ -552,12 +552,12 @@ class TicketService:
         works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
 
         def work(tx: TicketTransaction) -> list[EscalationTicket]:
-            changed = []
+            tickets = []
             for change in works:
                 # Skip a ticket that was decided on in the meantime.
                 with contextlib.suppress(TicketNotFoundError, TicketClosedError, TicketStatusError):
-                    changed.append(change(tx))
-            return changed
+                    tickets.append(change(tx))
+            return tickets
 
         return await self._commit(work)
 
@@ -570,36 +570,36 @@ class TicketService:
 
         def work(tx: TicketTransaction) -> EscalationTicket:
             def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-                changed = lifecycle.intervene(
+                ticket_now = lifecycle.intervene(
                     ticket,
                     analysis=analysis,
                     urgency=urgency,
                     by=decision.by,
                     now=now,
-                    untriaged=decision.untriaged,
+                    is_untriaged=decision.is_untriaged,
                 )
-                changed = changed.model_copy(update={"queen_model": decision.model})
-                joined: list[AgentEvent] = []
+                ticket_now = ticket_now.model_copy(update={"queen_model": decision.model})
+                join_events: list[AgentEvent] = []
                 if ticket.status is TicketStatus.OPEN:
-                    changed, joined = self._join(tx, changed, now)
-                triaged = {
+                    ticket_now, join_events = self._join(tx, ticket_now, now)
+                triage_data = {
                     "ticket_id": ticket.ticket_id,
-                    "decision": changed.triage_decision,
+                    "decision": ticket_now.triage_decision,
                     "reason": analysis,
                 }
-                requested = {
+                request_data = {
                     "ticket_id": ticket.ticket_id,
                     "analysis": analysis,
-                    "severity": changed.severity.value,
+                    "severity": ticket_now.severity.value,
                     "urgency": urgency,
                     "queen_graph_id": graph_id,
                     "queen_stream_id": stream_id,
-                    "untriaged": decision.untriaged,
+                    "untriaged": decision.is_untriaged,
                 }
-                return changed, [
-                    tx.event(changed, EventType.TICKET_TRIAGED, triaged),
-                    tx.event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
-                    *joined,
+                return ticket_now, [
+                    tx.event(ticket_now, EventType.TICKET_TRIAGED, triage_data),
+                    tx.event(ticket_now, EventType.QUEEN_INTERVENTION_REQUESTED, request_data),
+                    *join_events,
                 ]
 
             return tx.decide(decision.ticket_id, change, notify_people=True)
@@ -611,12 +611,12 @@ class TicketService:
         earlier = self._find_joined(tx.conn, ticket)
         if earlier is None:
             return ticket, []
-        joined = lifecycle.join(ticket, earlier)
+        member = lifecycle.join(ticket, earlier)
         if not earlier.acknowledged_by:
-            return joined, []
+            return member, []
         note = f"the same incident as ticket {earlier.ticket_id}"
         return self._acknowledgement(
-            tx, joined, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
+            tx, member, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
         )
 
     async def acknowledge(
@@ -652,9 +652,9 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            changed = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
+            ticket_now = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
             is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
-            return changed, [] if is_acknowledged else [self._acknowledged(tx, changed, by, via, note)]
+            return ticket_now, [] if is_acknowledged else [self._acknowledged(tx, ticket_now, by, via, note)]
 
         return await self._decide(ticket_id, change, notify_people=False)
 
@@ -675,18 +675,20 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            changed = lifecycle.acknowledge_ended(
+            ticket_now = lifecycle.acknowledge_ended(
                 ticket, by=by, now=now, via=via, note=note, is_resolved=is_resolved
             )
-            return changed, [] if ticket.acknowledged_by else [self._acknowledged(tx, changed, by, via, note)]
+            return ticket_now, [] if ticket.acknowledged_by else [
+                self._acknowledged(tx, ticket_now, by, via, note)
+            ]
 
         return await self._decide(ticket_id, change, notify_people=is_resolved)
 
     def _acknowledgement(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
     ) -> Decided:
-        changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
-        return changed, [self._acknowledged(tx, changed, by, via, note)]
+        ticket_now = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
+        return ticket_now, [self._acknowledged(tx, ticket_now, by, via, note)]
 
     def _acknowledged(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str
@@ -717,17 +719,17 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            changed = lifecycle.unacknowledge(ticket, now=now)
+            ticket_now = lifecycle.unacknowledge(ticket, now=now)
             if only_via not in (None, ticket.acknowledged_via):
                 problem = f"{ticket.acknowledged_by} acknowledged it, but not through {only_via}"
                 raise TicketStatusError(ticket, "unacknowledge", problem)
             data = {"ticket_id": ticket_id, "by": by, "via": via.value, "was": ticket.acknowledged_by}
-            events = [tx.event(changed, EventType.TICKET_UNACKNOWLEDGED, data)]
-            if changed.status is TicketStatus.OPEN:
+            events = [tx.event(ticket_now, EventType.TICKET_UNACKNOWLEDGED, data)]
+            if ticket_now.status is TicketStatus.OPEN:
                 # This event sends the ticket to the queen.
-                back = {"ticket": changed.model_dump(mode="json"), "change": "reopened"}
-                events.append(tx.event(changed, EventType.WORKER_ESCALATION_TICKET, back))
-            return changed, events
+                back = {"ticket": ticket_now.model_dump(mode="json"), "change": "reopened"}
+                events.append(tx.event(ticket_now, EventType.WORKER_ESCALATION_TICKET, back))
+            return ticket_now, events
 
         return await self._decide(ticket_id, change, notify_people=True)
 
@@ -807,14 +809,14 @@ class TicketService:
             key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
             return
-        self._closed[ticket.ticket_id] = ticket
-        if len(self._closed) > _REMEMBERED_CLOSED:
-            self._closed.popitem(last=False)
+        self._recent[ticket.ticket_id] = ticket
+        if len(self._recent) > _REMEMBERED_CLOSED:
+            self._recent.popitem(last=False)
 
 
 def _require_text(name: str, text: str) -> str:
     """Return ``text`` without secrets; refuse an empty one."""
-    redacted = redact(text.strip(), _REASON_LIMIT)
-    if not redacted:
+    text = redact(text.strip(), _REASON_LIMIT)
+    if not text:
         raise TicketRejectedError(f"{name}: must not be empty")
-    return redacted
+    return text

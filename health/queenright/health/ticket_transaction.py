@@ -79,24 +79,24 @@ class TicketTransaction:
         is_other_open: bool,
     ) -> bool:
         """Apply findings to a live ticket; return whether it is open."""
-        changed, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
-        if changed is not ticket:
-            if change != "counted" or changed.occurrences != ticket.occurrences:
-                changed = changed.model_copy(update=rules.finding_fields(health, changed, findings))
-                changed = self._with_spending(changed)
-            table.write_ticket(self.conn, changed)
-            self._add_report(changed, change)
-            self.notify_new_trouble(ticket, changed, now)
-        return changed.is_open
+        ticket_now, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
+        if ticket_now is not ticket:
+            if change != "counted" or ticket_now.occurrences != ticket.occurrences:
+                ticket_now = ticket_now.model_copy(update=rules.finding_fields(health, ticket_now, findings))
+                ticket_now = self._with_spending(ticket_now)
+            table.write_ticket(self.conn, ticket_now)
+            self._add_report(ticket_now, change)
+            self.notify_new_trouble(ticket, ticket_now, now)
+        return ticket_now.is_open
 
     def decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
         """Apply a decision to a ticket; ``notify_people`` also notifies those who know of it."""
-        changed, events = decide(self, self.get(ticket_id))
-        self.update(changed)
+        ticket_now, events = decide(self, self.get(ticket_id))
+        self.update(ticket_now)
         self.events.extend(events)
         if notify_people:
-            self.notify(changed)
-        return changed
+            self.notify(ticket_now)
+        return ticket_now
 
     def close(self, ticket: EscalationTicket, *, by: str | None = None, worker_dead: bool = False) -> None:
         """Write a ticket that has closed, with its spending and its event."""
@@ -209,21 +209,21 @@ def spending_since(conn: Connection, agent_id: str, session_id: str, since: floa
 
 def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the cost of calls by their events' data; an amendment adds a price, not a call."""
-    spent: float | None = None
-    tokens = unpriced = 0
+    dollars: float | None = None
+    tokens = unknown_price = 0
     for data in calls:
         cost = parse_dollars(data.get("cost_usd"))
         if cost is not None:
-            spent = (spent or 0.0) + cost
+            dollars = (dollars or 0.0) + cost
         if data.get("amends"):
-            unpriced -= count_or_zero(data.get("priced_tokens"))
+            unknown_price -= count_or_zero(data.get("priced_tokens"))
             continue
-        used = count_or_zero(data.get("input_tokens")) + count_or_zero(data.get("output_tokens"))
-        tokens += used
+        amount = count_or_zero(data.get("input_tokens")) + count_or_zero(data.get("output_tokens"))
+        tokens += amount
         if cost is None:
-            unpriced += used
+            unknown_price += amount
     return {
-        "spent_usd": spent,
+        "spent_usd": dollars,
         "spent_tokens": tokens,
-        "spent_unpriced_tokens": min(max(unpriced, 0), tokens),
+        "spent_unpriced_tokens": min(max(unknown_price, 0), tokens),
     }

@@ -342,8 +342,8 @@ _SET_BY_SERVICE: Final = frozenset(
 
 def _load(text: str) -> Any:
     body = text.strip()
-    if fenced := _FENCE.match(body):
-        body = fenced[1].strip()
+    if match := _FENCE.match(body):
+        body = match[1].strip()
     if len(body) > _DRAFT_LIMIT:
         raise TicketRejectedError(f"(the whole): has {len(body)} characters, at most {_DRAFT_LIMIT} are read")
     if not body:

@@ -98,12 +98,12 @@ def on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
         source_started=v.active_for,
         began=event.time,
     )
-    opened = v.open_tools
-    if opened is None:
+    open_tools = v.open_tools
+    if open_tools is None:
         v.open_tools = [tool]
     else:
-        opened.append(tool)
-        del opened[:-_OPEN_TOOLS]
+        open_tools.append(tool)
+        del open_tools[:-_OPEN_TOOLS]
     if v.waiting is None and asks_user(tool.tool):
         begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
@@ -122,25 +122,25 @@ def _end_question(v: VitalState, at: float) -> None:
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
     """Close the matching open call and return for how long it ran; None if there is none."""
-    opened, ran = v.open_tools, None
-    if not opened:
+    open_tools, ran = v.open_tools, None
+    if not open_tools:
         return None
-    for index, open_tool in enumerate(opened):
+    for index, open_tool in enumerate(open_tools):
         if open_tool.call_id == call_id if call_id and open_tool.call_id else open_tool.tool == tool:
             # Time before the clocks restarted (the host slept) never counts.
             took = max(0.0, at - max(open_tool.started, v.clock_base))
-            if v.tokens_from is not None and len(opened) == 1:
+            if v.tokens_from is not None and len(open_tools) == 1:
                 # No tokens are used while a tool runs, so that time does not count.
                 v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
-            if v.saved_from is not None and len(opened) == 1:
+            if v.saved_from is not None and len(open_tools) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
                 v.saved_from = min(
                     at, max(v.saved_from, v.clock_base) + min(tool_time_limit(v, open_tool), took)
                 )
             ran = v.active_for - open_tool.source_started
-            del opened[index]
+            del open_tools[index]
             break
-    if not opened:
+    if not open_tools:
         v.open_tools = None
     return ran
 
@@ -185,16 +185,16 @@ def call_signature(data: Mapping[str, Any]) -> str:
         return ""
     tool, args = display_name(data.get("tool")), str(data["args_hash"])
     effect = _effect(data, tool)
-    failed = tool_call_failed(data) and not _is_expected_failure(data, effect)
+    is_failure = tool_call_failed(data) and not _is_expected_failure(data, effect)
     result = None if data.get("result_hash") is None else str(data["result_hash"])
-    compared = _compared_result(args, result, effect)
-    parts = (tool, _compared_args(args, data.get("subagent")), compared, failed)
+    effective_result = _compared_result(args, result, effect)
+    parts = (tool, _compared_args(args, data.get("subagent")), effective_result, is_failure)
     return hashlib.blake2b(repr(parts).encode(), digest_size=_SIGNATURE_BYTES).hexdigest()
 
 
 def _effect(data: Mapping[str, Any], tool: str) -> str | None:
-    declared = data.get("effect")
-    return declared if declared and isinstance(declared, str) else effect_of_tool(tool)
+    declared_effect = data.get("effect")
+    return declared_effect if declared_effect and isinstance(declared_effect, str) else effect_of_tool(tool)
 
 
 def _compared_args(args: str, subagent: str | None) -> str:
@@ -215,9 +215,12 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         _amend_tool(v, tool, data, at)
         return
     effect = _effect(data, tool)
-    is_late, failed = is_late_report(v, at), tool_call_failed(data) and not _is_expected_failure(data, effect)
-    is_stopped = failed and is_stopped_by_user(data)
-    failed = failed and not is_stopped
+    is_late, is_failure = (
+        is_late_report(v, at),
+        tool_call_failed(data) and not _is_expected_failure(data, effect),
+    )
+    is_stopped = is_failure and is_stopped_by_user(data)
+    is_failure = is_failure and not is_stopped
     if not is_late and not record_end(v, at):
         return
     v.tool_calls_total += 1
@@ -225,8 +228,8 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         v.last_tool_call = at
     if v.tools is None:
         v.tools = ToolCounts()
-    v.tools.add(tool, failed, at)
-    if failed:
+    v.tools.add(tool, is_failure, at)
+    if is_failure:
         v.note_error(data)
     if is_late:
         return
@@ -241,10 +244,10 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         v.has_user = True
         v.idle_turns = 0
         return
-    record_outcome(v, failed, at)
+    record_outcome(v, is_failure, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
-    if effect == _WAITS and not failed and tool_call_failed(data):
+    if effect == _WAITS and not is_failure and tool_call_failed(data):
         result = None  # a timeout has no result
     if (took := duration if duration is not None else ran) is not None:
         learn_duration(v, Phase.TOOL, tool, took, at)
@@ -252,32 +255,32 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     # A harness without a user answers at once.
     if asks_user(tool) and (took is None or took >= FASTEST_REPLY_SECONDS):
         v.has_user = True
-        if not failed:
+        if not is_failure:
             record_user_input(v, at)
     turn = data.get("turn")
     if duration is not None:
         turn = _parallel_turn(v, turn, event.trace_id, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
-    _count_turn(v, tool, effect, result, at, is_unprompted=failed or pause < SLOWEST_ANSWER_SECONDS)
+    _count_turn(v, tool, effect, result, at, is_unprompted=is_failure or pause < SLOWEST_ANSWER_SECONDS)
     if tool in v.settings.loops.exempt_tools:
-        if result is not None and not failed and v.is_new(digest("result", tool, result)):
+        if result is not None and not is_failure and v.is_new(digest("result", tool, result)):
             record_progress(v, at)
         return
     error = ""
-    if failed:
-        reported = str(data.get("error_type") or data.get("outcome"))
-        error = failure_class(reported, str(data.get("error") or ""))
+    if is_failure:
+        error_type = str(data.get("error_type") or data.get("outcome"))
+        error = failure_class(error_type, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
-        if failed and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
+        if is_failure and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
             failure = _Failure.POLL
             _add_poll(v, at)
-        _record_poll(v, result, failed, at)
+        _record_poll(v, result, is_failure, at)
     else:
-        is_failed_check = failed and effect == _CHECKS and data.get("outcome") != ToolOutcome.TIMEOUT
-        is_bare = failed and effect in READING and is_shell(tool) and is_bare_exit(data)
-        is_gone = failed and effect in READING and is_missing(data)
+        is_failed_check = is_failure and effect == _CHECKS and data.get("outcome") != ToolOutcome.TIMEOUT
+        is_bare = is_failure and effect in READING and is_shell(tool) and is_bare_exit(data)
+        is_gone = is_failure and effect in READING and is_missing(data)
         may_miss = is_bare or (error != SHELL_REFUSED and (is_failed_check or is_gone))
         failure = _record_call(
             v,
@@ -294,7 +297,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
             is_bare=is_bare,
             subagent=data.get("subagent"),
         )
-    if failed and failure is _Failure.TROUBLE:
+    if is_failure and failure is _Failure.TROUBLE:
         _count_failed_call(v, turn, at)
     if failure is not _Failure.POLL:
         _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
@@ -338,12 +341,12 @@ def _count_turn(
         add_idle_turn(v, at, is_unprompted=is_unprompted)
 
 
-def _record_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
+def _record_poll(v: VitalState, result: str | None, is_failure: bool, at: float) -> None:
     """Record a call that waits or polls. Polling again is not a repeat."""
     v._has_waited = True
     if v.calls is not None:
         v.calls.record_change()
-    if not failed:
+    if not is_failure:
         _count_poll(v, result, at)
 
 
@@ -388,38 +391,42 @@ def _record_call(
 
     A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
     """
-    failed = bool(error)
+    is_failure = bool(error)
     call: Seen | None = None
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v.settings.loops.window)
         tells_all = args not in _NO_ARGUMENTS
-        compared = _compared_result(args, result, effect)
+        effective_result = _compared_result(args, result, effect)
         args = _compared_args(args, subagent)
         if (
             effect in CHANGING
-            and not (failed or tells_all or v.stale_calls)
-            and not v.calls.is_last(tool, args, compared)
+            and not (is_failure or tells_all or v.stale_calls)
+            and not v.calls.is_last(tool, args, effective_result)
         ):
             v.calls.record_change()
-        may_poll = not failed or (effect == _POLLS and error != SHELL_REFUSED)
-        if may_poll and _is_poll(v, v.calls, tool, args, compared, effect, pause, duration, failed=failed):
+        may_poll = not is_failure or (effect == _POLLS and error != SHELL_REFUSED)
+        if may_poll and _is_poll(
+            v, v.calls, tool, args, effective_result, effect, pause, duration, is_failure=is_failure
+        ):
             if v._has_waited or effect == _POLLS:
                 _record_poll(v, result, False, at)
             else:
                 _count_poll(v, result, at)
                 v.rereads += 1
-            return _Failure.POLL if failed else _Failure.TROUBLE
+            return _Failure.POLL if is_failure else _Failure.TROUBLE
         v._has_waited = False
         is_check = effect in (_RUNS, _CHECKS)
         # Without arguments, an unknown tool may tell what has become of the work.
-        is_look = not failed and (effect in READING or (effect is None and not tells_all))
-        call = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check, is_look=is_look)
+        is_look = not is_failure and (effect in READING or (effect is None and not tells_all))
+        call = v.calls.add(
+            tool, args, effective_result, turn, at, is_failure=is_failure, is_check=is_check, is_look=is_look
+        )
         # A check by a shell may build or generate something.
         may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
             effect is None and not is_note(tool)
         )
-        if may_change and call is Seen.NEVER and not failed:
+        if may_change and call is Seen.NEVER and not is_failure:
             v.calls.record_possible_change()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
@@ -430,8 +437,8 @@ def _record_call(
         of_result = digest("result", result)
         is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
         is_new_miss = is_miss and call is Seen.NEVER
-        _record_result_news(v, of_result, call, effect, failed, turn, at, is_miss=is_new_miss)
-    if not failed and call in (None, Seen.NEVER):
+        _record_result_news(v, of_result, call, effect, is_failure, turn, at, is_miss=is_new_miss)
+    if not is_failure and call in (None, Seen.NEVER):
         end_failed_calls(v)  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = 0
@@ -466,19 +473,19 @@ def _is_poll(
     pause: float,
     duration: float,
     *,
-    failed: bool,
+    is_failure: bool,
 ) -> bool:
     """Return whether a call polls: it is repeated after a wait or a pause."""
     loops = v.settings.loops
     # A query of a state may wait by itself.
     is_state = effect == _POLLS and pause + duration >= min(MIN_WAIT_SECONDS, loops.poll_seconds)
     if v._has_waited or is_state:
-        return calls.has(tool, args, result, failed=failed)
+        return calls.has(tool, args, result, is_failure=is_failure)
     # A slow model pauses before every call: only consecutive equal calls are polls. What a search
     # finds seldom changes by itself.
     is_read = effect in READING and effect != _SEARCHES
     least = loops.poll_seconds if is_read else loops.pause_seconds
-    return not failed and pause >= least and calls.is_last(tool, args, result)
+    return not is_failure and pause >= least and calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, call: Seen | None, at: float) -> None:
@@ -506,7 +513,7 @@ def _record_result_news(
     result: bytes,
     call: Seen | None,
     effect: str | None,
-    failed: bool,
+    is_failure: bool,
     turn: object,
     at: float,
     *,
@@ -527,7 +534,7 @@ def _record_result_news(
         return
     if result != _NOTHING_NEW and v.is_new(result):
         v._new_result = True
-        if failed:
+        if is_failure:
             _count_stale_result(v, 0.5)
             v.stale_calls = 0
         else:
@@ -539,7 +546,7 @@ def _record_result_news(
         # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_results += 1.0
         v.stale_results_since_gain += 0.5
-    elif call is Seen.BEFORE or failed:
+    elif call is Seen.BEFORE or is_failure:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.recorded_results -= 1  # parallel to another known result
             v.results_since_gain -= 1

@@ -34,12 +34,12 @@ class ToolCounts:
             return NotImplemented
         return self._names == other._names and self._numbers == other._numbers
 
-    def add(self, tool: str, failed: bool, at: float) -> None:
+    def add(self, tool: str, is_failure: bool, at: float) -> None:
         """Count one call that ended at ``at``, in seconds since the epoch."""
         place = self._place(tool)
         numbers = self._numbers
         numbers[place] = min(numbers[place] + 1, _MAX_COUNT)
-        if failed:
+        if is_failure:
             numbers[place + 1] = min(numbers[place + 1] + 1, _MAX_COUNT)
         numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MAX_COUNT))
 

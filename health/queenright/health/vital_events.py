@@ -53,7 +53,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 _INPUT_REFUSED: Final = "input_refused"
 """The error type of a run that did not start because its caller's input is not valid."""
-_CANCELLED: Final = frozenset(
+_CANCEL_WORDS: Final = frozenset(
     {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", _INPUT_REFUSED}
 )
 
@@ -63,7 +63,7 @@ TERMINATED: Final = "terminated"
 
 def is_called_off(data: Mapping[str, Any]) -> bool:
     """Return whether a run that did not complete was cancelled, by what ``execution_failed`` says of it."""
-    return str(data.get("error_type", "")).lower() in _CANCELLED
+    return str(data.get("error_type", "")).lower() in _CANCEL_WORDS
 
 
 def is_settled_by_person(data: Mapping[str, Any]) -> bool:
@@ -182,10 +182,10 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
     """Apply reported output counts; new counts are progress."""
     if not record_activity(v, at):
         return
-    files, passed, failed = (
+    files, passes, failures = (
         parse_count(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
     )
-    output, previous = Output(files, passed, failed, since=at, reports=1), v.output
+    output, previous = Output(files, passes, failures, since=at, reports=1), v.output
     if not any(count is not None for count in output.counts):
         return
     if previous is not None and previous.counts == output.counts:

@@ -40,7 +40,7 @@ def context_is_full(error: str) -> bool:
     return _CONTEXT_FULL.search(error) is not None
 
 
-_CANCELLED: Final = re.compile(
+_CANCEL_TEXT: Final = re.compile(
     r"\b(?:\w*UserAbortError|AbortError|CancelledError|KeyboardInterrupt|OperationCanceledException|turn_aborted"
     r"|user_interrupt(?:ed)?)\b|\binterrupted by (?:the )?user|\b(?:aborted|cancell?ed) by (?:the )?user"
     r"|\b(?:request|response|operation|run|turn|query|generation) (?:was |has been )?(?:aborted|cancell?ed)\b"
@@ -63,7 +63,7 @@ _CANCELLED_HEAD: Final = 400
 def was_cancelled(error: str) -> bool:
     """Return whether a call ended because the agent or its user cancelled it."""
     head = error[:_CANCELLED_HEAD]
-    if _CANCELLED.search(head) is None:
+    if _CANCEL_TEXT.search(head) is None:
         return False
     return _USER_CANCELLED.search(head) is not None or _FAILED_REMOTELY.search(head) is None
 
@@ -157,8 +157,8 @@ def tail(text: object) -> str:
     if len(text) <= EVIDENCE_LIMIT:
         return text
     start = len(text) - EVIDENCE_LIMIT
-    if _WORD.match(text, start - 1) and (halved := _WORD.match(text, start)):
-        start = halved.end()
+    if _WORD.match(text, start - 1) and (half := _WORD.match(text, start)):
+        start = half.end()
     return text[start:]
 
 
@@ -267,14 +267,14 @@ class OpenBreakers(NamedTuple):
 
     def after(self, data: Mapping[str, Any]) -> OpenBreakers:
         """Return the breakers after the change in an event's ``data``."""
-        changed, to = clean_text(data.get("name")), data.get("to")
-        if not changed or to not in ("open", "half_open", "closed"):
+        name, to = clean_text(data.get("name")), data.get("to")
+        if not name or to not in ("open", "half_open", "closed"):
             return self
-        is_open, half_open = (tuple(name for name in names if name != changed) for names in self)
+        is_open, half_open = (tuple(name for name in names if name != name) for names in self)
         if to == "open" and len(is_open) < MAX_BREAKERS:
-            is_open = (*is_open, sys.intern(changed))
+            is_open = (*is_open, sys.intern(name))
         if to == "half_open" and len(half_open) < MAX_BREAKERS:
-            half_open = (*half_open, sys.intern(changed))
+            half_open = (*half_open, sys.intern(name))
         return OpenBreakers(is_open, half_open)
 
     def without_process_breakers(self) -> OpenBreakers:
@@ -441,6 +441,6 @@ UNCLASSIFIED: Final = "error"
 
 
 @lru_cache(256)
-def failure_class(reported: str, error: str) -> str:
+def failure_class(error_type: str, error: str) -> str:
     """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
-    return display_name(class_of_error(display_name(reported), error)) or UNCLASSIFIED
+    return display_name(class_of_error(display_name(error_type), error)) or UNCLASSIFIED

@@ -29,7 +29,7 @@ from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
-_SEEN: Final = 48
+_MAX_SEEN: Final = 48
 """How many results and texts are remembered, to recognise new ones."""
 
 _WORDS: Final = {
@@ -117,7 +117,7 @@ class VitalState:
     _idle_before: int = 0  # at the last step that was judged; -1 if it has called a tool since
     _answer: str = ""
     _llm_began: float = 0.0  # when the last LLM call began, by the worker's own clock
-    _answered: float | None = None  # these three on the source's clock
+    _answer_at: float | None = None  # these three on the source's clock
     _tool_ended: float | None = None
     _side_by_side: tuple[object, float, str] | None = None
     task_id: str = field(init=False)
@@ -476,7 +476,7 @@ class VitalState:
         if self.knows(what):
             return False
         results += what
-        if len(results) > 8 * _SEEN:
+        if len(results) > 8 * _MAX_SEEN:
             del results[:8]
         return True
 

@@ -167,14 +167,14 @@ def show_text(path: str, text: str, offset: int) -> str:
 
 def show_log(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the newest steps that fit on a page, oldest first, for a model."""
-    shown: list[Mapping[str, Any]] = []
+    page: list[Mapping[str, Any]] = []
     room = PAGE
     for row in rows:
         room -= len(str(row))
-        if room < 0 and shown:
+        if room < 0 and page:
             break
-        shown.insert(0, {key: _clip(value) for key, value in row.items()})
-    return quote("log", {"steps": shown, "omitted": len(rows) - len(shown)})
+        page.insert(0, {key: _clip(value) for key, value in row.items()})
+    return quote("log", {"steps": page, "omitted": len(rows) - len(page)})
 
 
 def _clip(value: Any) -> Any:

@@ -82,7 +82,7 @@ _MAX_WAITING_PER_CHAT: Final = 8
 _CONCURRENT_CHATS: Final = 4
 _RESUMED_SECONDS: Final = 24 * 3600.0
 _RESUMED_EVENTS: Final = 1_000
-_UNFINISHED: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
+_OPEN_STATES: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
 
 ListInterventions = Callable[[int, str], Awaitable[Sequence[Intervention]]]
 """Returns at most so many interventions on an agent's workers, newest first."""
@@ -206,7 +206,7 @@ class OperatorChat:
             self._release(about)
             raise
         question = replace(question_of(event), is_admin=is_admin)
-        return await asyncio.shield(self._start(question, resumed=False))
+        return await asyncio.shield(self._start(question, is_resumed=False))
 
     async def history(self, about: Subject, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
         """
@@ -229,13 +229,13 @@ class OperatorChat:
     async def resume(self) -> None:
         """Answer the questions that the last stop left without an answer. Call it after the start."""
         events = await self._bus.history(types=CHAT_EVENTS, filter_graph=QUEEN_GRAPH, limit=_RESUMED_EVENTS)
-        answered = {str(e.data["question_id"]) for e in events if e.type is EventType.QUEEN_ANSWERED}
+        answer_ids = {str(e.data["question_id"]) for e in events if e.type is EventType.QUEEN_ANSWERED}
         since = self._clock() - _RESUMED_SECONDS
         for event in events:
-            if event.type is EventType.OPERATOR_ASKED and event.id not in answered and event.time >= since:
+            if event.type is EventType.OPERATOR_ASKED and event.id not in answer_ids and event.time >= since:
                 question = question_of(event)
                 self._waiting[question.about] += 1  # accepted before the stop: no limit applies
-                self._start(question, resumed=True)
+                self._start(question, is_resumed=True)
 
     async def stop(self) -> None:
         """Stop answering. The runtime has paused the runs; ``resume`` continues them."""
@@ -278,17 +278,17 @@ class OperatorChat:
 
     # -- one question ---------------------------------------------------------------------------
 
-    def _start(self, question: Question, *, resumed: bool) -> asyncio.Task[ChatRecord]:
+    def _start(self, question: Question, *, is_resumed: bool) -> asyncio.Task[ChatRecord]:
         lock = self._locks.get(question.about) or asyncio.Lock()
         self._locks[question.about] = lock
 
         async def answer_in_order() -> ChatRecord:
             async with lock:
-                return await self._answer(question, resumed=resumed)
+                return await self._answer(question, is_resumed=is_resumed)
 
         task = asyncio.create_task(answer_in_order(), name=f"chat:{question.id}")
         self._tasks.add(task)
-        task.add_done_callback(lambda finished: self._finish(question, finished))
+        task.add_done_callback(lambda done_task: self._finish(question, done_task))
         return task
 
     def _finish(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
@@ -297,12 +297,12 @@ class OperatorChat:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("question %s about %s: %s", question.id, question.about, error)
 
-    async def _answer(self, question: Question, *, resumed: bool) -> ChatRecord:
+    async def _answer(self, question: Question, *, is_resumed: bool) -> ChatRecord:
         worker = await self._facts(question.about)
         began = self._clock()
         session_id = await self._session(question.about)
-        with self._tools.open_turn(session_id, worker, question) as turn, self._streamed(turn):
-            run = await self._interrupted_run(session_id, question) if resumed else None
+        with self._tools.open_turn(session_id, worker, question) as turn, self._deliver_text(turn):
+            run = await self._interrupted_run(session_id, question) if is_resumed else None
             if run is not None and run.status is SessionStatus.COMPLETED:
                 return await self._store(turn, _completed_answer(run), began)
             message = await self._message(turn)
@@ -319,7 +319,7 @@ class OperatorChat:
             return await self._store(turn, answer, began)
 
     @contextmanager
-    def _streamed(self, turn: ChatTurn) -> Iterator[None]:
+    def _deliver_text(self, turn: ChatTurn) -> Iterator[None]:
         """Deliver the text of the answer as the model writes it; ``index`` 0 begins it again."""
         about, indexes = turn.question.about, itertools.count()
 
@@ -345,11 +345,9 @@ class OperatorChat:
         finally:
             subscription.cancel()
 
-    async def _run(
-        self, message: str, session_id: str, interrupted: ExecutionState | None
-    ) -> ExecutionResult:
+    async def _run(self, message: str, session_id: str, last_state: ExecutionState | None) -> ExecutionResult:
         """Run the chat node with a message, or continue the run that the last stop interrupted."""
-        if interrupted is not None and interrupted.status in _UNFINISHED:
+        if last_state is not None and last_state.status in _OPEN_STATES:
             run_id = await self._runtime.resume(session_id, QUEEN_GRAPH)
         else:
             run_id = await self._runtime.trigger(

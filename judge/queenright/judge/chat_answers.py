@@ -35,8 +35,8 @@ def answer(case: Mapping[str, Any], worker: Mapping[str, Any] | None = None) -> 
 
 def _describe_problem(ticket: Mapping[str, Any]) -> str:
     cause, since = _text(ticket, "cause"), ticket.get("first_seen")
-    opened = f" Open since {clock_time(since)}, severity {ticket.get('severity')}." if since else ""
-    return f"What happened: {sentence(cause)}{opened}" if cause else ""
+    since_text = f" Open since {clock_time(since)}, severity {ticket.get('severity')}." if since else ""
+    return f"What happened: {sentence(cause)}{since_text}" if cause else ""
 
 
 def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> str:

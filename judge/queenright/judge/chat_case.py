@@ -14,7 +14,7 @@ _MAX_RELATED: Final = 6
 _TEXT_LIMIT: Final = 200
 
 # Not useful in an answer to a person, or repeated elsewhere in the case.
-_OMITTED: Final = {
+_NOT_IN_CASE: Final = {
     "created_at",
     "fingerprint",
     "incarnation_id",
@@ -39,15 +39,15 @@ def case_of(
         interventions: Interventions on the agent's workers, newest first.
         others: Other tickets, about the same agent or of the same kind.
     """
-    fields = worker.model_dump(mode="json", exclude=_OMITTED)
+    fields = worker.model_dump(mode="json", exclude=_NOT_IN_CASE)
     on_worker = [each for each in interventions if each.session_id == worker.session_id]
-    related = [other for other in others if other.ticket_id != fields.get("ticket_id")]
+    others_here = [other for other in others if other.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
         "done_to_the_worker": [
             _intervention(intervention) for intervention in on_worker[:_MAX_INTERVENTIONS]
         ],
-        "related_tickets": [_related_ticket(ticket) for ticket in related[:_MAX_RELATED]],
+        "related_tickets": [_related_ticket(ticket) for ticket in others_here[:_MAX_RELATED]],
     }
 
 

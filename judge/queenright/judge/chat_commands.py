@@ -85,7 +85,7 @@ def is_chat(messages: Sequence[Message]) -> bool:
     return _newest_question(messages) is not None
 
 
-def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
+def reply(messages: Sequence[Message], tool_names: Collection[str]) -> ModelReply:
     """
     Carry out the command in the newest question, or answer it from the ticket.
 
@@ -111,7 +111,7 @@ def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
         return ModelReply(text=f"Without a ticket I only answer. By hand: {command.by_hand}")
     if command.tool == WRITE_FILE:
         return ModelReply(text=f"{_NEEDS_MODEL} By hand: {command.by_hand}")
-    if command.tool not in offered:
+    if command.tool not in tool_names:
         return ModelReply(text=f"I cannot do that from here. By hand: {command.by_hand}")
     arguments = json.dumps(command.arguments, ensure_ascii=False)
     return ModelReply(tool_calls=(ToolCall("call_1", command.tool, arguments),))

@@ -91,14 +91,14 @@ class ChatTurn:
     @property
     def allowed_tools(self) -> Sequence[str]:
         """The tools that the message orders: none without a ticket."""
-        ordered: tuple[str, ...]
+        names: tuple[str, ...]
         if self.ticket is None:
-            ordered = ()
+            names = ()
         elif self.question.act:
-            ordered = (*ACTING_TOOLS, *ADMIN_TOOLS)
+            names = (*ACTING_TOOLS, *ADMIN_TOOLS)
         else:
-            ordered = () if self.command is None else self.command.tools
-        return [tool for tool in ordered if self.question.is_admin or tool not in ADMIN_TOOLS]
+            names = () if self.command is None else self.command.tools
+        return [tool for tool in names if self.question.is_admin or tool not in ADMIN_TOOLS]
 
     def names_file(self, path: str) -> bool:
         """Return whether the operator's message names a file: only such a file may be changed."""
@@ -110,12 +110,12 @@ class ChatTurn:
             return re.search(pattern, self.question.text) is not None
         return self.command is not None and self.command.arguments.get("path") == path
 
-    def words(self, proposed: str) -> str:
+    def words(self, draft: str) -> str:
         """Return the operator's own words if the message is a command, else those that a model proposed."""
         command = None if self.question.act else self.command
         if command is None:
-            return proposed
-        return str(command.arguments.get("message") or command.arguments.get("reason") or proposed)
+            return draft
+        return str(command.arguments.get("message") or command.arguments.get("reason") or draft)
 
 
 class ChatTools:
@@ -170,10 +170,10 @@ class ChatTools:
     async def _show(self, arguments: SummaryArguments, *, session_id: str) -> str:
         worker = self._turn(session_id).worker
         agent_id = arguments.agent_id or worker.agent_id
-        wanted = None if arguments.session_id == "auto" else arguments.session_id
-        if wanted is None and agent_id == worker.agent_id:
-            wanted = worker.session_id
-        return show_summary(self._monitor.get(agent_id, wanted), self._clock(), arguments.last_n_steps)
+        session_id = None if arguments.session_id == "auto" else arguments.session_id
+        if session_id is None and agent_id == worker.agent_id:
+            session_id = worker.session_id
+        return show_summary(self._monitor.get(agent_id, session_id), self._clock(), arguments.last_n_steps)
 
     async def _acknowledge(self, arguments: AcknowledgeArguments, *, session_id: str) -> str:
         with self._acting_turn(session_id, arguments.ticket_id, ACKNOWLEDGE) as turn:

@@ -32,10 +32,10 @@ class CheckRecord:
     cost: float = 0.0
     """Dollars."""
 
-    def note_workers(self, workers: int, *, is_full: bool, woken: Iterable[str]) -> None:
+    def note_workers(self, workers: int, *, is_full: bool, wakes: Iterable[str]) -> None:
         """Note how many workers were checked, and why."""
         self.workers = workers
-        reasons = [name for name, _ in Counter(woken).most_common()]
+        reasons = [name for name, _ in Counter(wakes).most_common()]
         more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
         self.woken_by = [*(["timer"] if is_full else []), *reasons[:_REASONS], *more]
 

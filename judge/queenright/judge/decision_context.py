@@ -133,11 +133,11 @@ def merge_node_tools(tools: Mapping[str, Sequence[Tool]]) -> list[Tool]:
 
     If nodes have different tools of one name, a call goes to the tool of the node that made it.
     """
-    named: dict[str, dict[str, Tool]] = {}
+    by_role: dict[str, dict[str, Tool]] = {}
     for node_id, node_tools in tools.items():
         for tool in node_tools:
-            named.setdefault(tool.name, {})[node_id] = tool
-    return [_merge(nodes) for nodes in named.values()]
+            by_role.setdefault(tool.name, {})[node_id] = tool
+    return [_merge(nodes) for nodes in by_role.values()]
 
 
 def _merge(nodes: Mapping[str, Tool]) -> Tool:

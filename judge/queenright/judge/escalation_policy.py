@@ -78,8 +78,8 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     first = worst(ticket_policy.findings_of(summary))
     kind = first.kind if first is not None else None
     if (progress := ticket_policy.progress_since(summary, asked_at, kind)) is not None:
-        asked, at = (wording.clock_time(time, now, seconds=True) for time in (asked_at, progress))
-        return f"it has made progress at {at}, after the escalation at {asked}"
+        asked_text, at = (wording.clock_time(time, now, seconds=True) for time in (asked_at, progress))
+        return f"it has made progress at {at}, after the escalation at {asked_text}"
     if summary.get("state") not in _TROUBLE and ticket_policy.is_condition_gone(summary):
         return "its condition has cleared"
     return None
@@ -129,8 +129,8 @@ def apply_floor(
     if instead is None:
         result = PolicyDecision(decision=proposed, reason=reason)
     else:
-        quoted = wording.one_line(reason, 200)
-        text = f"Not {proposed.replace('_', ' ')}, as was proposed ({quoted!r}): {because}."
+        quote = wording.one_line(reason, 200)
+        text = f"Not {proposed.replace('_', ' ')}, as was proposed ({quote!r}): {because}."
         result, minutes = PolicyDecision(decision=instead, reason=text, overruled=True), None
     if result.decision != "more_time":
         return result
@@ -142,10 +142,10 @@ def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | No
     minutes_left = _max_extra_minutes(escalation) - _minutes_given(escalation)
     if minutes_left <= 0:
         return None  # it has relief, otherwise it would get none
-    proposed = _usual_minutes(escalation) if minutes is None else minutes
-    if minutes is None and proposed <= minutes_left:
+    minutes_more = _usual_minutes(escalation) if minutes is None else minutes
+    if minutes is None and minutes_more <= minutes_left:
         return None
-    return min(proposed, minutes_left) * 60
+    return min(minutes_more, minutes_left) * 60
 
 
 def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:

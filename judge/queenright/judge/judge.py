@@ -99,7 +99,7 @@ class HealthJudge:
         self._has_raised = False
         self._rejections: list[str] = []
         # A wake-up during a check is remembered here and costs one more check, not many.
-        self._woken: dict[WorkerKey, str] = {}
+        self._wake_reasons: dict[WorkerKey, str] = {}
         self._should_check_all = False
         self._checked_all_at = context.clock()
         self._coverage = Coverage(context.tickets)
@@ -151,15 +151,15 @@ class HealthJudge:
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
         """Note what the next check must cover; return whether a check must be requested."""
-        idle = not self._woken and not self._should_check_all
+        idle = not self._wake_reasons and not self._should_check_all
         if agent_id is None:
             self._should_check_all = True
         elif session_id is not None:
-            self._woken[agent_id, session_id] = reason
+            self._wake_reasons[agent_id, session_id] = reason
         else:
             keys = [h.key for h in self._monitor.workers() if h.vitals.agent_id == agent_id]
-            self._woken.update(dict.fromkeys(keys, reason))
-        return idle and (bool(self._woken) or self._should_check_all)
+            self._wake_reasons.update(dict.fromkeys(keys, reason))
+        return idle and (bool(self._wake_reasons) or self._should_check_all)
 
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
         """Judge the workers that need it; return the outcome of each. The entry point ``health_check``."""
@@ -167,7 +167,7 @@ class HealthJudge:
         record = CheckRecord(began_at=now)
         overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
         is_full = trigger.tick is not None or self._should_check_all or overdue
-        woken, self._woken, self._should_check_all = self._woken, {}, False
+        wake_reasons, self._wake_reasons, self._should_check_all = self._wake_reasons, {}, False
         standing: list[WorkerKey] = []
         if is_full:
             self._checked_all_at = now
@@ -175,31 +175,31 @@ class HealthJudge:
             healths = list(self._monitor.workers())
             self._answers.keep({health.key for health in healths if self.wants(health)})
         else:
-            healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
+            healths = [health for key in wake_reasons if (health := self._monitor.get(*key)) is not None]
         due_workers = [
             health for health in healths if self.wants(health) and self._answers.is_due(health, now)
         ]
         # New problems first: thousands of others may only need to be counted on their tickets.
-        outcomes = await self._judge_all(due_workers, woken, run, record)
+        outcomes = await self._judge_all(due_workers, wake_reasons, run, record)
         await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
             self._metrics.count_check("ticket" if record.counted else "healthy", self._clock())
-        record.note_workers(len(healths), is_full=is_full, woken=woken.values())
+        record.note_workers(len(healths), is_full=is_full, wakes=wake_reasons.values())
         await self._record_check(record, outcomes)
         return outcomes
 
     async def _judge_all(
         self,
         workers: Sequence[WorkerHealth],
-        woken: Mapping[WorkerKey, str],
+        wake_reasons: Mapping[WorkerKey, str],
         run: RunNode,
         record: CheckRecord,
     ) -> dict[WorkerKey, CheckOutcome]:
         """Judge one worker after another, the worst first; the rules judge workers that wait too long."""
         worst = sorted(workers, key=lambda health: -_severity(health))
         # A ticket whose trouble has changed is updated at once, without a model call.
-        renewed = [health.key for health in worst if self._coverage.is_outdated(health)]
-        outcomes = await self._write_in_batches(renewed, "its trouble has changed")
+        outdated = [health.key for health in worst if self._coverage.is_outdated(health)]
+        outcomes = await self._write_in_batches(outdated, "its trouble has changed")
         worst = [health for health in worst if health.key not in outcomes]
         if len(worst) > _CROWD:
             outcomes |= await self._judge_crowd(worst)
@@ -209,7 +209,7 @@ class HealthJudge:
         watch = asyncio.create_task(self._bypass(), name="judge-bypass")
         try:
             for key in [health.key for health in worst]:
-                outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
+                outcomes[key] = await self._judge(key, wake_reasons.get(key, HEALTH_CHECK), run, record)
                 self._waiting.pop(key, None)
                 self._metrics.count_check(outcomes[key], self._clock())
         finally:
@@ -243,12 +243,12 @@ class HealthJudge:
         now = self._clock()
         trace_id, span_id = ids_of(get_current_span())
         workers = [health for key in keys if (health := self._monitor.get(*key)) and self.wants(health)]
-        reported = await self._report_by_rules(
+        has_ticket_by_key = await self._report_by_rules(
             workers, "ticket", note, trace_id=trace_id, span_id=span_id, model=RULES
         )
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for key in keys:
-            has_ticket = reported.get(key, self._coverage.ticket_of(key) is not None)
+            has_ticket = has_ticket_by_key.get(key, self._coverage.ticket_of(key) is not None)
             outcomes[key] = "ticket" if has_ticket else "healthy"
         for health in workers:
             self._answers.note_request(health, now)
@@ -267,21 +267,21 @@ class HealthJudge:
             summary = summarise(health, now)
             if (draft := ticket_policy.draft_ticket(summary)) is not None:
                 reports.append((Report(health, _add_note(draft, note), **origin), summary))
-        raised = await self._tickets.raise_tickets([report for report, _ in reports]) if reports else []
-        reported = {}
-        for (report, summary), ticket in zip(reports, raised, strict=True):
+        results = await self._tickets.raise_tickets([report for report, _ in reports]) if reports else []
+        has_ticket_by_key = {}
+        for (report, summary), ticket in zip(reports, results, strict=True):
             if ticket is not None:
                 self._coverage.note_ticket(report.health, ticket.ticket)
             self._trends.note(summary, now, "healthy" if ticket is None else verdict)
-            reported[report.health.key] = ticket is not None
-        return reported
+            has_ticket_by_key[report.health.key] = ticket is not None
+        return has_ticket_by_key
 
     async def _bypass(self) -> None:
         """Write the rules' ticket where they bind and the model has not judged a worker in time."""
         while True:
             await self._context.sleep(BYPASS_SECONDS / _CHECKS_PER_BYPASS)
             now = self._clock()
-            for key in self._woken:
+            for key in self._wake_reasons:
                 self._waiting.setdefault(key, now)
             late = [key for key, since in self._waiting.items() if now - since >= BYPASS_SECONDS]
             for key in late:
@@ -315,10 +315,10 @@ class HealthJudge:
     async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> None:
         """Count each condition that has a ticket and still holds, without a model call."""
         for first in range(0, len(standing), _BATCH):
-            known = (self._monitor.get(*key) for key in standing[first : first + _BATCH])
+            healths = (self._monitor.get(*key) for key in standing[first : first + _BATCH])
             workers = [
                 health
-                for health in known
+                for health in healths
                 if health is not None and reason_for_ticket(health) is not None and not self.wants(health)
             ]
             try:
@@ -419,11 +419,11 @@ class HealthJudge:
 
     async def _raise(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
-        raised = await self._tickets.raise_ticket(
+        results = await self._tickets.raise_ticket(
             health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
-        self._coverage.note_ticket(health, raised.ticket)
-        return show_raised(raised)
+        self._coverage.note_ticket(health, results.ticket)
+        return show_raised(results)
 
     def _message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
         now = self._clock()

@@ -92,7 +92,7 @@ class JudgeAndQueen:
         self._bus = bus
         self._monitor = monitor
         self._tickets = tickets
-        self._started = False
+        self._is_running = False
         self._subscriptions: list[Subscription] = []
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
         self.runtime = runtime or AgentRuntime(
@@ -188,19 +188,19 @@ class JudgeAndQueen:
                     types={EventType.ESCALATION_TRIGGERED, EventType.ESCALATION_DECIDED},
                 )
             )
-        untriaged = await self._tickets.load()
+        waiting = await self._tickets.load()
         self._judge.adopt(self._tickets.open_tickets())
         await self._judge.load_trends()
         await self.runtime.start()
-        self._started = True
-        for ticket in untriaged:
+        self._is_running = True
+        for ticket in waiting:
             self._queen.expect(ticket.ticket_id)
             self._request_triage(ticket.ticket_id)
         await self.chat.resume()
 
     async def stop(self) -> None:
         """Stop the graphs. Unfinished work resumes after the next start."""
-        self._started = False
+        self._is_running = False
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
@@ -212,7 +212,7 @@ class JudgeAndQueen:
 
     def resume_escalations(self, escalations: Iterable[Escalation]) -> None:
         """Have the queen decide escalations that were pending before a restart. Call it after ``start``."""
-        if self._orchestrator is not None and self._started:
+        if self._orchestrator is not None and self._is_running:
             for escalation in escalations:
                 self._orchestrator.expect(escalation)
                 self._request_escalation_decision(escalation.escalation_id)
@@ -230,7 +230,7 @@ class JudgeAndQueen:
         self._wake(agent_id, None, reason or "woken")
 
     def _wake(self, agent_id: str | None, session_id: str | None, reason: str) -> None:
-        if self._started and self._judge.note(agent_id, session_id, reason):
+        if self._is_running and self._judge.note(agent_id, session_id, reason):
             self.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH).fire(Trigger())
 
     def _request_triage(self, ticket_id: str) -> None:
@@ -240,7 +240,7 @@ class JudgeAndQueen:
         self._trigger_queen(ESCALATION_RECEIVER, escalation_id=escalation_id)
 
     def _trigger_queen(self, entry_point: str, **inputs: str) -> None:
-        if self._started:
+        if self._is_running:
             self.runtime.get_stream(entry_point, graph_id=QUEEN_GRAPH).fire(Trigger(input_data=inputs))
 
     def _check_worker(self, event: AgentEvent) -> None:

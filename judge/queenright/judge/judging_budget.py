@@ -93,12 +93,12 @@ class ExceededLimit:
         return _SECONDS[self.window]
 
     def __str__(self) -> str:
-        limit, spent, requested = (
+        limit, spent, cost = (
             f"{n:.{places}f} $" if self.unit == "dollars" else f"{n:,.0f} tokens"
             for n, places in ((self.limit, 2), (self.spent, 2), (self.requested, 4))
         )
         text = f"judging.budget allows {limit} in any {self.window}, and {spent} are spent"
-        return text if self.spent >= self.limit else f"{text}; the next call may cost {requested}"
+        return text if self.spent >= self.limit else f"{text}; the next call may cost {cost}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +145,7 @@ class ModelBudget:
         self._clock = clock
         self._file = file
         self._spending = Spending() if file is None or self._fleet is not None else _read(file)
-        self._rejected = Cost()
+        self._misfit = Cost()
         """The last requested cost, if it did not fit."""
         self._disk = disk or Disk()
         self._writing = asyncio.Lock()
@@ -160,10 +160,10 @@ class ModelBudget:
 
         A limit that left too little for the last call counts as fully spent: no model is called.
         """
-        exceeded = {(limit.window, limit.unit): limit.limit for limit in self._exceeded_by(self._rejected)}
+        limits = {(limit.window, limit.unit): limit.limit for limit in self._exceeded_by(self._misfit)}
         for window in _SECONDS:
             for unit in _UNITS:
-                yield window, unit, max(self.spent(window, unit), exceeded.get((window, unit), 0.0))
+                yield window, unit, max(self.spent(window, unit), limits.get((window, unit), 0.0))
 
     def spent(self, window: Window, unit: Unit, role: str | None = None) -> float:
         """Return the spending and reservations in the window that ends now, of one role or of all."""
@@ -171,7 +171,7 @@ class ModelBudget:
 
     def find_exceeded_limit(self) -> ExceededLimit | None:
         """Return the exceeded limit with the longest window; None if another call may be made."""
-        return max(self._exceeded_by(self._rejected), key=lambda limit: limit.seconds, default=None)
+        return max(self._exceeded_by(self._misfit), key=lambda limit: limit.seconds, default=None)
 
     async def reserve(
         self, role: str, estimate: Estimate, *, force: bool = False
@@ -189,12 +189,12 @@ class ModelBudget:
         """
         reservation = Reservation(role, estimate, self._clock())
         cost = estimate.call
-        exceeded: list[ExceededLimit] = []
+        limits: list[ExceededLimit] = []
 
         def add() -> bool:
-            nonlocal exceeded
-            exceeded = self._exceeded_by(cost)
-            return (force or not exceeded) and self._add(reservation, cost)
+            nonlocal limits
+            limits = self._exceeded_by(cost)
+            return (force or not limits) and self._add(reservation, cost)
 
         try:
             await self._change(add)
@@ -202,8 +202,8 @@ class ModelBudget:
             if self._fleet is None:
                 self._add(reservation, Cost(-cost.dollars, -cost.tokens))  # the call is not made
             raise
-        self._rejected = cost if exceeded else Cost()
-        return max(exceeded, key=lambda limit: limit.seconds) if exceeded and not force else reservation
+        self._misfit = cost if limits else Cost()
+        return max(limits, key=lambda limit: limit.seconds) if limits and not force else reservation
 
     def _add(self, reservation: Reservation, cost: Cost) -> bool:
         self._spending.add(reservation.role, reservation.at, cost.dollars, cost.tokens)
@@ -243,21 +243,21 @@ class ModelBudget:
             reservation: The result of ``reserve``.
             cost: None without a reply: then the question is charged, which was sent.
         """
-        reserved = reservation.estimate.call
+        estimate = reservation.estimate.call
         cost = reservation.estimate.question if cost is None else cost
-        if not cost.is_valid or cost == reserved:
+        if not cost.is_valid or cost == estimate:
             return
-        change = Cost(cost.dollars - reserved.dollars, cost.tokens - reserved.tokens)
+        change = Cost(cost.dollars - estimate.dollars, cost.tokens - estimate.tokens)
         try:
             await self._change(lambda: self._add(reservation, change))
         except StoreError as error:
             _log.warning("cannot save what a model call cost; its estimate counts: %s", error)
 
-    def _exceeded_by(self, requested: Cost) -> list[ExceededLimit]:
+    def _exceeded_by(self, cost: Cost) -> list[ExceededLimit]:
         return [
-            ExceededLimit(window, unit, limit, spent, requested.of(unit))
+            ExceededLimit(window, unit, limit, spent, cost.of(unit))
             for (window, unit), limit in self._limits.items()
-            if (spent := self.spent(window, unit)) >= limit or spent + requested.of(unit) > limit
+            if (spent := self.spent(window, unit)) >= limit or spent + cost.of(unit) > limit
         ]
 
 

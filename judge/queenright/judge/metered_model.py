@@ -103,16 +103,16 @@ class MeteredModel:
         if must_call(tools) and (rejection := rejection_of(messages)) is not None:
             self.count_invalid(rejection)
         reason = None if self._stand_in is None else self._backoff.reason
-        exceeded: ExceededLimit | None = None
+        limit: ExceededLimit | None = None
         if reason is None:
-            reserved = await self._reserve(messages, tools)
-            if isinstance(reserved, ExceededLimit):
-                reason, exceeded = "budget", reserved
+            reservation = await self._reserve(messages, tools)
+            if isinstance(reservation, ExceededLimit):
+                reason, limit = "budget", reservation
             else:
-                reply, reason = await self._try(reserved, messages, tools, on_text)
+                reply, reason = await self._try(reservation, messages, tools, on_text)
                 if reply is not None:
                     return reply
-        return await self._replace(reason or "error", exceeded, messages, tools, on_text)
+        return await self._replace(reason or "error", limit, messages, tools, on_text)
 
     def count_invalid(self, why: str) -> None:
         """Count the newest reply as a failure: its calls were rejected, or it decided nothing."""
@@ -134,7 +134,7 @@ class MeteredModel:
 
     async def _try(
         self,
-        reserved: Reservation | None,
+        reservation: Reservation | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
@@ -142,7 +142,7 @@ class MeteredModel:
         """Return the model's reply; or None and the reason if this failure starts a backoff."""
         started_at = self._monotonic()
         try:
-            reply = await self._ask(reserved, messages, tools, on_text)
+            reply = await self._ask(reservation, messages, tools, on_text)
         except asyncio.CancelledError:
             if self._monotonic() - started_at >= self._timeout * _TIMEOUT_FRACTION:
                 self._record_failure("timeout", "the call was cancelled")
@@ -169,7 +169,7 @@ class MeteredModel:
 
     async def _ask(
         self,
-        reserved: Reservation | None,
+        reservation: Reservation | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
@@ -186,8 +186,8 @@ class MeteredModel:
             return reply
         finally:
             self._metrics.count_call(self._role, self.name, reply, self._monotonic() - started_at)
-            if self._budget is not None and reserved is not None:
-                await self._budget.settle(reserved, None if reply is None else _cost(reply))
+            if self._budget is not None and reservation is not None:
+                await self._budget.settle(reservation, None if reply is None else _cost(reply))
 
     def _record_failure(self, reason: FallbackReason, why: str) -> bool:
         """Count a failure; return whether the stand-in replies from now on."""
@@ -207,24 +207,24 @@ class MeteredModel:
     async def _replace(
         self,
         reason: FallbackReason,
-        exceeded: ExceededLimit | None,
+        limit: ExceededLimit | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> ModelReply:
         assert self._stand_in is not None
         started_at = self._monotonic()
-        if exceeded is not None and self._limit_log.is_due(exceeded):
+        if limit is not None and self._limit_log.is_due(limit):
             _log.warning(
                 "the %s's model %s is not called: %s; the rules replace it",
                 self._role,
                 self.name,
-                exceeded,
+                limit,
             )
         try:
             reply = await self._stand_in.complete(messages, tools, on_text)
         except ModelError as error:
-            why = exceeded or f"it failed too often ({reason})"
+            why = limit or f"it failed too often ({reason})"
             raise ModelError(f"{self.name} is not called now: {why}; the rules: {error}") from error
         self._metrics.count_call(self._role, self._stand_in.name, reply, self._monotonic() - started_at)
         self._metrics.count_fallback(self._role, reason)
@@ -233,8 +233,8 @@ class MeteredModel:
 
 def must_call(tools: Sequence[ToolSpec]) -> bool:
     """Return whether a reply needs a tool call: there are outputs to set, and no user to talk to."""
-    offered = {tool.name for tool in tools}
-    return SET_OUTPUT in offered and ASK_USER not in offered
+    tool_names = {tool.name for tool in tools}
+    return SET_OUTPUT in tool_names and ASK_USER not in tool_names
 
 
 def rejection_of(messages: Sequence[Message]) -> str | None:
@@ -265,8 +265,8 @@ def _decides(reply: ModelReply) -> bool:
 
 
 def _is_usable(reply: ModelReply, tools: Sequence[ToolSpec]) -> bool:
-    offered = {tool.name for tool in tools}
-    return any(call.name in offered and _is_object(call.arguments) for call in reply.tool_calls)
+    tool_names = {tool.name for tool in tools}
+    return any(call.name in tool_names and _is_object(call.arguments) for call in reply.tool_calls)
 
 
 def _is_object(text: str) -> bool:

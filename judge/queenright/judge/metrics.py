@@ -42,7 +42,7 @@ class JudgeMetrics:
         self._last_check = gauge(names.JUDGE_LAST_CHECK, registry)
         self._tokens = counter(names.LLM_TOKENS, registry)
         self._cost = counter(names.LLM_COST, registry)
-        self._cached = counter(names.LLM_CACHED_TOKENS, registry)
+        self._cache_tokens = counter(names.LLM_CACHED_TOKENS, registry)
         self._fallbacks = counter(names.LLM_FALLBACKS, registry)
         self._duration = histogram(names.LLM_REQUEST_DURATION, registry, _MODEL_BUCKETS)
         self._triage = counter(names.TRIAGE, registry)
@@ -70,7 +70,7 @@ class JudgeMetrics:
 
     def initialise(self, role: ModelRole, model: str) -> None:
         """Create a model's series with value 0."""
-        for family in (self._tokens, self._cached, self._cost, self._duration):
+        for family in (self._tokens, self._cache_tokens, self._cost, self._duration):
             family.labels(role, model)
 
     def count_call(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
@@ -78,7 +78,7 @@ class JudgeMetrics:
         self._duration.labels(role, model).observe(seconds, _exemplar())
         if reply is not None:
             self._tokens.labels(role, model).inc(reply.input_tokens + reply.output_tokens)
-            self._cached.labels(role, model).inc(reply.cached_tokens)
+            self._cache_tokens.labels(role, model).inc(reply.cached_tokens)
             self._cost.labels(role, model).inc(reply.cost)
 
     def count_fallback(self, role: ModelRole, reason: FallbackReason) -> None:
@@ -112,9 +112,9 @@ def _read_open_tickets(counts: Callable[[], OpenCounts], tickets: GaugeMetricFam
         tickets.add_metric([severity.value, status.value], count)
 
 
-def _read_budget(budget: ModelBudget, limits: GaugeMetricFamily, spent: GaugeMetricFamily) -> None:
+def _read_budget(budget: ModelBudget, limits: GaugeMetricFamily, spending: GaugeMetricFamily) -> None:
     # At each scrape: spending leaves its window without an event.
     for window, unit, limit in budget.limits():
         limits.add_metric([window, unit], limit)
     for window, unit, amount in budget.all_spent():
-        spent.add_metric([window, unit], amount)
+        spending.add_metric([window, unit], amount)

@@ -85,5 +85,5 @@ class ModelBackoff:
     def _fails_often(self) -> bool:
         while self._calls[0][0] <= self._clock() - WINDOW:
             self._calls.popleft()
-        failures = sum(failed for _, failed in self._calls)
+        failures = sum(is_failure for _, is_failure in self._calls)
         return failures >= _SPREAD_FACTOR * self._limit and 2 * failures >= len(self._calls)

@@ -105,11 +105,11 @@ def show_summary(health: WorkerHealth | None, now: float, last_n_steps: int) -> 
     return quote_worker(None if health is None else summarise(health, now, last_n_steps))
 
 
-def show_raised(raised: Raised) -> str:
+def show_raised(result: Raised) -> str:
     """Return the result of raising a ticket for a model."""
-    ticket = raised.ticket
+    ticket = result.ticket
     return json.dumps(
-        {"ticket_id": ticket.ticket_id, "change": raised.change, "severity": ticket.severity.value}
+        {"ticket_id": ticket.ticket_id, "change": result.change, "severity": ticket.severity.value}
     )
 
 
@@ -136,6 +136,6 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str) -> Escala
     return ticket
 
 
-def urgency_of(proposed: Severity, ticket: EscalationTicket) -> Severity:
+def urgency_of(draft: Severity, ticket: EscalationTicket) -> Severity:
     """Return the urgency of a notification: never below the ticket's severity."""
-    return max(proposed, ticket.severity, key=lambda severity: severity.rank)
+    return max(draft, ticket.severity, key=lambda severity: severity.rank)

@@ -41,7 +41,7 @@ DECISION_NODE: Final = "escalation_decision"
 _FIRST_PAUSE_SECONDS: Final = 30.0
 _MAX_PAUSE_SECONDS: Final = 240.0
 _MAX_EXTRA_TIMES: Final = 10_000
-_UNDECIDED: Final = "undecided"
+_NO_DECISION: Final = "undecided"
 
 Decide = Callable[..., Awaitable[object]]
 """``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)`` carries out a decision."""
@@ -98,10 +98,10 @@ class Orchestrator:
         self._decide = decide
         self._retry = retry
         self._open: dict[str, _Open] = {}
-        self._queued: set[str] = set()
+        self._queue: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._current: Escalation | None = None
-        self._outcome = _UNDECIDED
+        self._outcome = _NO_DECISION
         self._extra_time: OrderedDict[Target, _ExtraTime] = OrderedDict()
 
     def node(self) -> NodeSpec:
@@ -158,7 +158,7 @@ class Orchestrator:
         """Keep an escalation until it is decided or past its deadline; retry failed tries."""
         key = escalation.escalation_id
         self._open[key] = _Open(escalation, trace)
-        self._queued.add(key)
+        self._queue.add(key)
         if key not in self._watches:
             watch = asyncio.create_task(self._watch(escalation), name=f"escalation:{key}")
             self._watches[key] = watch
@@ -180,7 +180,7 @@ class Orchestrator:
                 return "nothing to decide"
             return await self._consider(waiting, run)
         finally:
-            self._queued.discard(key)
+            self._queue.discard(key)
 
     async def _consider(self, waiting: _Open, run: RunNode) -> str:
         escalation = waiting.escalation
@@ -189,7 +189,7 @@ class Orchestrator:
         if escalation_policy.ended(summary):
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session has ended"
-        self._current, self._outcome = escalation, _UNDECIDED
+        self._current, self._outcome = escalation, _NO_DECISION
         with self._context.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
             context=child_of(*waiting.trace),
@@ -319,8 +319,8 @@ class Orchestrator:
             await self._context.sleep(min(pause, seconds))
             if key not in self._open:
                 return
-            if key not in self._queued and self._clock() < escalation.deadline:
-                self._queued.add(key)
+            if key not in self._queue and self._clock() < escalation.deadline:
+                self._queue.add(key)
                 self._retry(key)
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         _log.warning("escalation %s: the queen has not decided it before its deadline", key)

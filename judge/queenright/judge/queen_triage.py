@@ -112,8 +112,8 @@ class Queen:
         self._action_tools = [] if actions is None else acting_tools(actions, self._require_undecided)
         self._case = context.open_case()
         self._current: EscalationTicket | None = None
-        self._arrived: dict[str, float] = {}
-        self._queued: set[str] = set()
+        self._arrivals: dict[str, float] = {}
+        self._queue: set[str] = set()
         self._left_to_model: set[str] = set()
         """Waiting tickets that the rules did not decide when many waited."""
         self._deadlines: dict[str, _Deadline] = {}
@@ -158,13 +158,13 @@ class Queen:
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return  # it got worse after an operator took it, or was triaged in the meantime
-        self._queued.add(ticket_id)
-        arrived = self._arrived.setdefault(ticket_id, self._clock())
+        self._queue.add(ticket_id)
+        arrival = self._arrivals.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:
-            bypass_at = arrived + self._timeout
+            bypass_at = arrival + self._timeout
             self._check_at(
                 ticket_id,
-                _Deadline(min(arrived + _FIRST_PAUSE_SECONDS, bypass_at), bypass_at, _FIRST_PAUSE_SECONDS),
+                _Deadline(min(arrival + _FIRST_PAUSE_SECONDS, bypass_at), bypass_at, _FIRST_PAUSE_SECONDS),
             )
 
     async def stop(self) -> None:
@@ -179,7 +179,7 @@ class Queen:
         """Triage the ticket of a trigger. The entry point ``ticket_receiver``."""
         ticket_id = _ticket_id(trigger)
         try:
-            if len(self._queued) - len(self._left_to_model) > _CROWD:
+            if len(self._queue) - len(self._left_to_model) > _CROWD:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
             if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
@@ -192,13 +192,13 @@ class Queen:
             self._finish(ticket_id)
 
     def _finish(self, ticket_id: str) -> None:
-        self._queued.discard(ticket_id)
+        self._queue.discard(ticket_id)
         self._left_to_model.discard(ticket_id)
         self._settle(ticket_id)
 
     async def _triage_crowd(self) -> None:
         """Let the rules decide the waiting tickets that they would pass on, many per transaction."""
-        waiting = sorted(self._queued - self._left_to_model)
+        waiting = sorted(self._queue - self._left_to_model)
         for first in range(0, len(waiting), _BATCH):
             batch = waiting[first : first + _BATCH]
             try:
@@ -223,22 +223,24 @@ class Queen:
         summary = self._summary(ticket)
         if not self._holds(ticket, summary):
             return None
-        decided = ticket_policy.triage(_fields(ticket), summary)
-        if decided.decision != "intervene":
+        decision = ticket_policy.triage(_fields(ticket), summary)
+        if decision.decision != "intervene":
             return None
         if self._model.answering == RULES:
-            return InterveneDecision(ticket_id, decided.text, decided.urgency, model=RULES)
+            return InterveneDecision(ticket_id, decision.text, decision.urgency, model=RULES)
         if not ticket_policy.is_binding(ticket.severity):
             return None
-        text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
-        return InterveneDecision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
+        text = f"{decision.text} Too many tickets wait for the queen; it comes to you as the rules see it."
+        return InterveneDecision(
+            ticket_id, text, decision.urgency, by="rules", is_untriaged=True, model=RULES
+        )
 
     async def _decide_all(self, decisions: Sequence[InterveneDecision]) -> None:
         if decisions:
-            changed = await self._tickets.intervene_all(
+            tickets = await self._tickets.intervene_all(
                 decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
             )
-            for ticket in changed:
+            for ticket in tickets:
                 self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
@@ -305,9 +307,9 @@ class Queen:
         if not ticket_policy.is_binding(ticket.severity):
             await self._decide(ticket.ticket_id, arguments.reason)
             return f"dismissed: {arguments.reason}"
-        proposed = wording.one_line(arguments.reason, 200)
+        proposal = wording.one_line(arguments.reason, 200)
         note = (
-            f"(The queen proposed to dismiss it: {proposed!r}; a {ticket.severity.value} ticket whose "
+            f"(The queen proposed to dismiss it: {proposal!r}; a {ticket.severity.value} ticket whose "
             "condition still holds is not dismissed.)"
         )
         await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
@@ -366,14 +368,14 @@ class Queen:
 
     async def _decide(self, ticket_id: str, reason: str) -> None:
         try:
-            await self._tickets.dismiss(ticket_id, reason, recovered=self._has_recovered())
+            await self._tickets.dismiss(ticket_id, reason, has_recovered=self._has_recovered())
         except TicketError as error:
             raise ToolError(str(error)) from error
         self._count(ticket_id, "dismiss")
 
     def _count(self, ticket_id: str, decision: TriageDecision) -> None:
         now = self._clock()
-        self._context.metrics.count_triage(decision, now - self._arrived.get(ticket_id, now))
+        self._context.metrics.count_triage(decision, now - self._arrivals.get(ticket_id, now))
 
     # -- bypass ---------------------------------------------------------------------------------
 
@@ -440,8 +442,8 @@ class Queen:
         time_left = deadline.bypass_at - now
         at = now + (min(pause, time_left) if time_left > 0 else pause)
         self._check_at(ticket_id, _Deadline(at, deadline.bypass_at, pause))
-        if ticket_id not in self._queued:
-            self._queued.add(ticket_id)
+        if ticket_id not in self._queue:
+            self._queue.add(ticket_id)
             self._retry(ticket_id)
 
     async def _pass_on(self, tickets: Sequence[EscalationTicket], why: str) -> None:
@@ -453,7 +455,7 @@ class Queen:
                     f"{_analysis(ticket)} {why}; it comes to you as the rules see it.",
                     ticket.severity.value,
                     by="rules",
-                    untriaged=True,
+                    is_untriaged=True,
                     model=RULES,
                 )
                 for ticket in tickets
@@ -471,7 +473,7 @@ class Queen:
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and ticket.status is TicketStatus.OPEN:
             return
-        self._arrived.pop(ticket_id, None)
+        self._arrivals.pop(ticket_id, None)
         self._deadlines.pop(ticket_id, None)
 
 

@@ -18,8 +18,8 @@ def quote(tag: str, data: Mapping[str, Any]) -> str:
     the text is valid UTF-8.
     """
     text = json.dumps(sanitise(data), ensure_ascii=False, default=str)
-    unmarked = text.replace("<", "\\u003c").replace(">", "\\u003e")
-    return f"<{tag}>\n{unmarked}\n</{tag}>"
+    text_only = text.replace("<", "\\u003c").replace(">", "\\u003e")
+    return f"<{tag}>\n{text_only}\n</{tag}>"
 
 
 def sanitise(value: Any) -> Any:

@@ -48,8 +48,8 @@ def _mask(text: str) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return str(sanitise(text))
-    masked = _masked_value(value)
-    return text if masked == value else json.dumps(masked, ensure_ascii=False)
+    result = _masked_value(value)
+    return text if result == value else json.dumps(result, ensure_ascii=False)
 
 
 def _masked_value(value: Any) -> Any:
@@ -80,9 +80,9 @@ class MaskedStream:
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._text = ""
-        self._released = 0
+        self._end = 0
         """How much of the text was passed on."""
-        self._shown = ""
+        self._text_out = ""
         self._is_broken = False
         """What was passed on is masked otherwise now; nothing more is."""
 
@@ -91,25 +91,25 @@ class MaskedStream:
         # A control character could hide a name.
         self._text += "".join(c for c in piece if c.isprintable() or c.isspace())
         end = self._find_end()
-        if end <= self._released or self._is_broken:
+        if end <= self._end or self._is_broken:
             return
-        masked = str(sanitise(self._text[:end]))
-        self._released = end
-        if not masked.startswith(self._shown):
+        text = str(sanitise(self._text[:end]))
+        self._end = end
+        if not text.startswith(self._text_out):
             self._is_broken = True
             return
-        if more := masked[len(self._shown) :]:
-            self._shown = masked
+        if more := text[len(self._text_out) :]:
+            self._text_out = text
             self._on_text(more)
 
     def finish(self, text: str) -> None:
         """Pass on the rest of ``text``, the whole masked text."""
-        if not self._is_broken and text.startswith(self._shown) and text != self._shown:
-            self._on_text(text[len(self._shown) :])
+        if not self._is_broken and text.startswith(self._text_out) and text != self._text_out:
+            self._on_text(text[len(self._text_out) :])
 
     def _find_end(self) -> int:
         """Return how much of the text can be passed on."""
-        text, end = self._text, self._released
+        text, end = self._text, self._end
         block = _BLOCK.search(text, end)
         limit = block.start() if block else len(text)
         while name := _NAME.search(text, end, limit):

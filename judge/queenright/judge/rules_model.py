@@ -39,17 +39,17 @@ class RulesModel:
         Raises:
             ModelError: The conversation belongs to none of these roles.
         """
-        offered = {tool.name for tool in tools}
+        tool_names = {tool.name for tool in tools}
         turn = _since_last_question(messages)
-        if EMIT in offered:
+        if EMIT in tool_names:
             return _judge(turn)
-        if NOTIFY in offered:
+        if NOTIFY in tool_names:
             return _queen(turn)
-        if DECIDE in offered:
+        if DECIDE in tool_names:
             return _orchestrator(turn)
         if chat_commands.is_chat(messages):
-            return chat_commands.reply(messages, offered)
-        have = ", ".join(sorted(offered)) or "no tools"
+            return chat_commands.reply(messages, tool_names)
+        have = ", ".join(sorted(tool_names)) or "no tools"
         raise ModelError(
             f"{RULES} only judges, triages and follows chat commands; the tools offered are: {have}"
         )

@@ -149,7 +149,7 @@ class StackJudge:
         self._models = models
         self._checked_at = 0.0
         self._monotonic_at = 0.0
-        self._started = False
+        self._is_running = False
 
     def clock(self) -> float:
         """Return Prometheus' time: that of the last check plus the time since."""
@@ -193,7 +193,7 @@ class StackJudge:
 
     async def close(self) -> None:
         """Stop. Decisions are already in the store."""
-        if self._started:
+        if self._is_running:
             await self._judging.stop()
         await self.bus.close()
         await self.store.close()
@@ -220,11 +220,11 @@ class StackJudge:
         self._checked_at, self._monotonic_at = now, self._monotonic()
         healths = await self._read(sightings, now)
         self.monitor.replace(healths)
-        if not self._started:
+        if not self._is_running:
             # Only once workers are known: the start triages the tickets from before.
             await self._judging.start()
-            self._started = True
-        closed = await self._update_tickets(now, missing)
+            self._is_running = True
+        closures = await self._update_tickets(now, missing)
         unknown = await self._judge_and_triage()
         if self._once:
             await self._pass_on()
@@ -232,7 +232,7 @@ class StackJudge:
             at=now,
             workers=tuple(healths),
             tickets=tuple(self.tickets.open_tickets()),
-            closed=tuple(closed),
+            closed=tuple(closures),
             dismissed=await self._count_dismissed(),
             unknown=unknown,
             missing=await asyncio.to_thread(self._stale.note, missing, now),
@@ -358,7 +358,7 @@ class StackJudge:
                     f"{analysis} {_NO_DECISION}",
                     ticket.severity.value,
                     by="rules",
-                    untriaged=True,
+                    is_untriaged=True,
                     graph_id=QUEEN_GRAPH,
                     stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
                     model=RULES,

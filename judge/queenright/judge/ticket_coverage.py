@@ -27,7 +27,7 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Covered:
+class _Coverage:
     ticket_id: str
     kinds: frozenset[FindingKind]
 
@@ -42,19 +42,19 @@ class Coverage:
 
     def __init__(self, tickets: TicketService) -> None:
         self._tickets = tickets
-        self._by_worker: dict[WorkerKey, _Covered] = {}
+        self._by_worker: dict[WorkerKey, _Coverage] = {}
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
         """Take over the tickets from before a restart."""
         for ticket in tickets:
             key = (ticket.agent_id, ticket.session_id)
             kinds = {ticket.kind, *ticket.related_kinds, *ticket.active_kinds}
-            self._by_worker[key] = _Covered(ticket.ticket_id, frozenset(kinds))
+            self._by_worker[key] = _Coverage(ticket.ticket_id, frozenset(kinds))
 
     def note_ticket(self, health: WorkerHealth, ticket: EscalationTicket) -> None:
         """Note that ``ticket`` covers the worker's findings."""
         kinds = {finding.kind for finding in health.findings if finding.ticket}
-        self._by_worker[health.key] = _Covered(ticket.ticket_id, frozenset(kinds))
+        self._by_worker[health.key] = _Coverage(ticket.ticket_id, frozenset(kinds))
 
     def covers(self, health: WorkerHealth, finding: Finding) -> bool:
         """Return whether a ticket covers ``finding``, the worst of this worker."""
@@ -75,10 +75,10 @@ class Coverage:
 
     def ticket_of(self, key: WorkerKey) -> EscalationTicket | None:
         """Return the live ticket about a worker, if there is one."""
-        covered = self._by_worker.get(key)
-        if covered is None:
+        coverage = self._by_worker.get(key)
+        if coverage is None:
             return None
-        ticket = self._tickets.get(covered.ticket_id)
+        ticket = self._tickets.get(coverage.ticket_id)
         if ticket is None or not ticket.is_live:
             del self._by_worker[key]
             return None

@@ -102,12 +102,12 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
 
 def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
     """State the numbers and times behind a ticket; it is not updated later, so it has its own time."""
-    found = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
+    what = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
-        found = f"{found}: {evidence}"
+        what = f"{what}: {evidence}"
     at = "" if now is None else f"At {wording.clock_time(now, seconds=True)}: "
-    compared = [_describe_progress(summary, finding, now), _describe_numbers(summary, finding.kind)]
-    return f"{found}. {at}{', '.join(filter(None, compared))}."
+    facts = [_describe_progress(summary, finding, now), _describe_numbers(summary, finding.kind)]
+    return f"{what}. {at}{', '.join(filter(None, facts))}."
 
 
 def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
@@ -194,9 +194,9 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     elif agent not in cause:
         cause = f"{agent}: {cause}"
     cause = wording.sentence(cause)
-    counted = _describe_numbers(ticket, kind, int(ticket.get("occurrences") or 1))
-    if counted:
-        cause = f"{cause.rstrip('.')} ({counted})."
+    numbers = _describe_numbers(ticket, kind, int(ticket.get("occurrences") or 1))
+    if numbers:
+        cause = f"{cause.rstrip('.')} ({numbers})."
     session = str(ticket.get("session_id") or "")
     advice = ticket.get("suggested_action") or wording.advice(kind, agent, session)
     return f"{cause} {wording.impact(kind)} {advice}"

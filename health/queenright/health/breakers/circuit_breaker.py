@@ -210,9 +210,9 @@ class CircuitBreaker:
         cause = f"reset by {by}" + (f": {redact(reason, _TEXT_LIMIT)}" if reason else "")
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
-            changed = self._machine.reset(cause)
+            change = self._machine.reset(cause)
             self._report_change(before, failures)
-        return changed
+        return change
 
     def restore(self, status: BreakerStatus) -> None:
         """Restore the state from another process: an open breaker stays open for the rest of its timeout."""
@@ -312,10 +312,10 @@ class CircuitBreaker:
             return cast(Callable[P, T], guarded_async)
 
         @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        def guard_call(*args: P.args, **kwargs: P.kwargs) -> T:
             return self.call(function, *args, **kwargs)
 
-        return guarded
+        return guard_call
 
     def __enter__(self) -> CircuitBreaker:
         """Enter if the breaker allows it, else raise ``CircuitOpenError``."""

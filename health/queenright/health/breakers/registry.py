@@ -266,14 +266,14 @@ class BreakerRegistry:
         if self._on_change is not None:
             self._on_change(change)
 
-    def _enforce_capacity(self, requested: Collection[CircuitBreaker]) -> None:
+    def _enforce_capacity(self, newest: Collection[CircuitBreaker]) -> None:
         """
         Forget breakers beyond the capacity, except those just requested.
 
         Unused ones go first, then closed before half open before open; the least recently used among equals.
         """
-        while len(self._breakers) > max(self._capacity, len(requested)):
-            others = [breaker for breaker in self._breakers.values() if breaker not in requested]
+        while len(self._breakers) > max(self._capacity, len(newest)):
+            others = [breaker for breaker in self._breakers.values() if breaker not in newest]
             victim = next((breaker for breaker in others if breaker.is_untouched), None)
             victim = victim or min(others, key=lambda breaker: _FORGET_ORDER.index(breaker.state))
             # Subscribers that know it as open must see it close.

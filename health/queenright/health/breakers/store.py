@@ -70,7 +70,7 @@ class BreakerStore:
         self._waiting: deque[tuple[BreakerChange, AgentEvent]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._closed = False
+        self._is_closed = False
 
     async def load(self) -> None:
         """
@@ -103,7 +103,7 @@ class BreakerStore:
 
     async def close(self) -> None:
         """Write waiting changes once; log those that fail as lost."""
-        self._closed = True
+        self._is_closed = True
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait([self._writing])
@@ -122,14 +122,14 @@ class BreakerStore:
                 self._waiting.popleft()
                 self.dropped += 1
             self._waiting.append((change, event))
-        if self._loop is not None and not self._closed:
+        if self._loop is not None and not self._is_closed:
             try:
                 self._loop.call_soon_threadsafe(self._write_soon)
             except RuntimeError:  # the loop is closed: the process ends
-                self._closed = True
+                self._is_closed = True
 
     def _write_soon(self) -> None:
-        if self._waiting and not self._closed and (self._writing is None or self._writing.done()):
+        if self._waiting and not self._is_closed and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write(), name="breakers")
 
     async def _write(self) -> None:

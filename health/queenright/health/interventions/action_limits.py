@@ -45,7 +45,7 @@ class ActionBudget:
     def __init__(self, most: int, fleet: FleetState | None = None) -> None:
         self._most = most
         self._fleet = fleet if fleet is not None and fleet.is_shared else None
-        self._spent: deque[float] = deque()
+        self._times: deque[float] = deque()
 
     @property
     def most(self) -> int:
@@ -55,17 +55,17 @@ class ActionBudget:
     def used(self, now: float) -> int:
         """Return how many were done within the last minute."""
         least = 0 if self._fleet is None else -_BUDGET_SECONDS
-        while self._spent and not least <= now - self._spent[0] < _BUDGET_SECONDS:
-            self._spent.popleft()
-        return len(self._spent)
+        while self._times and not least <= now - self._times[0] < _BUDGET_SECONDS:
+            self._times.popleft()
+        return len(self._times)
 
     def free_at(self, now: float) -> float:
         """Return when the next one is allowed: ``now``, or later."""
-        return now if self.used(now) < self._most else self._spent[0] + _BUDGET_SECONDS
+        return now if self.used(now) < self._most else self._times[0] + _BUDGET_SECONDS
 
     def spend(self, now: float) -> None:
         """Count one of this service."""
-        self._spent.append(now)
+        self._times.append(now)
 
     async def take(self, now: float, *, force: bool = False) -> bool:
         """
@@ -91,19 +91,19 @@ class ActionBudget:
     async def _take_of_fleet(self, fleet: FleetState, now: float, force: bool) -> bool:
         is_allowed = False
 
-        def take(spent: list[float] | None) -> list[float] | None:
+        def take(times: list[float] | None) -> list[float] | None:
             nonlocal is_allowed
             # The times of others are of their clocks, which may be ahead.
-            recent = sorted(at for at in spent or () if abs(now - at) < _BUDGET_SECONDS)
+            recent = sorted(at for at in times or () if abs(now - at) < _BUDGET_SECONDS)
             is_allowed = force or len(recent) < self._most
-            return [*recent, now] if is_allowed else spent
+            return [*recent, now] if is_allowed else times
 
         self.replace(await fleet.update(SHARED_ACTIONS, take) or ())
         return is_allowed
 
-    def replace(self, spent: Iterable[float]) -> None:
+    def replace(self, times: Iterable[float]) -> None:
         """Replace the times of the interventions by those of the whole fleet."""
-        self._spent = deque(sorted(spent))
+        self._times = deque(sorted(times))
 
 
 def refusal_reason(

@@ -158,11 +158,11 @@ class Actions:
         intervention = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
         now = intervention.created_at
         deadline = now + self._settings.escalation.timeout_seconds
-        climbed = ladder.model_copy(
+        next_ladder = ladder.model_copy(
             update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
         )
         if self._settings.is_dry(ActionKind.ESCALATE):
-            return await self.end(intervention, InterventionOutcome.DRY_RUN, climbed), None, climbed
+            return await self.end(intervention, InterventionOutcome.DRY_RUN, next_ladder), None, next_ladder
         worker = self._monitor.get(intervention.agent_id, intervention.session_id)
         question = Escalation(
             escalation_id=self._ids(),
@@ -172,7 +172,7 @@ class Actions:
             created_at=now,
             deadline=deadline,
         )
-        climbed = climbed.model_copy(update={"escalation_id": question.escalation_id})
+        next_ladder = next_ladder.model_copy(update={"escalation_id": question.escalation_id})
         intervention = intervention.model_copy(
             update={
                 "escalation_id": question.escalation_id,
@@ -180,19 +180,19 @@ class Actions:
                 "finished_at": now,
             }
         )
-        asked = {"escalation_id", "reason", "options", "deadline", "context"}
-        data = question.model_dump(mode="json", include=asked)
+        question_fields = {"escalation_id", "reason", "options", "deadline", "context"}
+        data = question.model_dump(mode="json", include=question_fields)
         data |= {"by": intervention.by, "since": ladder.trouble_since}
         event = self._event(EventType.ESCALATION_TRIGGERED, intervention, data)
         await self._ledger.write(
             grant.target.key,
-            ladder=climbed,
+            ladder=next_ladder,
             now=now,
             intervention=intervention,
             escalation=question,
             events=[event, self._record_event(intervention)],
         )
-        return intervention, question, climbed
+        return intervention, question, next_ladder
 
     async def terminate(
         self,
@@ -204,7 +204,7 @@ class Actions:
         since: float | None = None,
         withdrawn: Escalation | None = None,
         events: Sequence[AgentEvent] = (),
-        resumed: Intervention | None = None,
+        earlier: Intervention | None = None,
         intervention_id: str = "",
     ) -> Intervention:
         """
@@ -220,16 +220,16 @@ class Actions:
         Raises:
             StoreError: Recording failed: nothing was done, or its end is still to be recorded.
         """
-        intervention = resumed or self._new(
+        intervention = earlier or self._new(
             grant, by=by, reason=reason, since=since, intervention_id=intervention_id
         )
         if self._settings.is_dry(ActionKind.TERMINATE):
             return await self.end(intervention, InterventionOutcome.DRY_RUN, ladders.otherwise)
-        if resumed is None:
+        if earlier is None:
             await self._begin(intervention, ladders.during)
         try:
             self.permit(grant.kind, grant.target)
-            stopped = await self._control(grant.target).terminate(
+            stop = await self._control(grant.target).terminate(
                 grant.target,
                 intervention.reason,
                 instruction_id=intervention.intervention_id,
@@ -239,17 +239,15 @@ class Actions:
             return await self.end(
                 intervention, _outcome(error), ladders.otherwise, detail=_describe_error(error)
             )
-        if not stopped.confirmed and self._has_ended(grant.target):
-            detail = stopped.detail if stopped.lingers else "it has ended"
-            stopped = replace(stopped, confirmed=True, detail=detail)
-        if not stopped.confirmed:
+        if not stop.confirmed and self._has_ended(grant.target):
+            detail = stop.detail if stop.lingers else "it has ended"
+            stop = replace(stop, confirmed=True, detail=detail)
+        if not stop.confirmed:
             # It may still be working, so no event reports its end and nothing replaces it.
             return await self.end(
-                intervention, InterventionOutcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail
+                intervention, InterventionOutcome.UNCONFIRMED, ladders.otherwise, detail=stop.detail
             )
-        return await self.confirm(
-            intervention, stopped, ladder=ladders.done, withdrawn=withdrawn, events=events
-        )
+        return await self.confirm(intervention, stop, ladder=ladders.done, withdrawn=withdrawn, events=events)
 
     async def answer(
         self,
@@ -279,15 +277,15 @@ class Actions:
         try:
             self.permit(grant.kind, grant.target)
             deliver()
-        except ActionRefusedError as refused:
-            await self.end(intervention, InterventionOutcome.REFUSED, ladder, detail=refused.reason)
+        except ActionRefusedError as error:
+            await self.end(intervention, InterventionOutcome.REFUSED, ladder, detail=error.reason)
             raise
         return await self.end(intervention, InterventionOutcome.DONE, ladder)
 
     async def confirm(
         self,
         intervention: Intervention,
-        stopped: StopResult,
+        stop: StopResult,
         *,
         ladder: Ladder | None,
         withdrawn: Escalation | None = None,
@@ -299,7 +297,7 @@ class Actions:
         Raises:
             StoreError: Recording failed; the termination stays uncertain and is checked again.
         """
-        intervention = intervention.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
+        intervention = intervention.model_copy(update={"checkpoint_id": stop.checkpoint_id})
         fields = {"reason", "by", "checkpoint_id", "intervention_id"}
         data = intervention.model_dump(mode="json", include=fields)
         data |= {"confirmed": True, "since": intervention.trouble_since}
@@ -308,7 +306,7 @@ class Actions:
             intervention,
             InterventionOutcome.DONE,
             ladder,
-            detail=stopped.detail,
+            detail=stop.detail,
             events=[self._sign(event), *events],
             escalation=withdrawn,
         )
@@ -341,7 +339,7 @@ class Actions:
     ) -> Intervention:
         """Record the outcome of an action; failed: also that its outcome is unknown."""
         now = self._clock()
-        ended = intervention.model_copy(
+        result = intervention.model_copy(
             update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
         )
         if outcome in (
@@ -353,16 +351,16 @@ class Actions:
             is_usual = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
             level = logging.INFO if is_usual else logging.WARNING
             who = repr(intervention.agent_id) if is_usual else intervention.target
-            _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, ended.detail)
+            _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, result.detail)
         await self._ledger.write(
             intervention.target.key,
             ladder=ladder,
             now=now,
-            intervention=ended,
+            intervention=result,
             escalation=escalation,
-            events=[*events, self._record_event(ended)],
+            events=[*events, self._record_event(result)],
         )
-        return ended
+        return result
 
     # -- records ------------------------------------------------------------------------------------
 

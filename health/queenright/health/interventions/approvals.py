@@ -222,10 +222,10 @@ class Approvals:
             raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, stop_reason)
         if (objection := void_reason(approval, self._monitor.find(*approval.target.key))) is not None:
             raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, objection))
-        approved = await self._close(
+        approval = await self._close(
             approval, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids()
         )
-        return await asyncio.shield(self._tasks.start(self._carry_out(approved)))
+        return await asyncio.shield(self._tasks.start(self._carry_out(approval)))
 
     async def deny(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
@@ -379,9 +379,9 @@ class Approvals:
     async def _record_outcome(
         self, approval: Approval, outcome: InterventionOutcome, detail: str
     ) -> Approval:
-        updated = approval.model_copy(update={"outcome": outcome, "detail": detail})
-        await self._commit(lambda conn: [updated])
-        return updated
+        approval = approval.model_copy(update={"outcome": outcome, "detail": detail})
+        await self._commit(lambda conn: [approval])
+        return approval
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -396,8 +396,8 @@ class Approvals:
                 raise ApprovalClosedError(current)
             return [_as_closed(current, status, reason, now, by=by, **more)]
 
-        [closed] = await self._commit(close)
-        return closed
+        [closed_approval] = await self._commit(close)
+        return closed_approval
 
     async def _commit(self, work: Callable[[Connection], list[Approval]]) -> list[Approval]:
         """Write requests, each with its event, in one transaction; then remember and publish."""

@@ -54,7 +54,7 @@ class EmergencyStop:
         self._clock = clock
         self._publish = publish
         self.state = SwitchState()
-        self._wanted = self.state
+        self._newest = self.state
         self._writing = asyncio.Lock()
 
     @property
@@ -85,7 +85,7 @@ class EmergencyStop:
                 wait for a disk.
         """
         state = new_state(on, by=by, reason=reason, now=self._clock())
-        self._wanted = state
+        self._newest = state
         if on:
             self.state = state
         event = stop_event(state)
@@ -101,7 +101,7 @@ class EmergencyStop:
 
         async with self._writing:
             await self._store.transact(write)
-            if self._wanted is state:  # unless it was turned on while the release was being written
+            if self._newest is state:  # unless it was turned on while the release was being written
                 self.state = state
         self._publish(event)
         return state

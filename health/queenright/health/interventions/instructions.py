@@ -94,14 +94,14 @@ class InstructionMailbox:
         *,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
-        withheld: Callable[[Target], str | None] = lambda _: None,
+        why_withheld: Callable[[Target], str | None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sleep = sleep
         self._on_closed: Callable[[Instruction], None] = lambda _: None
-        self._withheld = withheld
-        self._queued: dict[WorkerKey, dict[str, Instruction]] = {}
+        self._why_withheld = why_withheld
+        self._queues: dict[WorkerKey, dict[str, Instruction]] = {}
         self._fetched_at: dict[Target, float] = {}
         self._fetching: dict[Target, set[asyncio.Future[None]]] = {}
         self._answers: dict[str, asyncio.Future[Instruction]] = {}
@@ -118,7 +118,7 @@ class InstructionMailbox:
             return _TABLE.read(conn, select(INSTRUCTIONS.c.body).where(waiting))
 
         for instruction in await self._store.read(read):
-            self._queued.setdefault((instruction.agent_id, instruction.session_id), {})[
+            self._queues.setdefault((instruction.agent_id, instruction.session_id), {})[
                 instruction.instruction_id
             ] = instruction
 
@@ -163,11 +163,11 @@ class InstructionMailbox:
             del self._answers[instruction_id]
         if not answer.done():
             return StopResult(confirmed=False, detail=f"it did not answer within {within:g} s")
-        closed = answer.result()
+        answer_given = answer.result()
         return StopResult(
-            confirmed=closed.status is InstructionStatus.DONE,
-            checkpoint_id=closed.checkpoint_id,
-            detail=closed.detail or f"it answered: {closed.status.value}",
+            confirmed=answer_given.status is InstructionStatus.DONE,
+            checkpoint_id=answer_given.checkpoint_id,
+            detail=answer_given.detail or f"it answered: {answer_given.status.value}",
         )
 
     async def _queue(
@@ -177,8 +177,8 @@ class InstructionMailbox:
             raise WorkerUnreachableError(
                 "it does not fetch instructions; give its Worker an on_nudge and an on_terminate"
             )
-        queued = self._queued.setdefault(target.key, {})
-        if instruction_id in queued:
+        queue = self._queues.setdefault(target.key, {})
+        if instruction_id in queue:
             return
         instruction = Instruction(
             instruction_id=instruction_id,
@@ -189,7 +189,7 @@ class InstructionMailbox:
             expires_at=expires_at,
         )
         await self._store.transact(lambda conn: _TABLE.write(conn, instruction))
-        queued[instruction_id] = instruction
+        queue[instruction_id] = instruction
         for waiting in self._fetching.get(target, ()):
             if not waiting.done():
                 waiting.set_result(None)
@@ -207,15 +207,15 @@ class InstructionMailbox:
         instructions = await self._list_for(target)
         if instructions or wait <= 0:
             return instructions
-        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         fetching = self._fetching.setdefault(target, set())
-        fetching.add(arrived)
+        fetching.add(arrival)
         timer = asyncio.ensure_future(self._sleep(min(wait, MAX_WAIT_SECONDS)))
         try:
-            await asyncio.wait((arrived, timer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((arrival, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-            fetching.discard(arrived)
+            fetching.discard(arrival)
             if not fetching:
                 self._fetching.pop(target, None)
             self._fetched_at[target] = self._clock()
@@ -238,7 +238,7 @@ class InstructionMailbox:
             InstructionClosedError: The instruction is for another incarnation, or has expired.
             StoreError: Writing failed.
         """
-        instruction = self._queued.get(target.key, {}).get(instruction_id)
+        instruction = self._queues.get(target.key, {}).get(instruction_id)
         if instruction is None:
             instruction = await self._store.read(lambda conn: _TABLE.find(conn, instruction_id))
             if instruction is None or (instruction.agent_id, instruction.session_id) != target.key:
@@ -264,11 +264,11 @@ class InstructionMailbox:
     async def _list_for(self, target: Target) -> list[Instruction]:
         now = self._clock()
         instructions = []
-        for instruction in list(self._queued.get(target.key, {}).values()):
+        for instruction in list(self._queues.get(target.key, {}).values()):
             if instruction.expires_at <= now:
                 await self._close(instruction, status=InstructionStatus.EXPIRED)
             # Other incarnations keep theirs: the one that fetches may not be the one that hangs.
-            elif instruction.incarnation_id == target.incarnation_id and self._withheld(target) is None:
+            elif instruction.incarnation_id == target.incarnation_id and self._why_withheld(target) is None:
                 instructions.append(instruction)
         return instructions
 
@@ -276,7 +276,7 @@ class InstructionMailbox:
         """Expire instructions that were not answered in time, and forget workers that no longer fetch."""
         late = [
             instruction
-            for by_id in self._queued.values()
+            for by_id in self._queues.values()
             for instruction in by_id.values()
             if instruction.expires_at <= now
         ]
@@ -287,14 +287,14 @@ class InstructionMailbox:
                 del self._fetched_at[target]
 
     async def _close(self, instruction: Instruction, **changes: object) -> None:
-        closed = instruction.model_copy(update=changes)
-        await self._store.transact(lambda conn: _TABLE.write(conn, closed))
+        result = instruction.model_copy(update=changes)
+        await self._store.transact(lambda conn: _TABLE.write(conn, result))
         key = (instruction.agent_id, instruction.session_id)
-        queued = self._queued.get(key, {})
-        queued.pop(instruction.instruction_id, None)
-        if not queued:
-            self._queued.pop(key, None)
+        queue = self._queues.get(key, {})
+        queue.pop(instruction.instruction_id, None)
+        if not queue:
+            self._queues.pop(key, None)
         answer = self._answers.get(instruction.instruction_id)
         if answer is not None and not answer.done():
-            answer.set_result(closed)
-        self._on_closed(closed)
+            answer.set_result(result)
+        self._on_closed(result)

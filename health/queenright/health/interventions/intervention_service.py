@@ -183,11 +183,11 @@ class InterventionService:
 
     async def load(self) -> None:
         """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
-        interrupted = await self.ledger.load()
+        unfinished = await self.ledger.load()
         for key in self.ledger.worker_keys():
             if (new := self._monitor.current_key(key)) != key:
                 await self.rename(key, new)
-        for intervention in interrupted:
+        for intervention in unfinished:
             ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
             await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
@@ -412,7 +412,7 @@ class InterventionService:
             if pending is None:
                 raise EscalationClosedError(await self.ledger.find_escalation(escalation_id) or question)
             ladder, now = await self._decidable(pending, decision), self._clock()
-            decided = pending.model_copy(
+            ruling = pending.model_copy(
                 update={
                     "status": EscalationStatus.DECIDED,
                     "decision": decision,
@@ -424,13 +424,13 @@ class InterventionService:
             )
             await self.ledger.write(
                 key,
-                ladder=self._ladder_after(decided, ladder, now),
+                ladder=self._ladder_after(ruling, ladder, now),
                 now=now,
-                escalation=decided,
-                events=[decided_event(decided, self._monitor.get(*key), now)],
+                escalation=ruling,
+                events=[decided_event(ruling, self._monitor.get(*key), now)],
             )
         self._ladder_scheduler.start(self._ladder_scheduler.climb(key))
-        return decided
+        return ruling
 
     async def _decidable(self, question: Escalation, decision: Decision) -> Ladder:
         """Return the ladder of an escalation's worker, if it may still be decided on."""
@@ -447,13 +447,13 @@ class InterventionService:
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 
-    def _ladder_after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
+    def _ladder_after(self, ruling: Escalation, ladder: Ladder, now: float) -> Ladder:
         intervention = self._settings.intervention
-        decision = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
-        if decided.decision == "more_time":
-            more = decided.more_time_seconds or MORE_TIME_SECONDS
+        decision = {"acted_at": now, "by": ruling.decided_by, "reason": ruling.decision_reason}
+        if ruling.decision == "more_time":
+            more = ruling.more_time_seconds or MORE_TIME_SECONDS
             return ladder.model_copy(update={"level": Level.MORE_TIME, "until": now + more, "acted_at": now})
-        if decided.decision == "hand_off":
+        if ruling.decision == "hand_off":
             until = now + intervention.nudge.interval_seconds
             return ladder.model_copy(
                 update=decision | {"level": Level.HANDING_OFF, "until": until, "is_informed": False}
@@ -699,8 +699,8 @@ class InterventionService:
         """Take over the state of the fleet's switch, which was set elsewhere."""
         before, self._stop.state = self._stop.state, state
         if before.on and not state.on and before.changed_at is not None:
-            stopped = max(0.0, self._clock() - before.changed_at)
-            self._ladder_scheduler.start(self._ladder_scheduler.shift(stopped))
+            pause = max(0.0, self._clock() - before.changed_at)
+            self._ladder_scheduler.start(self._ladder_scheduler.shift(pause))
 
     # -- helpers --------------------------------------------------------------------------------
 

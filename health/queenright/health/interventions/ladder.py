@@ -42,7 +42,7 @@ class Level(StrEnum):
     """No automatic action remains: a person must act."""
 
 
-_DECIDED: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
+_FINAL_STEPS: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
 """Decisions that are carried out even if the worker's recovery was given up."""
 
 
@@ -158,7 +158,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
         ladder = new_ladder(s, ladder.acted_at)
     if s.is_waiting or s.is_unknown or s.is_provider_at_fault or not s.state.is_in_trouble:
         return LadderStep(ladder=ladder)
-    if s.is_given_up and (ladder is None or ladder.level not in _DECIDED):
+    if s.is_given_up and (ladder is None or ladder.level not in _FINAL_STEPS):
         return LadderStep(ladder=ladder)
     if ladder is None or ladder.is_untouched:
         ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
@@ -182,9 +182,9 @@ def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSett
     if s.status is WorkerStatus.UNKNOWN:
         return LadderStep(ladder=None)  # silent for too long, or resolved by a person: no automatic action
     level = ladder.level if ladder is not None else None
-    failed = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
+    is_failure = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.
-    if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
+    if not is_failure and level not in (Level.TERMINATING, Level.TERMINATED):
         return LadderStep(ladder=None)
     if level in (Level.RECOVERING, Level.HUMAN):
         return LadderStep(ladder=ladder)
@@ -193,8 +193,8 @@ def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSett
         return LadderStep(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not WorkerStatus.FAILED or s.is_given_up or not settings.recovery.automatic:
         return LadderStep(ladder=None)
-    crashed = new_ladder(s).model_copy(update={"level": Level.TERMINATED})
-    return LadderStep(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
+    crash = new_ladder(s).model_copy(update={"level": Level.TERMINATED})
+    return LadderStep(ladder=crash, action=ActionKind.RECOVER, at=s.state_since)
 
 
 def _next_action(

@@ -248,7 +248,7 @@ class LadderScheduler:
     async def _nudge(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         grant = self._actions.permit(ActionKind.NUDGE, ladder.target)
         hands_off = ladder.level is Level.HANDING_OFF
-        climbed = ladder.model_copy(
+        next_ladder = ladder.model_copy(
             update={"nudges": ladder.nudges + 1, "acted_at": now, "is_informed": True}
         )
         await self._actions.nudge(
@@ -256,8 +256,8 @@ class LadderScheduler:
             message=messages.hand_off() if hands_off else messages.reminder(worker, now),
             by=ladder.by,
             reason=ladder.reason or describe_cause(worker),
-            attempt=climbed.nudges,
-            ladder=climbed,
+            attempt=next_ladder.nudges,
+            ladder=next_ladder,
             since=ladder.trouble_since,
         )
 
@@ -269,14 +269,14 @@ class LadderScheduler:
             ActionRefusedError: No action on the worker is permitted now.
             StoreError: Recording failed; the orchestrator was not asked.
         """
-        intervention, question, climbed = await self._actions.escalate(
+        intervention, question, next_ladder = await self._actions.escalate(
             self._actions.permit(ActionKind.ESCALATE, ladder.target),
             by=by,
             reason=reason,
             ladder=ladder,
             context={"nudges": ladder.nudges, "trouble_since": ladder.trouble_since},
         )
-        self.schedule(ladder.target.key, climbed.until or self._clock())
+        self.schedule(ladder.target.key, next_ladder.until or self._clock())
         if question is not None:
             self._ask(question)
         return intervention
@@ -293,9 +293,9 @@ class LadderScheduler:
                     "reason": f"no decision in time: {describe_cause(worker)}",
                 }
             )
-            closed, events = self.close_question(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
+            outcome, events = self.close_question(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
             await self._ledger.write(
-                ladder.target.key, ladder=ladder, now=now, escalation=closed, events=events
+                ladder.target.key, ladder=ladder, now=now, escalation=outcome, events=events
             )
             if not automatic:
                 return
@@ -304,7 +304,7 @@ class LadderScheduler:
     async def _terminate(self, ladder: Ladder, worker: WorkerHealth) -> None:
         """Terminate a worker, and schedule its recovery once it has certainly stopped."""
         uncertain = self._ledger.uncertain.get(ladder.target.key)
-        resumed = uncertain if uncertain is not None and uncertain.target == ladder.target else None
+        earlier = uncertain if uncertain is not None and uncertain.target == ladder.target else None
         terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
         intervention = await self._actions.terminate(
             self._actions.permit(ActionKind.TERMINATE, ladder.target),
@@ -316,7 +316,7 @@ class LadderScheduler:
                 otherwise=terminating.model_copy(update={"level": Level.HUMAN, "until": None}),
             ),
             since=ladder.trouble_since,
-            resumed=resumed,
+            earlier=earlier,
         )
         if intervention.outcome is InterventionOutcome.DONE:
             self.consider(worker)
@@ -330,8 +330,8 @@ class LadderScheduler:
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
         intervention = self._ledger.uncertain.get(worker.key)
-        ended = worker.vitals.ended and worker.vitals.status is not WorkerStatus.UNKNOWN
-        return intervention is not None and (ended or intervention.target != Target.of(worker.vitals))
+        has_ended = worker.vitals.ended and worker.vitals.status is not WorkerStatus.UNKNOWN
+        return intervention is not None and (has_ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:
         intervention = self._ledger.uncertain[worker.key]
@@ -414,8 +414,8 @@ class LadderScheduler:
         """Reset a ladder and withdraw its escalation. The caller holds the lock."""
         ladder, now = self._ledger.ladders.get(key), self._clock()
         question = self._ledger.pending.get(ladder.escalation_id) if ladder is not None else None
-        closed, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
-        await self._ledger.write(key, ladder=after, now=now, escalation=closed, events=events)
+        outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
+        await self._ledger.write(key, ladder=after, now=now, escalation=outcome, events=events)
 
     def close_question(
         self, question: Escalation | None, status: EscalationStatus, reason: str, now: float
@@ -423,10 +423,10 @@ class LadderScheduler:
         """Return an escalation closed without an answer, and the event that says so."""
         if question is None:
             return None, []
-        closed = question.model_copy(
+        outcome = question.model_copy(
             update={"status": status, "decision_reason": redact(reason, 2000), "decided_at": now}
         )
-        return closed, [decided_event(closed, self._monitor.get(*question.target.key), now)]
+        return outcome, [decided_event(outcome, self._monitor.get(*question.target.key), now)]
 
     def _overdue(self, ladder: Ladder, now: float) -> Escalation | None:
         question = self._ledger.pending.get(ladder.escalation_id)
@@ -436,9 +436,9 @@ class LadderScheduler:
         """Withdraw an escalation whose worker is well or waits at the deadline; the ladder steps back."""
         now = self._clock()
         reason = "at the deadline the worker was not in trouble"
-        closed, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
+        outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
         back = ladder.model_copy(update={"level": Level.NUDGED, "until": None, "escalation_id": ""})
-        await self._ledger.write(ladder.target.key, ladder=back, now=now, escalation=closed, events=events)
+        await self._ledger.write(ladder.target.key, ladder=back, now=now, escalation=outcome, events=events)
 
     async def shift(self, seconds: float) -> None:
         """Defer every wait by ``seconds``, in which nothing could be done or answered."""

@@ -19,7 +19,7 @@ from queenright.health.store import Store
 from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent
 
-_COUNTED: Final = 100_000
+_MAX_COUNT: Final = 100_000
 """The maximum number of sessions whose interventions are counted: the newest."""
 
 _MAX_TERMINATIONS: Final = 1000
@@ -48,21 +48,23 @@ class InterventionLedger:
         def read(conn: Connection) -> tuple[Any, ...]:
             return (
                 intervention_rows.read_ladders(conn),
-                escalation_table.newest(conn, _COUNTED, status=EscalationStatus.PENDING),
+                escalation_table.newest(conn, _MAX_COUNT, status=EscalationStatus.PENDING),
                 intervention_rows.count_interventions(conn),
-                intervention_table.newest(conn, _COUNTED, outcome=InterventionOutcome.STARTED),
+                intervention_table.newest(conn, _MAX_COUNT, outcome=InterventionOutcome.STARTED),
                 intervention_table.newest(conn, 1000, outcome=InterventionOutcome.UNCONFIRMED),
             )
 
-        ladders, pending, counts, started, unconfirmed = await self._store.read(read)
+        ladders, pending, counts, open_actions, doubtful = await self._store.read(read)
         self.ladders = {ladder.target.key: ladder for ladder in ladders}
         self.pending = {escalation.escalation_id: escalation for escalation in pending}
         self._counts = dict(counts)
         # Newest last, so that it wins.
-        for intervention in sorted((*started, *unconfirmed), key=lambda each: each.created_at):
+        for intervention in sorted((*open_actions, *doubtful), key=lambda each: each.created_at):
             if intervention.kind is ActionKind.TERMINATE:
                 self.uncertain[intervention.target.key] = intervention
-        return [intervention for intervention in started if intervention.kind is not ActionKind.TERMINATE]
+        return [
+            intervention for intervention in open_actions if intervention.kind is not ActionKind.TERMINATE
+        ]
 
     def count(self, key: WorkerKey) -> int:
         """Return how many interventions a session had, including refused and simulated ones."""
@@ -111,7 +113,7 @@ class InterventionLedger:
             return
         names = {"agent_id": new[0], "session_id": new[1]}
         ladder, uncertain = self.ladders.get(old), self.uncertain.get(old)
-        moved = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
+        ladder_now = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
         pending = [
             escalation.model_copy(update=names)
             for escalation in self.pending.values()
@@ -121,14 +123,14 @@ class InterventionLedger:
         def work(conn: Connection) -> None:
             intervention_rows.rename_interventions(conn, old, new)
             intervention_rows.write_ladder(conn, old, None, now)
-            intervention_rows.write_ladder(conn, new, moved, now)
+            intervention_rows.write_ladder(conn, new, ladder_now, now)
             for escalation in pending:
                 escalation_table.write(conn, escalation)
 
         await self._store.transact(work)
         self.ladders.pop(old, None)
-        if moved is not None:
-            self.ladders[new] = moved
+        if ladder_now is not None:
+            self.ladders[new] = ladder_now
         if uncertain is not None:
             self.uncertain[new] = self.uncertain.pop(old).model_copy(update=names)
         self.pending |= {escalation.escalation_id: escalation for escalation in pending}
@@ -157,10 +159,10 @@ class InterventionLedger:
     def _note(self, key: WorkerKey, intervention: Intervention) -> None:
         previous = self.uncertain.get(key)
         is_known = previous is not None and previous.intervention_id == intervention.intervention_id
-        counted = is_known and previous is not None and previous.finished_at is not None
-        if intervention.finished_at is not None and not counted and intervention.answered_at is None:
+        is_counted = is_known and previous is not None and previous.finished_at is not None
+        if intervention.finished_at is not None and not is_counted and intervention.answered_at is None:
             self._counts[key] = self._counts.pop(key, 0) + 1
-            if len(self._counts) > _COUNTED:
+            if len(self._counts) > _MAX_COUNT:
                 del self._counts[next(iter(self._counts))]
         if intervention.kind is ActionKind.TERMINATE:
             if intervention.outcome in _UNCERTAIN:

@@ -31,7 +31,7 @@ MAX_CLOSED: Final = 1_000
 """The maximum number of closed requests kept, to explain why an answer is late."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
-_CONTINUED: Final = "the agent has continued: its user answered at the terminal"
+_AGENT_WENT_ON: Final = "the agent has continued: its user answered at the terminal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Permissions:
         self._sleep = sleep
         self._ids = ids
         self._open: dict[str, _Open] = {}
-        self._closed: dict[str, tuple[PermissionRequest, str]] = {}
+        self._closures: dict[str, tuple[PermissionRequest, str]] = {}
         self._is_closed = False
 
     @property
@@ -156,24 +156,24 @@ class Permissions:
         result = f"its client no longer waits: {_TERMINAL}, or it has ended"
         try:
             await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
-            answered = answer.result() if answer.done() else None
-            if answered is not None:
-                result = f"it was answered already: {answered.decision} by {answered.by}"
+            reply = answer.result() if answer.done() else None
+            if reply is not None:
+                result = f"it was answered already: {reply.decision} by {reply.by}"
             elif not is_pending():
-                result = _CONTINUED
+                result = _AGENT_WENT_ON
             else:
                 after = format_duration(self.wait_seconds)
                 result = f"nobody answered within {after}: {_TERMINAL}"
-            return answered
+            return reply
         finally:
             timer.cancel()
             self._finish(request, result)
 
     def _finish(self, request: PermissionRequest, result: str) -> None:
         del self._open[request.request_id]
-        while len(self._closed) >= MAX_CLOSED:
-            del self._closed[next(iter(self._closed))]
-        self._closed[request.request_id] = (request, result)
+        while len(self._closures) >= MAX_CLOSED:
+            del self._closures[next(iter(self._closures))]
+        self._closures[request.request_id] = (request, result)
 
     async def answer(
         self, request_id: str, decision: PermissionDecision, *, by: str, reason: str = ""
@@ -214,12 +214,15 @@ class Permissions:
         """
         entry = self._open.get(request_id)
         if entry is not None and not entry.answer.done():
-            return entry.request, None if entry.is_pending() else f"the answer comes too late; {_CONTINUED}"
+            return (
+                entry.request,
+                None if entry.is_pending() else f"the answer comes too late; {_AGENT_WENT_ON}",
+            )
         if entry is not None:
             return entry.request, "the answer comes too late; it was answered already"
-        if request_id not in self._closed:
+        if request_id not in self._closures:
             raise PermissionNotFoundError(request_id)
-        request, result = self._closed[request_id]
+        request, result = self._closures[request_id]
         return request, f"the answer comes too late; {result}"
 
     def close(self) -> None:

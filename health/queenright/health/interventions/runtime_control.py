@@ -97,23 +97,23 @@ class RuntimeControl:
                 "session stays locked until that ends, and only a restart of its process can end it",
                 lingers=True,
             )
-        saved = (
+        detail = (
             f"its state is in checkpoint {result.checkpoint_id}"
             if result.checkpoint_id
             else "no state was saved"
         )
-        return StopResult(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
+        return StopResult(confirmed=True, checkpoint_id=result.checkpoint_id, detail=detail)
 
     async def _terminate_killed(self, target: Target) -> StopResult:
         """Ensure that nothing runs a session whose run was killed."""
         try:
-            abandoned = await self._workers.find_abandoned(
+            rest = await self._workers.find_abandoned(
                 target.agent_id, target.session_id, target.incarnation_id
             )
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
-        saved = next((link.checkpoint_id for link in abandoned.chain if link.checkpoint is not None), None)
-        return StopResult(confirmed=True, checkpoint_id=saved, detail="it was not running")
+        checkpoint_id = next((link.checkpoint_id for link in rest.chain if link.checkpoint is not None), None)
+        return StopResult(confirmed=True, checkpoint_id=checkpoint_id, detail="it was not running")
 
     def _running(self, target: Target) -> RunningWorker:
         run = self._workers.find_running(target.agent_id, target.session_id)

@@ -23,7 +23,9 @@ _log = logging.getLogger(__name__)
 BY: Final = "spending limit"
 _RETRY_SECONDS: Final = 600.0
 """Seconds until a failed brake is retried, if the worker continues to spend."""
-_DONE: Final = frozenset({InterventionOutcome.DONE, InterventionOutcome.QUEUED, InterventionOutcome.DRY_RUN})
+_SUCCESSES: Final = frozenset(
+    {InterventionOutcome.DONE, InterventionOutcome.QUEUED, InterventionOutcome.DRY_RUN}
+)
 _NUDGE: Final = (
     "A spending limit is reached: {reached}. Save what you have, say what remains to be done, and stop, "
     "unless your user tells you to continue."
@@ -59,7 +61,7 @@ class SpendingBrake:
         self._approvals = approvals
         self._find_open_ticket = find_open_ticket
         self._clock = clock
-        self._braked: dict[WorkerKey, set[str]] = {}
+        self._brakes: dict[WorkerKey, set[str]] = {}
         self._not_before: dict[WorkerKey, float] = {}
         self._tasks = TaskSet()
 
@@ -72,41 +74,41 @@ class SpendingBrake:
         worker = self._monitor.get(*key)
         if worker is None or worker.vitals.ended or now < self._not_before.get(key, 0.0):
             return
-        reached = limits_reached(worker.vitals, self._settings, now)
-        new = reached.keys() - self._braked.get(key, set())
+        limits_now = limits_reached(worker.vitals, self._settings, now)
+        new = limits_now.keys() - self._brakes.get(key, set())
         if not new:
             return
         if spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # called again once its ticket is written
         self._not_before[key] = now + _RETRY_SECONDS
-        limits = "; ".join(reached[spent] for spent in sorted(new))
+        limits = "; ".join(limits_now[spent] for spent in sorted(new))
         self._tasks.start(self._brake(key, new, limits))
 
     async def wait_until_idle(self) -> None:
         """Wait for brakes in progress."""
         await self._tasks.wait()
 
-    async def _brake(self, key: WorkerKey, limits: set[str], reached: str) -> None:
+    async def _brake(self, key: WorkerKey, limits: set[str], why: str) -> None:
         try:
-            is_done = await self._apply_brake(*key, reached)
+            is_done = await self._apply_brake(*key, why)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
-            _log.info("cannot hold %r, session %r, which spends too much (%s): %s", *key, reached, error)
+            _log.info("cannot hold %r, session %r, which spends too much (%s): %s", *key, why, error)
             return
         if is_done:
-            self._braked.setdefault(key, set()).update(limits)
+            self._brakes.setdefault(key, set()).update(limits)
 
-    async def _apply_brake(self, agent_id: str, session_id: str, reached: str) -> bool:
+    async def _apply_brake(self, agent_id: str, session_id: str, why: str) -> bool:
         """Apply the brake; return whether it was carried out. A request for approval does not count."""
         brake, service = self._settings.spending.brake, self._interventions
         if brake == "approval":
             worker = self._monitor.get(agent_id, session_id)
             ticket = self._find_open_ticket(agent_id, session_id)
             if worker is not None and ticket is not None:
-                await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reached, by=BY)
+                await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=why, by=BY)
             return False
         if brake == "nudge":
-            text = _NUDGE.format(reached=reached)
+            text = _NUDGE.format(reached=why)
             intervention = await service.nudge(agent_id, text, session_id=session_id, by=BY)
         else:
-            intervention = await service.terminate(agent_id, reached, session_id=session_id, by=BY)
-        return intervention.outcome in _DONE
+            intervention = await service.terminate(agent_id, why, session_id=session_id, by=BY)
+        return intervention.outcome in _SUCCESSES

@@ -33,7 +33,7 @@ class StormWatch:
         """The keys of ``_worse``, in the same order."""
         self._id = ""
         self._began: float | None = None
-        self._struck: set[WorkerKey] = set()
+        self._victims: set[WorkerKey] = set()
         self._storm_of: dict[WorkerKey, str] = {}
         """The newest storm in which a worker got worse, until another storm begins."""
         self._elsewhere: set[WorkerKey] = set()
@@ -57,7 +57,7 @@ class StormWatch:
         self._add(key, now, is_consecutive)
         self._storm_of.pop(key, None)
         if self._id:
-            self._struck.add(key)
+            self._victims.add(key)
             self._storm_of[key] = self._id
             return False
         return len(self._worse) >= self._settings.workers and self._begin(self._ids(), now)
@@ -65,7 +65,7 @@ class StormWatch:
     def _add(self, key: WorkerKey, at: float, is_consecutive: Callable[[WorkerKey], bool]) -> None:
         for other in self._consecutive(key[0], is_consecutive):
             self._remove(other)
-            self._struck.discard(other)
+            self._victims.discard(other)
         if key in self._worse:
             self._remove(key)
         self._worse[key] = at
@@ -73,7 +73,7 @@ class StormWatch:
 
     def _begin(self, storm_id: str, at: float) -> bool:
         self._id, self._began = storm_id, at
-        self._struck = set(self._worse)
+        self._victims = set(self._worse)
         self._storm_of = dict.fromkeys(self._worse, self._id)
         return True
 
@@ -103,15 +103,15 @@ class StormWatch:
         if not elsewhere and not self._elsewhere:
             return False
         here = self.worse_here(now)
-        known = {**elsewhere, **here}
+        reports = {**elsewhere, **here}
         new = elsewhere.keys() - self._elsewhere
         self._worse.clear()
         self._by_agent.clear()
-        for key, at in sorted(known.items(), key=itemgetter(1)):
+        for key, at in sorted(reports.items(), key=itemgetter(1)):
             self._add(key, min(at, now), partial(is_consecutive, key))
         self._elsewhere = (elsewhere.keys() - here.keys()) & self._worse.keys()
         if self._id:
-            self._struck |= new & self._worse.keys()
+            self._victims |= new & self._worse.keys()
             self._forget(now)
             return False
         self._forget_older(now, QUIET_SECONDS if storm is not None else WINDOW_SECONDS)
@@ -133,15 +133,15 @@ class StormWatch:
 
     def _consecutive(self, agent_id: str, is_consecutive: Callable[[WorkerKey], bool]) -> list[WorkerKey]:
         """Return the consecutive sessions of an agent, newest first, until enough for a storm are not."""
-        found, others = [], 0
+        victims, others = [], 0
         for other in reversed(self._by_agent.get(agent_id, {})):
             if is_consecutive(other):
-                found.append(other)
+                victims.append(other)
                 continue
             others += 1
             if others >= self._settings.workers:
                 break
-        return found
+        return victims
 
     def _remove(self, key: WorkerKey) -> None:
         del self._worse[key]
@@ -170,7 +170,7 @@ class StormWatch:
 
     def struck(self, now: float) -> int:
         """Return the number of workers that got worse in the current storm; 0 without one."""
-        return len(self._struck) if self.storm(now) else 0
+        return len(self._victims) if self.storm(now) else 0
 
     @property
     def workers(self) -> int:
@@ -181,7 +181,7 @@ class StormWatch:
         self._forget_older(now, QUIET_SECONDS if self._id else WINDOW_SECONDS)
         if self._id and len(self._worse) < self._settings.workers:
             self._id, self._began = "", None
-            self._struck.clear()
+            self._victims.clear()
             self._forget_older(now, WINDOW_SECONDS)
 
     def _forget_older(self, now: float, window: float) -> None:

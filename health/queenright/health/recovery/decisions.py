@@ -92,21 +92,21 @@ def hour_is_full(starts: Sequence[float], *, now: float, limits: RecoverySetting
 def free_at(starts: Sequence[float], *, now: float, limits: RecoverySettings) -> float:
     """Return when the hourly limit allows the next recovery; ``now`` if at once."""
     # Times in the future count: the clock was set back.
-    counted = sorted(at for at in starts if at > now - HOUR)
-    excess = len(counted) - limits.max_attempts_per_hour
-    return now if excess < 0 else counted[excess] + HOUR
+    recent = sorted(at for at in starts if at > now - HOUR)
+    excess = len(recent) - limits.max_attempts_per_hour
+    return now if excess < 0 else recent[excess] + HOUR
 
 
 def choose_checkpoint(
     chain: Sequence[CheckpointRef],
 ) -> tuple[CheckpointRef | None, tuple[CheckpointRef, ...]]:
     """Return the newest valid checkpoint, or None, and the invalid ones before it."""
-    skipped: list[CheckpointRef] = []
+    invalid: list[CheckpointRef] = []
     for link in chain:
         if link.valid:
-            return link, tuple(skipped)
-        skipped.append(link)
-    return None, tuple(skipped)
+            return link, tuple(invalid)
+        invalid.append(link)
+    return None, tuple(invalid)
 
 
 def mark_invalid(
@@ -272,19 +272,19 @@ def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
     )
 
 
-def not_repeatable(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
+def not_repeatable(task_id: str, invalid: Sequence[CheckpointRef]) -> str:
     """Return why a task without a valid checkpoint is left to a person, and what to do."""
     return (
-        f"{_describe_no_checkpoint(task_id, skipped)}, and it is not declared repeatable; check what it did, "
+        f"{_describe_no_checkpoint(task_id, invalid)}, and it is not declared repeatable; check what it did, "
         f"then start it over: queenright recover {shlex.quote(task_id)} --from-start"
     )
 
 
-def start_over_reason(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
+def start_over_reason(attempt: Recovery, invalid: Sequence[CheckpointRef]) -> str:
     """Return the reason of a recovery that starts over."""
-    return f"{_describe_no_checkpoint(attempt.task_id, skipped)}; it starts over"
+    return f"{_describe_no_checkpoint(attempt.task_id, invalid)}; it starts over"
 
 
-def _describe_no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
-    broken = f" ({', '.join(link.checkpoint_id for link in skipped)} invalid)" if skipped else ""
+def _describe_no_checkpoint(task_id: str, invalid: Sequence[CheckpointRef]) -> str:
+    broken = f" ({', '.join(link.checkpoint_id for link in invalid)} invalid)" if invalid else ""
     return f"task {task_id!r} has no valid checkpoint{broken}"

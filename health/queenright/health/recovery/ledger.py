@@ -104,16 +104,16 @@ class RecoveryLedger:
             data=data,
         )
 
-    def failure(self, failed: Recovery, past: Sequence[Recovery]) -> AgentEvent:
+    def failure(self, recovery: Recovery, past: Sequence[Recovery]) -> AgentEvent:
         """Return the event of a failed recovery, about the new incarnation if there was one."""
         data = {
-            "recovery_id": failed.recovery_id,
-            "task_id": failed.task_id,
-            "reason": failed.outcome,
+            "recovery_id": recovery.recovery_id,
+            "task_id": recovery.task_id,
+            "reason": recovery.outcome,
             "attempts": sum(each.started_at is not None for each in past),
-            "exhausted": failed.exhausted,
+            "exhausted": recovery.exhausted,
         }
-        about = failed.successor if failed.new_incarnation_id else failed.target
+        about = recovery.successor if recovery.new_incarnation_id else recovery.target
         return self.event(EventType.RECOVERY_FAILED, about, data)
 
     async def commit(self, changes: Changes) -> None:

@@ -196,13 +196,13 @@ class RecoveryService:
             )
             if why := await self._obstacle(recovery):
                 return RecoveryResult(accepted=False, reason=why)
-            changes, dropped = Changes(), None
+            changes, why_dropped = Changes(), None
             if decisions.hour_is_full(self._start_times(recovery), now=now, limits=self._limits):
-                dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
-            if dropped is not None:
-                ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
-                changes.rows.append(recovery.model_copy(update=ended))
-                result = RecoveryResult(accepted=False, recovery_id=recovery.recovery_id, reason=dropped)
+                why_dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
+            if why_dropped is not None:
+                end = {"state": RecoveryState.DROPPED, "outcome": why_dropped, "ended_at": now}
+                changes.rows.append(recovery.model_copy(update=end))
+                result = RecoveryResult(accepted=False, recovery_id=recovery.recovery_id, reason=why_dropped)
             else:
                 result = self._plan(changes, recovery, past, not_before or now)
             await self._ledger.commit(changes)
@@ -233,17 +233,17 @@ class RecoveryService:
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, reason_to_wait)
         worker = self._monitor.find(*target.key)
         live = self._ledger.live.get(task_id)
-        settled = live is None or live.state is RecoveryState.WATCHING
+        is_settled = live is None or live.state is RecoveryState.WATCHING
         runs = worker is not None and not worker.vitals.ended and not decisions.is_lost(worker)
-        if worker is not None and settled and runs:
+        if worker is not None and is_settled and runs:
             is_stopping = await self._was_asked_to_stop(target)
             why = decisions.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, why)
-        if settled and not from_start:
-            refused = await self._starter.why_not_repeated(target, task_id)
-            if refused is not None:
-                refused = await self._obstacle(self._new(target, task_id, by, reason)) or refused
-                return RecoveryResult(accepted=False, reason=refused)
+        if is_settled and not from_start:
+            objection = await self._starter.why_not_repeated(target, task_id)
+            if objection is not None:
+                objection = await self._obstacle(self._new(target, task_id, by, reason)) or objection
+                return RecoveryResult(accepted=False, reason=objection)
         result = await self.request(
             target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
         )
@@ -421,7 +421,7 @@ class RecoveryService:
     ) -> RecoveryResult:
         """Schedule a recovery, or explain why there will be none."""
         now = recovery.created_at
-        planned = decisions.next_attempt(
+        plan = decisions.next_attempt(
             past,
             self._start_times(recovery),
             now=now,
@@ -429,12 +429,12 @@ class RecoveryService:
             dice=self._random.random(),
             reviewed=recovery.reviewed,
         )
-        if isinstance(planned, decisions.Allowed) and self._starter.respawner(recovery.target) is None:
-            planned = Exhausted(NO_RESPAWNER)
-        if isinstance(planned, Exhausted):
-            return self._give_up(changes, recovery, past, planned.reason)
+        if isinstance(plan, decisions.Allowed) and self._starter.respawner(recovery.target) is None:
+            plan = Exhausted(NO_RESPAWNER)
+        if isinstance(plan, Exhausted):
+            return self._give_up(changes, recovery, past, plan.reason)
         recovery = recovery.model_copy(
-            update={"attempt": planned.attempt, "not_before": max(planned.not_before, earliest)}
+            update={"attempt": plan.attempt, "not_before": max(plan.not_before, earliest)}
         )
         changes.rows.append(recovery)
         return _accept(recovery, "it is scheduled")
@@ -489,38 +489,38 @@ class RecoveryService:
             await self._ledger.commit(Changes([recovery]))
 
     async def _end(self, recovery: Recovery, state: RecoveryState, outcome: str, now: float) -> None:
-        ended = {"state": state, "outcome": outcome, "ended_at": now}
-        await self._ledger.commit(Changes([recovery.model_copy(update=ended)]))
+        end = {"state": state, "outcome": outcome, "ended_at": now}
+        await self._ledger.commit(Changes([recovery.model_copy(update=end)]))
 
     async def _record_failure(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
     ) -> RecoveryResult:
         """Record a failed recovery and what follows: the next one, or a person."""
-        failed = recovery.model_copy(
+        failure = recovery.model_copy(
             update={"state": RecoveryState.FAILED, "outcome": redact(outcome, 1_000), "ended_at": now}
         )
         past = await self._ledger.of_task(recovery.task_id)
-        past = [failed, *(each for each in past if each.recovery_id != failed.recovery_id)]
-        successor = failed.successor
-        target = successor._replace(incarnation_id=successor.incarnation_id or failed.incarnation_id)
-        following = self._new(target, failed.task_id, "recovery", failed.outcome)
+        past = [failure, *(each for each in past if each.recovery_id != failure.recovery_id)]
+        successor = failure.successor
+        target = successor._replace(incarnation_id=successor.incarnation_id or failure.incarnation_id)
+        following = self._new(target, failure.task_id, "recovery", failure.outcome)
         changes = Changes()
         result: RecoveryResult | None = None
-        why = failed.outcome
+        why = failure.outcome
         if not final and not self._limits.automatic:
-            final, why = True, f"{failed.outcome}; recovery.automatic is off"
+            final, why = True, f"{failure.outcome}; recovery.automatic is off"
         if not final:
             later = Changes()
             result = self._plan(later, following, past, now)
             if result.accepted:
                 changes.rows = later.rows
             else:
-                why = f"{failed.outcome}; {result.reason}"
+                why = f"{failure.outcome}; {result.reason}"
         if result is None or not result.accepted:
-            failed = failed.model_copy(update={"exhausted": True, "outcome": why})
-            result = RecoveryResult(accepted=False, recovery_id=failed.recovery_id, reason=why)
-        changes.rows.insert(0, failed)
-        changes.events.append(self._ledger.failure(failed, past))
+            failure = failure.model_copy(update={"exhausted": True, "outcome": why})
+            result = RecoveryResult(accepted=False, recovery_id=failure.recovery_id, reason=why)
+        changes.rows.insert(0, failure)
+        changes.events.append(self._ledger.failure(failure, past))
         await self._ledger.commit(changes)
         return result
 
@@ -536,8 +536,8 @@ class RecoveryService:
                 return
         await self._record_failure(recovery, "the service ended while the worker was being started", now)
 
-    async def _begin_watch(self, recovery: Recovery, respawned: Target, now: float) -> None:
-        new = {f"new_{name}": value for name, value in respawned._asdict().items()}
+    async def _begin_watch(self, recovery: Recovery, successor: Target, now: float) -> None:
+        new = {f"new_{name}": value for name, value in successor._asdict().items()}
         watching = {"state": RecoveryState.WATCHING, "watch_until": now + WATCH_SECONDS}
         back = recovery.model_copy(update=watching | new)
         data = back.model_dump(mode="json", include={*_IN_EVENTS, *new})
@@ -560,8 +560,8 @@ class RecoveryService:
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
 
     async def _defer(self, recovery: Recovery, until: float, why: str) -> None:
-        deferred = recovery.model_copy(update={"not_before": until, "outcome": why})
-        await self._ledger.commit(Changes([deferred]))
+        later = recovery.model_copy(update={"not_before": until, "outcome": why})
+        await self._ledger.commit(Changes([later]))
 
     async def _try(self, recovery: Recovery, started_at: float) -> None:
         counts = False
@@ -571,8 +571,8 @@ class RecoveryService:
                 # Read it again: it may have begun. Nothing else ends a recovery that is starting.
                 current = self._ledger.live[recovery.task_id]
                 # A failed start counts, unless it can never succeed.
-                failed = isinstance(outcome, NotStarted) and not outcome.final
-                counts = current.started_at is not None or failed
+                is_failure = isinstance(outcome, NotStarted) and not outcome.final
+                counts = current.started_at is not None or is_failure
                 await self._conclude(current, outcome)
         except StoreError as error:
             _log.error("the recovery of task %s waits for the store: %s", recovery.task_id, error)
@@ -602,7 +602,7 @@ class RecoveryService:
                 await self._record_failure(recovery, reason, now, final=final)
 
     async def _record_start(
-        self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
+        self, recovery: Recovery, checkpoint: CheckpointRef | None, unusable: Sequence[CheckpointRef]
     ) -> None:
         """
         Record that the worker is about to be started, and from which checkpoint.
@@ -618,14 +618,14 @@ class RecoveryService:
                 "started_at": live.started_at if is_repeated else now,
                 "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
                 "from_start": checkpoint is None,
-                "skipped": tuple(link.checkpoint_id for link in skipped),
+                "skipped": tuple(link.checkpoint_id for link in unusable),
                 "outcome": "",
             }
         )
         changes = Changes([starting])
         data = starting.model_dump(mode="json", include={*_IN_EVENTS, "by", "reviewed", "may_start_over"})
         if checkpoint is None:
-            data["reason"] = decisions.start_over_reason(starting, skipped)
+            data["reason"] = decisions.start_over_reason(starting, unusable)
         if not is_repeated or checkpoint is None:
             changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, starting.target, data))
         async with self._deciding:
@@ -665,12 +665,12 @@ class RecoveryService:
 
     async def _was_asked_to_stop(self, target: Target) -> bool:
         """Return whether a termination of this incarnation was not confirmed."""
-        unconfirmed = await self._store.read(
+        doubtful = await self._store.read(
             lambda conn: intervention_table.newest(
                 conn, 100, agent_id=target.agent_id, outcome=InterventionOutcome.UNCONFIRMED
             )
         )
-        return any(recovery.target == target for recovery in unconfirmed)
+        return any(recovery.target == target for recovery in doubtful)
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():

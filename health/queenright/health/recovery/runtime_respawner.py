@@ -70,20 +70,20 @@ class RuntimeRespawner:
 
     async def _find_stopped(self, target: Target) -> StoppedWorker:
         try:
-            stopped = await self._workers.find_interrupted(
+            rest = await self._workers.find_interrupted(
                 target.agent_id, target.session_id, target.incarnation_id
             )
         except InvalidWorkerError as refusal:
             raise RespawnRefusedError(str(refusal), final=refusal.final, over=refusal.over) from refusal
         except (SessionNotFoundError, UnusableFileError) as error:
             raise RespawnRefusedError(str(error), final=True) from error
-        if stopped.state.status is SessionStatus.PAUSED:
+        if rest.state.status is SessionStatus.PAUSED:
             raise RespawnRefusedError(
                 f"session {target.session_id!r} was paused on purpose; resume it instead",
                 final=True,
                 over=True,
             )
-        return stopped
+        return rest
 
 
 def _ref(link: ChainLink) -> CheckpointRef:

@@ -102,8 +102,8 @@ class Starter:
         if respawner is None or (worker is not None and worker.vitals.repeatable):
             return None
         chain = await self._look_up_chain(respawner, target)
-        checkpoint, skipped = decisions.choose_checkpoint(chain or ())
-        return None if chain is None or checkpoint else decisions.not_repeatable(task_id, skipped)
+        checkpoint, unusable = decisions.choose_checkpoint(chain or ())
+        return None if chain is None or checkpoint else decisions.not_repeatable(task_id, unusable)
 
     async def why_dropped(self, recovery: Recovery) -> str | None:
         """Return why the recovery of a failed run would be dropped; None if it would be tried."""
@@ -175,13 +175,13 @@ class Starter:
         except RespawnRefusedError as refusal:
             return self._refuse(recovery, refusal)  # no start was tried
         while True:
-            checkpoint, skipped = decisions.choose_checkpoint(chain)
+            checkpoint, unusable = decisions.choose_checkpoint(chain)
             if checkpoint is None and not decisions.is_repeatable(recovery, worker):
-                reason = decisions.not_repeatable(recovery.task_id, skipped)
-                if not skipped and decisions.is_one_failed_run(recovery, worker):
+                reason = decisions.not_repeatable(recovery.task_id, unusable)
+                if not unusable and decisions.is_one_failed_run(recovery, worker):
                     return Dropped(reason)
                 return NotStarted(redact(reason), final=True)
-            await record_start(checkpoint, skipped)
+            await record_start(checkpoint, unusable)
             work = respawner.respawn(
                 target,
                 checkpoint,

@@ -23,7 +23,7 @@ _CUT: Final = 400
 """Recorded texts are cut to this many characters; a longer one contains a cut mark."""
 
 _EXCERPT: Final = 500
-_SEARCHED: Final = 4_000
+_SEARCH_LENGTH: Final = 4_000
 """Characters searched for a provider failure."""
 
 _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
@@ -66,7 +66,7 @@ class RunSteps:
         self._kinds = [_kind(step) for step in steps]
         self._turns = _turns(steps, self._kinds)
         self._parts = _parts(steps)
-        self._timed = any(number_of(step.get("t")) is not None for step in steps)
+        self._has_times = any(number_of(step.get("t")) is not None for step in steps)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -77,12 +77,12 @@ class RunSteps:
         if recorded_time is not None:
             # The first recorded time is arbitrary; later ones never go back.
             return recorded_time if index == 0 else max(clock, recorded_time)
-        if self._timed:
+        if self._has_times:
             return clock
         step = self._steps[index]
         is_call = self._kinds[index] == "tool"
-        waited = wait_seconds(_word(step.get("name")), step.get("args")) if is_call else 0.0
-        return clock + _NO_CLOCK_STEP_SECONDS + min(waited, _MAX_WAIT_SECONDS)
+        pause = wait_seconds(_word(step.get("name")), step.get("args")) if is_call else 0.0
+        return clock + _NO_CLOCK_STEP_SECONDS + min(pause, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:
         """Return the event of a step."""
@@ -100,35 +100,35 @@ class RunSteps:
 
     def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
         name = _word(step.get("name"))
-        failed = _is_true(step.get("is_error"))
+        is_failure = _is_true(step.get("is_error"))
         recorded_args, result = step.get("args"), step.get("result_excerpt")
         args, args_hash = _parse_arguments(recorded_args), _word(step.get("args_hash")) or None
         if self._is_complete(name, recorded_args, args_hash, "args"):
             args_hash = arguments_fingerprint(args)
         effect = effect_of(name, args)
-        unreported = "" if failed else unreported_failure(result, effect, args)
-        failed = failed or bool(unreported)
+        hidden_failure = "" if is_failure else unreported_failure(result, effect, args)
+        is_failure = is_failure or bool(hidden_failure)
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
             "args_hash": args_hash,
-            "outcome": "error" if failed else "ok",
+            "outcome": "error" if is_failure else "ok",
             "effect": effect,
         }
         whole = self._is_complete(name, result, step.get("result_hash"), "result")
         if whole:
-            data["result_hash"] = result_fingerprint(result, args, failed=failed)
+            data["result_hash"] = result_fingerprint(result, args, failed=is_failure)
         else:
             data["result_hash"] = _word(step.get("result_hash")) or None
-        if failed:
+        if is_failure:
             text = _text(step.get("result_excerpt"))
             data["error_type"] = (
-                unreported or _word(step.get("err_sig")) or error_class(text, step.get("args"))
+                hidden_failure or _word(step.get("err_sig")) or error_class(text, step.get("args"))
             )
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 
-    def _is_complete(self, name: str, value: object, recorded: object, what: str) -> bool:
+    def _is_complete(self, name: str, value: object, original: object, what: str) -> bool:
         """
         Return whether a recorded text or value is all that there was.
 
@@ -136,7 +136,7 @@ class RunSteps:
         """
         if not isinstance(value, str):
             return value is not None
-        recorded_hash = _word(recorded)
+        recorded_hash = _word(original)
         return not recorded_hash or (0 < len(value) <= _CUT and (what, name, value) not in self._parts)
 
 
@@ -159,17 +159,17 @@ def _logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
 
 def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
     tokens = step.get("tokens")
-    counted = tokens if isinstance(tokens, Mapping) else {}
+    numbers = tokens if isinstance(tokens, Mapping) else {}
     data: dict[str, Any] = {
         "model": _word(step.get("name")),
-        "input_tokens": counted.get("in"),
-        "output_tokens": counted.get("out"),
+        "input_tokens": numbers.get("in"),
+        "output_tokens": numbers.get("out"),
     }
     is_error, text = step.get("is_error"), _text(step.get("result_excerpt"))
     if words := _WORDS.findall(text.lower()):
         data["answer_hash"] = fingerprint(" ".join(words))
     answer = text or _text(step.get("args"))
-    no_answer = _PROVIDER_FAILED.search(text[:_SEARCHED]) or _NO_ANSWER.match(answer)
+    no_answer = _PROVIDER_FAILED.search(text[:_SEARCH_LENGTH]) or _NO_ANSWER.match(answer)
     if _is_true(is_error) or (is_error is None and no_answer):
         text = answer
         data["error_type"] = error_class(text) if text else _word(step.get("err_sig")) or "error"
@@ -207,9 +207,9 @@ def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[obj
             turns.append(f"{turn}/{number}")
         else:
             turns.append(f"/{number}" if throughout and number else None)
-    for shared, members in groupby(range(len(steps)), key=turns.__getitem__):
+    for turn, members in groupby(range(len(steps)), key=turns.__getitem__):
         where = [index for index in members if kinds[index] == "tool"]
-        if str(shared).startswith("/") and len(where) > _SIDE_BY_SIDE:
+        if str(turn).startswith("/") and len(where) > _SIDE_BY_SIDE:
             for index in where:
                 turns[index] = None
     return turns
@@ -221,11 +221,11 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
     parts = set()
     for step in steps:
         name = _word(step.get("name"))
-        for what, text, recorded in (
+        for what, text, original in (
             ("args", step.get("args"), step.get("args_hash")),
             ("result", step.get("result_excerpt"), step.get("result_hash")),
         ):
-            recorded_hash = _word(recorded)
+            recorded_hash = _word(original)
             if isinstance(text, str) and recorded_hash and len(text) <= _CUT:
                 key = (what, name, text)
                 if hashes.setdefault(key, recorded_hash) != recorded_hash:

@@ -28,15 +28,15 @@ def events_of(run: Mapping[str, Any]) -> list[TimedEvent]:
     Raises:
         InvalidRunError: ``run`` has no list of steps, or a step is not an object.
     """
-    recorded = run.get("steps")
-    if not isinstance(recorded, list):
+    rows = run.get("steps")
+    if not isinstance(rows, list):
         raise InvalidRunError(f"run {run.get('run_id')!r} has no list of steps; {FORMAT}")
-    for index, step in enumerate(recorded):
+    for index, step in enumerate(rows):
         if not isinstance(step, Mapping):
             raise InvalidRunError(
                 f"run {run.get('run_id')!r}: step {index} is not an object: {step!r:.80}; {FORMAT}"
             )
-    steps, clock = RunSteps(recorded), 0.0
+    steps, clock = RunSteps(rows), 0.0
     events = []
     for index in range(len(steps)):
         clock = steps.time(index, clock)
@@ -54,7 +54,7 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
     Raises:
         InvalidRunError: ``run`` has no list of steps, or a step is not an object.
     """
-    listed: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     worst: dict[FindingKind, int] = {}
     until = number_of(run.get("until"))
     for step, _, findings, _ in replay(events_of(run), settings, until=until):
@@ -64,8 +64,8 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
             if finding.severity.rank <= worst.get(finding.kind, -1):
                 continue
             worst[finding.kind] = finding.severity.rank
-            listed.append(_row(finding, step))
-    return {"dataset": run.get("dataset"), "run_id": run.get("run_id"), "findings": listed}
+            rows.append(_row(finding, step))
+    return {"dataset": run.get("dataset"), "run_id": run.get("run_id"), "findings": rows}
 
 
 def evaluate_files(paths: Iterable[Path], settings: HealthSettings) -> Iterator[dict[str, Any]]:

@@ -55,8 +55,8 @@ def agreement(
     low = high = None
     if value is not None:
         random = Random(seed)
-        drawn = (kappa(random.choices(pairs, k=len(pairs)), order) for _ in range(resamples))
-        values = sorted(k for k in drawn if k is not None)
+        samples = (kappa(random.choices(pairs, k=len(pairs)), order) for _ in range(resamples))
+        values = sorted(k for k in samples if k is not None)
         if values:
             low, high = values[int(0.025 * len(values))], values[math.ceil(0.975 * len(values)) - 1]
     agreed = sum(expected == answered for expected, answered in pairs)

@@ -146,13 +146,13 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
     worker_tickets = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     worst = max(worker_tickets, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
-    decided = [t.triage_decision or "dismiss" for t in worker_tickets if t.triage_decision or not t.is_live]
-    is_notified = any(decision != "dismiss" for decision in decided)
+    decisions = [t.triage_decision or "dismiss" for t in worker_tickets if t.triage_decision or not t.is_live]
+    is_notified = any(decision != "dismiss" for decision in decisions)
     return Outcome(
         scenario=scenario,
         level=worst.severity.value if worst is not None else "none",
         cause=worst.kind if worst is not None else None,
-        triage="intervene" if is_notified else "dismiss" if decided else NEVER_TRIAGED,
+        triage="intervene" if is_notified else "dismiss" if decisions else NEVER_TRIAGED,
         is_notified=is_notified,
         tickets=len(tickets),
         judge_answer=answered_severity(judge),

@@ -47,12 +47,12 @@ class RecordingModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        began, reply, failed = time.perf_counter(), ModelReply(), ""
+        began, reply, failure = time.perf_counter(), ModelReply(), ""
         self.in_flight += 1
         try:
             reply = await self._model.complete(messages, tools, on_text)
         except Exception as error:
-            failed = f"{type(error).__name__}: {error}"
+            failure = f"{type(error).__name__}: {error}"
             raise
         finally:
             self.in_flight -= 1
@@ -63,7 +63,7 @@ class RecordingModel:
                     seconds=time.perf_counter() - began,
                     tokens=reply.input_tokens + reply.output_tokens,
                     cost=reply.cost,
-                    failed=failed,
+                    failed=failure,
                 )
             )
         return reply

@@ -71,9 +71,9 @@ class Label(BaseModel):
         none = "none" in self.ticket
         return None if none and len(self.ticket) > 1 else not none
 
-    def level_due(self, answered: str) -> str:
+    def level_due(self, answer: str) -> str:
         """Return the acceptable severity nearest to the answered one."""
-        return min(self.ticket, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(answered)))
+        return min(self.ticket, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(answer)))
 
 
 class Scenario(BaseModel):
@@ -126,13 +126,13 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
     ids = [scenario.id for scenario in scenarios]
     if duplicates := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
         raise InvalidScenarioError(f"duplicate scenario id {duplicates[0]!r}; ids must be unique")
-    wanted = set(only)
+    names = set(only)
     kinds = {scenario.kind for scenario in scenarios}
-    if unknown := sorted(wanted - set(ids) - kinds):
+    if unknown := sorted(names - set(ids) - kinds):
         raise InvalidScenarioError(
             f"{unknown[0]!r} is neither a kind nor an id of a scenario; kinds: {', '.join(sorted(kinds))}"
         )
-    return [s for s in scenarios if not wanted or s.id in wanted or s.kind in wanted]
+    return [s for s in scenarios if not names or s.id in names or s.kind in names]
 
 
 def _read(file: Path) -> tuple[Scenario, ...]:

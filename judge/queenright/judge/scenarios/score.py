@@ -91,7 +91,7 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
         judge=judge,
         queen=queen,
         scenarios=len(outcomes),
-        decided=tuple(_rows(outcomes, _DECIDED)),
+        decided=tuple(_rows(outcomes, _DECISIONS)),
         said=tuple(_rows(outcomes, _MODEL_DECISIONS)),
         kinds=tuple(_kinds(outcomes)),
         effort=(
@@ -153,7 +153,7 @@ def _queen_triage(outcome: Outcome) -> Pair | None:
 
 Decision = tuple[str, Callable[[Outcome], Pair | None], tuple[str, ...]]
 
-_DECIDED: Final[tuple[Decision, ...]] = (
+_DECISIONS: Final[tuple[Decision, ...]] = (
     ("ticket", _ticket, ()),
     ("severity", _severity, LEVELS),
     ("triage", _triage, ()),
@@ -167,12 +167,12 @@ _MODEL_DECISIONS: Final[tuple[Decision, ...]] = (
 
 
 def _rows(outcomes: Sequence[Outcome], decisions: Iterable[Decision]) -> Iterable[Row]:
-    settled = [outcome for outcome in outcomes if not outcome.scenario.label.people_differ]
+    clear_outcomes = [outcome for outcome in outcomes if not outcome.scenario.label.people_differ]
     for name, pair, order in decisions:
         yield Row(
             name=name,
             all=agreement([p for o in outcomes if (p := pair(o)) is not None], order),
-            settled=agreement([p for o in settled if (p := pair(o)) is not None], order),
+            settled=agreement([p for o in clear_outcomes if (p := pair(o)) is not None], order),
         )
 
 
@@ -214,8 +214,8 @@ def _miss(outcome: Outcome) -> Miss | None:
     )
 
 
-def _effort(role: str, answered: Iterable[Sequence[RecordedCall]]) -> Effort:
-    decisions = [part for answers in answered for part in questions(answers)]
+def _effort(role: str, calls: Iterable[Sequence[RecordedCall]]) -> Effort:
+    decisions = [part for answers in calls for part in questions(answers)]
     seconds = sorted(sum(answer.seconds for answer in part) for part in decisions)
     answers = [answer for part in decisions for answer in part]
     return Effort(
@@ -229,8 +229,8 @@ def _effort(role: str, answered: Iterable[Sequence[RecordedCall]]) -> Effort:
     )
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return values[min(len(values) - 1, int(share * len(values)))] if values else None
 
 
 def as_dict(result: Score) -> dict[str, Any]:

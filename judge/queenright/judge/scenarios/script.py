@@ -88,9 +88,9 @@ def _word(word: str, bare: str = "value") -> Callable[[F], F]:
     """Register an action; ``bare`` is the parameter that a bare value sets."""
 
     def register(play: F) -> F:
-        checked = validate_call(play)
-        _ACTIONS[word] = checked, bare
-        return checked
+        validate = validate_call(play)
+        _ACTIONS[word] = validate, bare
+        return validate
 
     return register
 
@@ -185,9 +185,9 @@ def turn(
         for call in calls:
             yield Emits(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": call})
         yield Passes(every / 2)
-        ended = _tool_ended(tool, args, result, error, who.turn)
+        end = _tool_ended(tool, args, result, error, who.turn)
         for call in calls:
-            yield Emits(EventType.TOOL_CALL_COMPLETED, ended | {"call_id": call})
+            yield Emits(EventType.TOOL_CALL_COMPLETED, end | {"call_id": call})
         data: dict[str, Any] = {"verdict": verdict} if verdict and not fails else {}
         if fails:
             data |= {"error_type": fails, "error": _fill(says, who.turn) or fails}
@@ -307,8 +307,8 @@ def _wait(who: Who, *, reason: Literal["user_input", "paused", "children", "back
 @_word("go_on")
 def _go_on(who: Who) -> Iterator[Happening]:
     """The wait ends."""
-    waited, who.waits = who.waits, ""
-    yield _WAITS[waited][1] if waited in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": None})
+    pause, who.waits = who.waits, ""
+    yield _WAITS[pause][1] if pause in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": None})
 
 
 @_word("checkpoint")

@@ -162,12 +162,12 @@ class Stage:
         if moment > until or moment == math.inf:
             self.time.move_to(until)
             return False
-        woken = self.time.move_to(moment)
+        is_awake = self.time.move_to(moment)
         if looking <= self.time.now:
             self._pending += self.monitor.advance(self.time.now)
             await self._publish_pending()
             await self.tickets.settle(self.time.now)
-        if woken:
+        if is_awake:
             await self.settle()
         while self._timers and self._timers[0][0] <= self.time.now:
             self._act()
@@ -197,12 +197,12 @@ class Stage:
                 return
         part.over = True
 
-    def _apply(self, actor: Actor, emitted: Emits) -> None:
-        event = self._event(actor, emitted)
-        if emitted.type is EventType.EXECUTION_STARTED and actor.beats:
+    def _apply(self, actor: Actor, act: Emits) -> None:
+        event = self._event(actor, act)
+        if act.type is EventType.EXECUTION_STARTED and actor.beats:
             self._at(actor.beats, None, actor)
         self._pending += self.monitor.apply(event, self.time.now)
-        if emitted.type in _CHANGES:
+        if act.type in _CHANGES:
             self._pending.insert(0, event)
 
     def _beat(self, actor: Actor) -> None:
@@ -212,16 +212,16 @@ class Stage:
             )
             self._at(actor.beats, None, actor)
 
-    def _event(self, actor: Actor, emitted: Emits) -> AgentEvent:
+    def _event(self, actor: Actor, act: Emits) -> AgentEvent:
         return AgentEvent(
-            type=emitted.type,
+            type=act.type,
             time=self.time.now,
             agent_id=actor.agent_id,
             session_id=actor.session_id,
             incarnation_id=actor.incarnation_id,
             node_id=actor.node_id,
             graph_id="worker",
-            data=emitted.data,
+            data=act.data,
         )
 
     def _sleep(self, seconds: float) -> None:

@@ -38,8 +38,8 @@ class VirtualTime:
     def move_to(self, moment: float) -> bool:
         """Move the clock, never back, and wake the sleepers that are due; return whether there were any."""
         self.now = max(self.now, moment)
-        woken = False
+        is_awake = False
         while self.next_waking() <= self.now:
             heapq.heappop(self._sleepers)[2].set_result(None)
-            woken = True
-        return woken
+            is_awake = True
+        return is_awake

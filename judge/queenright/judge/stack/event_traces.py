@@ -46,9 +46,9 @@ class EventTraces:
         Raises:
             StackUnavailableError: The log cannot be read.
         """
-        wanted = trace_id.lower()
+        hex_id = trace_id.lower()
         try:
-            events = await self._store.read(lambda conn: _events(conn, wanted))
+            events = await self._store.read(lambda conn: _events(conn, hex_id))
         except StoreError:
             raise StackUnavailableError("the event log", "cannot be read now") from None
         return [_span(event) for event in reversed(events)]

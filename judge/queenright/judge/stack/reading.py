@@ -165,10 +165,10 @@ def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
     """Count the recent calls into the error rate, successes first; a trace has their real order."""
     if v.outcomes:
         return
-    failed = sum(bad for _, bad in sighting.recent_calls.values())
+    failures = sum(bad for _, bad in sighting.recent_calls.values())
     calls = sum(calls for calls, _ in sighting.recent_calls.values())
     outcomes = min(int(calls), ERROR_WINDOW)
-    bad = round(outcomes * failed / calls) if calls else 0
+    bad = round(outcomes * failures / calls) if calls else 0
     for is_bad in [False] * (outcomes - bad) + [True] * bad:
         record_outcome(v, is_bad, now)
 
@@ -219,11 +219,11 @@ def events_of(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
     """
     Return an agent's ended steps, model calls and tool calls as events, by end time.
     """
-    ended = [span for span in spans if span.end and _kind(span) is not None]
+    ends = [span for span in spans if span.end and _kind(span) is not None]
     turns = _Turns()
     return [
         _event(span, agent, turns)
-        for span in sorted(ended, key=lambda span: span.end or 0.0)
+        for span in sorted(ends, key=lambda span: span.end or 0.0)
         if clean_name(str(span.attributes.get(names.GEN_AI_AGENT_NAME, agent))) == agent
     ]
 

@@ -20,7 +20,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.skipped = 0
-        self._logged: set[tuple[str, str]] = set()
+        self._log_keys: set[tuple[str, str]] = set()
 
     def usable(
         self, answer: Iterable[Series], known_names: Collection[str] | None = None
@@ -46,7 +46,7 @@ class Samples:
 
     def _skip(self, name: str, fault: str) -> None:
         self.skipped += 1
-        shown = redact(name, _NAME_LIMIT) or "a value without a name"
-        if (shown, fault) not in self._logged and len(self._logged) < _MAX_LOGGED:
-            self._logged.add((shown, fault))
-            _log.warning("skipping samples, logged once: %s %s", shown, fault)
+        label = redact(name, _NAME_LIMIT) or "a value without a name"
+        if (label, fault) not in self._log_keys and len(self._log_keys) < _MAX_LOGGED:
+            self._log_keys.add((label, fault))
+            _log.warning("skipping samples, logged once: %s %s", label, fault)

@@ -72,8 +72,8 @@ class Targets:
     def all_up(self, target: str) -> bool | None:
         """Return whether all targets of a name are up, as it may be ambiguous; None without one."""
         by_labels: dict[tuple[tuple[str, str], ...], list[Series]] = defaultdict(list)
-        named = (s for ups in self._ups.values() for s in ups if target_of(s.labels) == target)
-        for series in named:
+        own_series = (s for ups in self._ups.values() for s in ups if target_of(s.labels) == target)
+        for series in own_series:
             by_labels[tuple(sorted(target_labels(series.labels).items()))].append(series)
         return all(_up(ups) for ups in by_labels.values()) if by_labels else None
 
@@ -104,9 +104,7 @@ async def query_targets(
     where = _MATCHER.sub(_relax_matcher, matchers_of(selector))
     answer = []
     for batch in batches:
-        matchers = (
-            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quote("|".join(map(_escaped, batch)))}'
-        )
+        matchers = f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quote("|".join(map(_escape, batch)))}'
         answer += await prometheus.query(f"{{{matchers}{',' if where else ''}{where}}}", now)
     return answer
 
@@ -131,18 +129,18 @@ def _ends(target: str) -> list[str]:
 
 def _relax_matcher(matcher: re.Match[str]) -> str:
     """Extend a selector's matcher to any agent and to series without its label."""
-    name, operator, quoted = matcher.groups()
-    quote, body = quoted[0], quoted[1:-1]
+    name, operator, value = matcher.groups()
+    quote, body = value[0], value[1:-1]
     if name in _WORKER_LABELS:
         return f'{name}=~".*"'
     if operator == "=~":
         return f"{name}=~{quote}(?:{body})|{quote}"
     if operator == "=" and (quote == "`" or "\\" not in body):
-        return f"{name}=~{_quote(f'{_escaped(body)}|')}"
+        return f"{name}=~{_quote(f'{_escape(body)}|')}"
     return matcher[0]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 

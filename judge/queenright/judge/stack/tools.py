@@ -39,7 +39,7 @@ _ERROR_LIMIT: Final = 300
 _CALL_LIFETIME_SECONDS: Final = 600.0
 
 # The attributes of a span that are shown.
-_SHOWN: Final = (
+_LABELS: Final = (
     names.NODE_ID,
     names.STEP_VERDICT,
     names.STEP_FEEDBACK,
@@ -218,7 +218,7 @@ def _row(span: TraceSpan) -> dict[str, Any]:
         row["seconds"] = round(max(0.0, span.end - span.start), 3)
     if span.error:
         row["error"] = redact(span.error, _ERROR_LIMIT)
-    for key in _SHOWN:
+    for key in _LABELS:
         value = span.attributes.get(key)
         if value is not None:
             short = key.removeprefix("queenright.").removeprefix("gen_ai.")

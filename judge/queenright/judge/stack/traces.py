@@ -98,7 +98,7 @@ def _value(value: Any) -> Any:
 
 def _error(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
     status = span.get("status") or {}
-    failed = status.get("code") in (2, "STATUS_CODE_ERROR")
+    is_failure = status.get("code") in (2, "STATUS_CODE_ERROR")
     message = str(status.get("message") or attributes.get(names.ERROR_TYPE) or "")
     for event in span.get("events") or ():
         if event.get("name") == "exception":
@@ -106,7 +106,7 @@ def _error(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
             message = ": ".join(
                 str(own[key]) for key in ("exception.type", "exception.message") if own.get(key)
             )
-    return (message or "error") if failed or attributes.get(names.ERROR_TYPE) else ""
+    return (message or "error") if is_failure or attributes.get(names.ERROR_TYPE) else ""
 
 
 def _seconds(nanoseconds: Any) -> float | None:

@@ -36,7 +36,7 @@ _POSITION: Final = re.compile(r'^\d+ (?:invalid parameter "query": )?|\b\d+:\d+:
 _PROCESS_START: Final = "process_start_time_seconds"
 
 # The metrics in each answer that has metric names.
-_NAMED: Final[Mapping[str, Collection[str]]] = {
+_NAME_LABELS: Final[Mapping[str, Collection[str]]] = {
     "here": {metric.name for metric in _STATES},
     "gone": {metric.name for metric in _STATES},
     "totals": {metric.name for metric in _TOTALS},
@@ -139,7 +139,7 @@ async def find_workers(
     answers, doubtful = dict[str, list[Series]](), set[Target]()
     for name, promql in queries.items():
         answer = await _query(prometheus, promql, now, selector)
-        answers[name], invalid = samples.usable(answer, _NAMED.get(name))
+        answers[name], invalid = samples.usable(answer, _NAME_LABELS.get(name))
         doubtful |= {key for series in invalid if (key := _target(series)) is not None}
     targets = Targets(answers["up"])
     sightings: dict[Target, Sighting] = {}
@@ -240,9 +240,9 @@ def _add_totals(sightings: Mapping[Target, Sighting], totals: Iterable[Series]) 
         elif name == names.WORKER_ERRORS.name:
             sighting.errors[labels[0]] = sighting.errors.get(labels[0], 0) + number
         else:
-            calls, failed = sighting.tool_calls.get(labels[0], (0, 0))
+            calls, failures = sighting.tool_calls.get(labels[0], (0, 0))
             bad = 0 if labels[1] == names.ToolOutcome.OK.value else number
-            sighting.tool_calls[labels[0]] = (calls + number, failed + bad)
+            sighting.tool_calls[labels[0]] = (calls + number, failures + bad)
 
 
 def _add_recent(
@@ -253,9 +253,9 @@ def _add_recent(
         labels = (sighting.key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
         by_labels[labels] = max(by_labels[labels], series.value)
     for (key, tool, outcome), value in by_labels.items():
-        so_far, failed = sightings[key].recent_calls.get(tool, (0.0, 0.0))
+        so_far, failures = sightings[key].recent_calls.get(tool, (0.0, 0.0))
         bad = 0.0 if outcome == names.ToolOutcome.OK.value else value
-        sightings[key].recent_calls[tool] = (so_far + value, failed + bad)
+        sightings[key].recent_calls[tool] = (so_far + value, failures + bad)
     for sighting, series in _of_known(sightings, stalls):
         sighting.stalled_in = series.labels.get("phase", "")
 
@@ -263,14 +263,14 @@ def _add_recent(
 def _add_ages(
     sightings: Mapping[Target, Sighting],
     before: Mapping[float, Iterable[Series]],
-    started: Iterable[Series],
+    starts: Iterable[Series],
 ) -> None:
     """Set the age of workers: ``before`` has their series, by seconds ago."""
     for ago, answer in before.items():
         for sighting, _ in _of_known(sightings, answer):
             sighting.known_for = max(sighting.known_for, ago)
     since: dict[str, list[Series]] = defaultdict(list)
-    for series in started:
+    for series in starts:
         since[target_of(series.labels)].append(series)
     for sighting in sightings.values():
         for series in since[sighting.target]:

@@ -100,7 +100,7 @@ class Remediation:
             read=fleet.read_emergency_stop if fleet.is_shared else None,
         )
         self.storm = StormWatch(health.intervention.storm, ids=fleet.new_storm_id)
-        self.instructions = InstructionMailbox(store, clock=clock, withheld=self._reason_to_withhold)
+        self.instructions = InstructionMailbox(store, clock=clock, why_withheld=self._reason_to_withhold)
         self.recovery = RecoveryService(
             store,
             settings=health,
