@@ -6,7 +6,8 @@ A new database is created from them (``schema``); ``migrations/`` updates an old
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
@@ -22,8 +23,10 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    TextClause,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
 SCHEMA_REVISION: Final = "0015"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
@@ -32,22 +35,25 @@ METADATA: Final = MetaData()
 
 _SEQ = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER PRIMARY KEY is SQLite's own row id
 
+
+def _required(kind: type[TypeEngine[Any]], *names: str) -> Iterator[Column[Any]]:
+    """Return columns of one type that are never null."""
+    return (Column(name, kind, nullable=False) for name in names)
+
+
+def _one_index(name: str, *columns: str, where: TextClause) -> Index:
+    """Return an index that allows one row ``where`` a condition holds."""
+    return Index(name, *columns, unique=True, sqlite_where=where, postgresql_where=where)
+
+
 EVENTS: Final = Table(
     "events",
     METADATA,
     Column("seq", _SEQ, primary_key=True, autoincrement=False),
-    Column("id", Text, nullable=False),
-    Column("type", Text, nullable=False),
+    *_required(Text, "id", "type"),
     Column("time", Float, nullable=False),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("incarnation_id", Text, nullable=False),
-    Column("graph_id", Text, nullable=False),
-    Column("stream_id", Text, nullable=False),
-    Column("node_id", Text, nullable=False),
-    Column("execution_id", Text, nullable=False),
-    Column("trace_id", Text, nullable=False),
-    Column("span_id", Text, nullable=False),
+    *_required(Text, "agent_id", "session_id", "incarnation_id", "graph_id", "stream_id", "node_id"),
+    *_required(Text, "execution_id", "trace_id", "span_id"),
     # Text, not JSON: the hash covers these bytes.
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
@@ -90,8 +96,7 @@ AUDIT_ARCHIVE: Final = Table(
         for c in EVENTS.columns
     ),
     # The hash of the previous row in the log, which may not be here: with it, ``hash`` can be verified.
-    Column("previous_hash", LargeBinary, nullable=False),
-    Column("archive_hash", LargeBinary, nullable=False),
+    *_required(LargeBinary, "previous_hash", "archive_hash"),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),
 )
@@ -104,32 +109,13 @@ TICKETS: Final = Table(
     "tickets",
     METADATA,
     Column("ticket_id", Text, primary_key=True),
-    Column("fingerprint", Text, nullable=False),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("severity", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("first_seen", Float, nullable=False),
-    Column("updated_at", Float, nullable=False),
+    *_required(Text, "fingerprint", "agent_id", "session_id", "kind", "severity", "status"),
+    *_required(Float, "first_seen", "updated_at"),
     Column("closed_at", Float),
     # The ticket as JSON; the columns above are for searching.
     Column("body", Text, nullable=False),
-    Index(
-        "ux_tickets_one_open_per_session",
-        "agent_id",
-        "session_id",
-        unique=True,
-        sqlite_where=_OPEN,
-        postgresql_where=_OPEN,
-    ),
-    Index(
-        "ux_tickets_one_live_per_fingerprint",
-        "fingerprint",
-        unique=True,
-        sqlite_where=_LIVE,
-        postgresql_where=_LIVE,
-    ),
+    _one_index("ux_tickets_one_open_per_session", "agent_id", "session_id", where=_OPEN),
+    _one_index("ux_tickets_one_live_per_fingerprint", "fingerprint", where=_LIVE),
     Index("ix_tickets_first_seen", "first_seen"),
     Index("ix_tickets_agent", "agent_id", "first_seen"),
 )
@@ -139,14 +125,11 @@ OUTBOX: Final = Table(
     "outbox",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("ticket_id", Text, nullable=False),
-    Column("alert_key", Text, nullable=False),
-    Column("labels", JSON, nullable=False),
-    Column("annotations", JSON, nullable=False),
+    *_required(Text, "ticket_id", "alert_key"),
+    *_required(JSON, "labels", "annotations"),
     Column("starts_at", Float, nullable=False),
     Column("ends_at", Float),
-    Column("created_at", Float, nullable=False),
-    Column("updated_at", Float, nullable=False),
+    *_required(Float, "created_at", "updated_at"),
     Column("active", Boolean, nullable=False),
     # With ``active`` in each: when all are active, SQLite must not scan all of them for one.
     Index("ix_outbox_ticket", "ticket_id", "active"),
@@ -172,13 +155,8 @@ RECEIVER_NOTIFICATIONS: Final = Table(
     "receiver_notifications",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("dedup_key", Text, nullable=False),
-    Column("receiver", Text, nullable=False),
-    Column("ticket_id", Text, nullable=False),
-    Column("alert_key", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("first_notified_at", Float, nullable=False),
-    Column("notified_at", Float, nullable=False),
+    *_required(Text, "dedup_key", "receiver", "ticket_id", "alert_key", "status"),
+    *_required(Float, "first_notified_at", "notified_at"),
     Index(
         "ux_receiver_notifications_once",
         "dedup_key",
@@ -228,8 +206,7 @@ SWITCHES: Final = Table(
     METADATA,
     Column("name", Text, primary_key=True),
     Column("is_on", Boolean, nullable=False),
-    Column("by", Text, nullable=False),
-    Column("reason", Text, nullable=False),
+    *_required(Text, "by", "reason"),
     Column("changed_at", Float, nullable=False),
 )
 """Switches that survive restarts: the emergency stop."""
@@ -257,11 +234,7 @@ INTERVENTIONS: Final = Table(
     "interventions",
     METADATA,
     Column("intervention_id", Text, primary_key=True),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("incarnation_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("outcome", Text, nullable=False),
+    *_required(Text, "agent_id", "session_id", "incarnation_id", "kind", "outcome"),
     Column("created_at", Float, nullable=False),
     Column("body", Text, nullable=False),
     Index("ix_interventions_agent", "agent_id", "created_at"),
@@ -273,14 +246,9 @@ INSTRUCTIONS: Final = Table(
     "instructions",
     METADATA,
     Column("instruction_id", Text, primary_key=True),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("incarnation_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("created_at", Float, nullable=False),
-    Column("expires_at", Float, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    *_required(Text, "agent_id", "session_id", "incarnation_id", "kind"),
+    *_required(Float, "created_at", "expires_at"),
+    *_required(Text, "status", "body"),
     Index("ix_instructions_worker", "agent_id", "session_id"),
     Index("ix_instructions_expires_at", "expires_at"),
 )
@@ -290,11 +258,8 @@ ESCALATIONS: Final = Table(
     "escalations",
     METADATA,
     Column("escalation_id", Text, primary_key=True),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("created_at", Float, nullable=False),
-    Column("deadline", Float, nullable=False),
+    *_required(Text, "agent_id", "session_id", "status"),
+    *_required(Float, "created_at", "deadline"),
     Column("body", Text, nullable=False),
     Index("ix_escalations_status", "status"),
     Index("ix_escalations_created_at", "created_at"),
@@ -307,22 +272,12 @@ APPROVALS: Final = Table(
     "approvals",
     METADATA,
     Column("approval_id", Text, primary_key=True),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("status", Text, nullable=False),
+    *_required(Text, "agent_id", "session_id", "status"),
     # Waits for an answer, or for the approved termination.
     Column("is_open", Boolean, nullable=False),
-    Column("created_at", Float, nullable=False),
-    Column("expires_at", Float, nullable=False),
+    *_required(Float, "created_at", "expires_at"),
     Column("body", Text, nullable=False),
-    Index(
-        "ux_approvals_one_open_per_session",
-        "agent_id",
-        "session_id",
-        unique=True,
-        sqlite_where=_TO_DO,
-        postgresql_where=_TO_DO,
-    ),
+    _one_index("ux_approvals_one_open_per_session", "agent_id", "session_id", where=_TO_DO),
     Index("ix_approvals_is_open", "is_open"),
     Index("ix_approvals_worker", "agent_id", "session_id", "created_at"),
     Index("ix_approvals_created_at", "created_at"),
@@ -343,10 +298,7 @@ RECOVERIES: Final = Table(
     "recoveries",
     METADATA,
     Column("recovery_id", Text, primary_key=True),
-    Column("task_id", Text, nullable=False),
-    Column("agent_id", Text, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("status", Text, nullable=False),
+    *_required(Text, "task_id", "agent_id", "session_id", "status"),
     Column("created_at", Float, nullable=False),
     Column("body", Text, nullable=False),
     Index("ix_recoveries_task_id", "task_id"),
@@ -386,11 +338,9 @@ MEMBERS: Final = Table(
     PROCESSES,
     Column("member_id", Text, primary_key=True),
     Column("host", Text, nullable=False),
-    Column("api_port", Integer, nullable=False),
-    Column("otlp_port", Integer, nullable=False),
+    *_required(Integer, "api_port", "otlp_port"),
     Column("version", Text, nullable=False),
-    Column("started_at", Float, nullable=False),
-    Column("seen_at", Float, nullable=False),
+    *_required(Float, "started_at", "seen_at"),
     Column("can_publish", Boolean, nullable=False),
     Column("partitions", Integer, nullable=False, server_default="1"),
     # Numbers, separated by commas.
