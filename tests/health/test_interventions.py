@@ -919,7 +919,7 @@ async def test_interrupted_hand_off_order_is_sent_after_the_restart(
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
     [question] = acting.questions
-    monkeypatch.setattr(acting.service._ladder_scheduler, "start", lambda work: work.close())
+    monkeypatch.setattr(acting.service, "start", lambda work: work.close())
     await acting.service.decide(question.escalation_id, "hand_off", by="op")
     monkeypatch.undo()
 
@@ -1269,7 +1269,7 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
 
     while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
         await acting.service.advance(acting.time.now)
-        starts.append(len(acting.service._ladder_scheduler._tasks._running))
+        starts.append(len(acting.service._tasks._running))
         await acting.service.wait_until_idle()
 
     assert max(starts) <= 100

@@ -11,7 +11,6 @@ from queenright.health.findings import WorkerKey, worst
 from queenright.health.fleet import FleetState
 from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
-from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import (
@@ -117,9 +116,9 @@ class WorseWorker(NamedTuple):
     over: float | None
 
 
-class InterventionService:
+class InterventionService(LadderScheduler):
     """
-    All interventions of one service. Belongs to one event loop.
+    All interventions of one service: those that are requested, and those of the ladders.
 
     Args:
         controls: Reach workers; iterated for each action.
@@ -146,19 +145,16 @@ class InterventionService:
         ids: Callable[[], str] = new_id,
         fleet: FleetState | None = None,
     ) -> None:
-        self._settings = settings
-        self._monitor = monitor
         self._stop = stop
         self._storm = storm
-        self._clock = clock
         self._orchestrator = orchestrator
         self._fleet = fleet or FleetState()
         self._lives_elsewhere: dict[WorkerKey, Life] = {}
         self._seen_at: float | None = None
-        self.ledger = InterventionLedger(store, publish=publish)
-        monitor.is_stopping = self.ledger.is_stopping
-        self._actions = Actions(
-            self.ledger,
+        ledger = InterventionLedger(store, publish=publish)
+        monitor.is_stopping = ledger.is_stopping
+        actions = Actions(
+            ledger,
             monitor=monitor,
             controls=controls,
             settings=settings.intervention,
@@ -167,9 +163,9 @@ class InterventionService:
             ids=ids,
             sign=sign,
         )
-        self._ladder_scheduler = LadderScheduler(
-            self.ledger,
-            self._actions,
+        super().__init__(
+            ledger,
+            actions,
             settings=settings,
             monitor=monitor,
             recovery=recovery,
@@ -193,7 +189,7 @@ class InterventionService:
             await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
         await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
-            self._ladder_scheduler.schedule(key, self._clock())
+            self.schedule(key, self._clock())
         for worker in self._monitor.workers():
             self.consider(worker)
         for question in self.ledger.pending.values():
@@ -219,14 +215,10 @@ class InterventionService:
         Raises:
             StoreError: Recording failed; the next start does it.
         """
-        async with self._ladder_scheduler.lock(old):
+        async with self.lock(old):
             await self.ledger.rename(old, new, self._clock())
         if new in self.ledger.ladders:
-            self._ladder_scheduler.schedule(new, self._clock())
-
-    def hold_until(self, at: float) -> None:
-        """Begin no action automatically before ``at``, in seconds since the epoch."""
-        self._ladder_scheduler.hold_until(at)
+            self.schedule(new, self._clock())
 
     def note_worse(self, event: AgentEvent) -> None:
         """
@@ -299,53 +291,32 @@ class InterventionService:
         vitals = worker.vitals
         return Life(vitals.incarnation_started, vitals.last_event if shows_its_end(vitals) else None)
 
-    def consider(self, worker: WorkerHealth) -> None:
-        """Reschedule a worker that changed. Quick, no I/O."""
-        self._ladder_scheduler.consider(worker)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``advance`` has work to do; None if there is none."""
-        return self._ladder_scheduler.next_deadline()
-
     async def advance(self, now: float) -> None:
         """Begin what is due. Returns before it is done."""
         self._seen_at = now
-        self._ladder_scheduler.advance(now)
+        self.begin_due(now)
 
     def handle_clock_jump(self, now: float) -> None:
         """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
         if self._seen_at is not None:
-            self._ladder_scheduler.start(self._ladder_scheduler.shift(now - self._seen_at))
+            self.start(self.shift(now - self._seen_at))
         self._seen_at = now
 
     async def exclude_outage(self, seconds: float) -> None:
         """Defer every wait by ``seconds``: the service was down."""
         if seconds > 0:
-            await self._ladder_scheduler.shift(seconds)
-
-    async def wait_until_idle(self) -> None:
-        """Wait until all work in progress is done."""
-        await self._ladder_scheduler.wait_until_idle()
-
-    async def close(self) -> None:
-        """Stop. Unfinished actions are recorded and resume after the next start."""
-        await self._ladder_scheduler.close()
-
-    @property
-    def budget(self) -> ActionBudget:
-        """The fleet's budget of actions within a minute."""
-        return self._ladder_scheduler.budget
+            await self.shift(seconds)
 
     def record_answer(self, instruction: Instruction) -> None:
         """Record the result of a nudge that a worker fetched: taken, refused or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
             # The fetching worker must not wait for another action on it.
-            self._ladder_scheduler.start(self._record_answer(instruction, outcome))
+            self.start(self._record_answer(instruction, outcome))
 
     async def _record_answer(self, instruction: Instruction, outcome: InterventionOutcome) -> None:
         key = self._monitor.current_key((instruction.agent_id, instruction.session_id))
-        async with self._ladder_scheduler.lock(key):
+        async with self.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
             if intervention is not None and intervention.outcome is InterventionOutcome.QUEUED:
                 answered = intervention.model_copy(update={"answered_at": self._clock()})
@@ -357,7 +328,7 @@ class InterventionService:
 
     def _ask_orchestrator(self, question: Escalation) -> None:
         if self._orchestrator is not None:
-            self._ladder_scheduler.start(self._consult(self._orchestrator, question))
+            self.start(self._consult(self._orchestrator, question))
 
     async def _consult(self, orchestrator: Orchestrator, question: Escalation) -> None:
         try:
@@ -407,7 +378,7 @@ class InterventionService:
         if question is None:
             raise EscalationNotFoundError(escalation_id)
         key = question.target.key
-        async with self._ladder_scheduler.lock(key):
+        async with self.lock(key):
             pending = self.ledger.pending.get(escalation_id)
             if pending is None:
                 raise EscalationClosedError(await self.ledger.find_escalation(escalation_id) or question)
@@ -429,7 +400,7 @@ class InterventionService:
                 escalation=ruling,
                 events=[decided_event(ruling, self._monitor.get(*key), now)],
             )
-        self._ladder_scheduler.start(self._ladder_scheduler.climb(key))
+        self.start(self.climb(key))
         return ruling
 
     async def _decidable(self, question: Escalation, decision: Decision) -> Ladder:
@@ -443,7 +414,7 @@ class InterventionService:
         ladder = self.ledger.ladders.get(key)
         after = next_step(ladder, LadderInputs.of(worker, self._settings), self._settings).ladder
         if ladder is None or after is None or was_reset(ladder, after):
-            await self._ladder_scheduler.reset_ladder(key, after, "the worker made progress")
+            await self.reset_ladder(key, after, "the worker made progress")
             raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 
@@ -487,16 +458,16 @@ class InterventionService:
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
-        async with self._ladder_scheduler.lock(worker.key):
+        async with self.lock(worker.key):
             grant = await self._permit(
                 ActionKind.NUDGE,
                 worker,
                 by=by,
                 reason=message or "reminder",
                 incarnation_id=incarnation_id,
-                unless=None if person else self._held_back(ActionKind.NUDGE),
+                person=person,
             )
-            current, now = self._ladder(worker), self._clock()
+            current, now = self.ladder_of(worker), self._clock()
             await self.budget.take(now, force=True)
             # After any nudge the ladder waits for its interval.
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
@@ -536,8 +507,8 @@ class InterventionService:
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
-        async with self._ladder_scheduler.lock(worker.key):
-            current = self._ladder(worker)
+        async with self.lock(worker.key):
+            current = self.ladder_of(worker)
             if pending := self.pending_escalation(worker):
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
             await self._permit(
@@ -545,11 +516,11 @@ class InterventionService:
             )
             await self.budget.take(self._clock(), force=True)
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
-            return await self._ladder_scheduler.escalate(ladder, by=by, reason=reason)
+            return await self.ask_orchestrator(ladder, by=by, reason=reason)
 
     def pending_escalation(self, worker: WorkerHealth) -> str:
         """Return why a worker is not escalated again: its escalation is pending; empty if none is."""
-        current = self._ladder(worker)
+        current = self.ladder_of(worker)
         if current is None or current.escalation_id not in self.ledger.pending:
             return ""
         return f"escalation {current.escalation_id} to the orchestrator is pending already"
@@ -583,14 +554,15 @@ class InterventionService:
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
-        async with self._ladder_scheduler.lock(worker.key):
+        async with self.lock(worker.key):
             grant = await self._permit(
                 ActionKind.TERMINATE,
                 worker,
                 by=by,
                 reason=reason,
                 incarnation_id=incarnation_id,
-                unless=unless if person else self._held_back(ActionKind.TERMINATE),
+                person=person,
+                unless=unless,
             )
             return await self._terminate(
                 grant, worker.key, by=by, reason=reason, intervention_id=intervention_id
@@ -621,7 +593,7 @@ class InterventionService:
             StoreError: Recording failed; nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
-        async with self._ladder_scheduler.lock(worker.key):
+        async with self.lock(worker.key):
             grant = await self._permit(
                 ActionKind.ANSWER,
                 worker,
@@ -647,7 +619,7 @@ class InterventionService:
             ActionRefusedError: No action on the worker is permitted now, or its end is not confirmed.
             StoreError: Recording failed.
         """
-        async with self._ladder_scheduler.lock(target.key):
+        async with self.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
             intervention = await self._terminate(grant, target.key, by=by, reason=reason)
         if intervention.outcome is not InterventionOutcome.DONE:
@@ -669,7 +641,7 @@ class InterventionService:
         await self.budget.take(now, force=True)
         current = self.ledger.ladders.get(key)
         question = self.ledger.pending.get(current.escalation_id) if current is not None else None
-        withdrawn, events = self._ladder_scheduler.close_question(
+        withdrawn, events = self.close_question(
             question, EscalationStatus.WITHDRAWN, f"terminated by {by}", now
         )
         return await self._actions.terminate(
@@ -693,14 +665,14 @@ class InterventionService:
         before = self._stop.state
         await self._stop.set(on, by=by, reason=reason)
         if not on and before.on and before.changed_at is not None:
-            await self._ladder_scheduler.shift(max(0.0, self._clock() - before.changed_at))
+            await self.shift(max(0.0, self._clock() - before.changed_at))
 
     def follow_emergency_stop(self, state: SwitchState) -> None:
         """Take over the state of the fleet's switch, which was set elsewhere."""
         before, self._stop.state = self._stop.state, state
         if before.on and not state.on and before.changed_at is not None:
             pause = max(0.0, self._clock() - before.changed_at)
-            self._ladder_scheduler.start(self._ladder_scheduler.shift(pause))
+            self.start(self.shift(pause))
 
     # -- helpers --------------------------------------------------------------------------------
 
@@ -712,6 +684,7 @@ class InterventionService:
         by: str,
         reason: str,
         incarnation_id: str | None = None,
+        person: bool = True,
         unless: Unless | None = None,
     ) -> Permit:
         target = Target.of(worker.vitals)
@@ -721,7 +694,11 @@ class InterventionService:
             grant = self._actions.permit(kind, target)
             # The wait for the lock may have been long: check again.
             now = self._monitor.get(*target.key) or worker
-            if unless is not None and (objection := unless(now)) is not None:
+            if person:
+                objection = None if unless is None else unless(now)
+            else:
+                objection = self.refusal_reason(kind, now)
+            if objection is not None:
                 raise ActionRefusedError(kind, target.agent_id, objection)
             return grant
         except ActionRefusedError as refusal:
@@ -735,14 +712,6 @@ class InterventionService:
                 ladder=self.ledger.ladders.get(worker.key),
             )
             raise
-
-    def _held_back(self, kind: ActionKind) -> Unless:
-        return lambda worker: self._ladder_scheduler.refusal_reason(kind, worker)
-
-    def _ladder(self, worker: WorkerHealth) -> Ladder | None:
-        """Return the ladder of this incarnation of the worker."""
-        current = self.ledger.ladders.get(worker.key)
-        return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
         worker = self._monitor.find(agent_id, session_id)

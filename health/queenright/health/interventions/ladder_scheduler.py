@@ -81,7 +81,7 @@ class LadderScheduler:
         ask: Callable[[Escalation], None],
         fleet: FleetState | None = None,
     ) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._actions = actions
         self._settings = settings
         self._monitor = monitor
@@ -111,12 +111,11 @@ class LadderScheduler:
 
     def refusal_reason(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
         """Return why only a person may act on a worker now, or None."""
-        current = self._ledger.ladders.get(worker.key)
         return refusal_reason(
             kind,
             worker,
             LadderInputs.of(worker, self._settings),
-            current if current is not None and current.target == Target.of(worker.vitals) else None,
+            self.ladder_of(worker),
             self._settings.intervention,
             now=self._clock(),
             quiet_until=self._quiet_until,
@@ -124,13 +123,18 @@ class LadderScheduler:
             is_recovering=self._recovery.is_recovering(worker.key),
         )
 
+    def ladder_of(self, worker: WorkerHealth) -> Ladder | None:
+        """Return the ladder of this incarnation of the worker."""
+        current = self.ledger.ladders.get(worker.key)
+        return current if current is not None and current.target == Target.of(worker.vitals) else None
+
     def consider(self, worker: WorkerHealth) -> None:
         """Reschedule a worker that changed. Quick, no I/O."""
         key = worker.key
         if worker.vitals.withdrawal_due:
             self.schedule(key, self._clock())
-        current = self._ledger.ladders.get(key)
-        if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
+        current = self.ledger.ladders.get(key)
+        if current is None and key not in self.ledger.uncertain and not self._settings.intervention.enabled:
             return
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
         if was_reset(current, step.ladder) or self._has_stopped(worker):
@@ -151,7 +155,7 @@ class LadderScheduler:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def advance(self, now: float) -> None:
+    def begin_due(self, now: float) -> None:
         """Begin due actions, a limited number at a time. Returns before they are done."""
         for _ in range(_START_BATCH):
             if (due_at := self.next_deadline()) is None or due_at > now:
@@ -186,18 +190,18 @@ class LadderScheduler:
     async def _climb(self, key: WorkerKey) -> None:
         now = self._clock()
         worker = self._monitor.get(*key)
-        current = self._ledger.ladders.get(key)
+        current = self.ledger.ladders.get(key)
         if worker is None:
-            self._ledger.forget_uncertain(key)
+            self.ledger.forget_uncertain(key)
             if current is not None:
                 await self.reset_ladder(key, None, "the worker is unknown")
             return
         if worker.vitals.withdrawal_due:
             await self._withdraw_confirmation(worker)
-            current = self._ledger.ladders.get(key)
+            current = self.ledger.ladders.get(key)
         if self._has_stopped(worker):
             await self._confirm(worker, current)
-            current = self._ledger.ladders.get(key)
+            current = self.ledger.ladders.get(key)
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
         if was_reset(current, step.ladder):
             await self.reset_ladder(key, step.ladder, "the worker made progress, or its run is over")
@@ -239,7 +243,7 @@ class LadderScheduler:
         if action is ActionKind.NUDGE:
             await self._nudge(ladder, worker, now)
         elif action is ActionKind.ESCALATE:
-            await self.escalate(ladder, by=LADDER, reason=describe_cause(worker))
+            await self.ask_orchestrator(ladder, by=LADDER, reason=describe_cause(worker))
         elif action is ActionKind.TERMINATE:
             await self._handle_deadline(ladder, worker, now)
         else:
@@ -261,7 +265,7 @@ class LadderScheduler:
             since=ladder.trouble_since,
         )
 
-    async def escalate(self, ladder: Ladder, *, by: str, reason: str) -> Intervention:
+    async def ask_orchestrator(self, ladder: Ladder, *, by: str, reason: str) -> Intervention:
         """
         Escalate a worker to the orchestrator. The caller holds its lock.
 
@@ -285,7 +289,7 @@ class LadderScheduler:
 
     async def _handle_deadline(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         if ladder.level is Level.ESCALATED:
-            question = self._ledger.pending.get(ladder.escalation_id)
+            question = self.ledger.pending.get(ladder.escalation_id)
             automatic = self._settings.intervention.termination.automatic
             ladder = ladder.model_copy(
                 update={
@@ -294,16 +298,16 @@ class LadderScheduler:
                 }
             )
             outcome, events = self.close_question(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
-            await self._ledger.write(
+            await self.ledger.write(
                 ladder.target.key, ladder=ladder, now=now, escalation=outcome, events=events
             )
             if not automatic:
                 return
-        await self._terminate(ladder, worker)
+        await self._climb_to_end(ladder, worker)
 
-    async def _terminate(self, ladder: Ladder, worker: WorkerHealth) -> None:
+    async def _climb_to_end(self, ladder: Ladder, worker: WorkerHealth) -> None:
         """Terminate a worker, and schedule its recovery once it has certainly stopped."""
-        uncertain = self._ledger.uncertain.get(ladder.target.key)
+        uncertain = self.ledger.uncertain.get(ladder.target.key)
         earlier = uncertain if uncertain is not None and uncertain.target == ladder.target else None
         terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
         intervention = await self._actions.terminate(
@@ -329,14 +333,14 @@ class LadderScheduler:
 
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
-        intervention = self._ledger.uncertain.get(worker.key)
+        intervention = self.ledger.uncertain.get(worker.key)
         has_ended = worker.vitals.ended and worker.vitals.status is not WorkerStatus.UNKNOWN
         return intervention is not None and (has_ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:
-        intervention = self._ledger.uncertain[worker.key]
+        intervention = self.ledger.uncertain[worker.key]
         if intervention.target != Target.of(worker.vitals):
-            self._ledger.forget_uncertain(worker.key)
+            self.ledger.forget_uncertain(worker.key)
             if intervention.outcome is InterventionOutcome.STARTED:
                 detail = (
                     "the worker was restarted in the meantime; the previous incarnation's outcome is unknown"
@@ -355,12 +359,12 @@ class LadderScheduler:
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
         """Record that a worker continues after its termination, and hand it to a person."""
         target = Target.of(worker.vitals)
-        intervention = self._ledger.uncertain.get(worker.key)
+        intervention = self.ledger.uncertain.get(worker.key)
         if intervention is None or intervention.target != target:
-            intervention = await self._ledger.find_stopped(target)
+            intervention = await self.ledger.find_stopped(target)
         if intervention is not None and intervention.outcome is InterventionOutcome.DONE:
-            self._ledger.uncertain[worker.key] = intervention
-            current = self._ledger.ladders.get(worker.key)
+            self.ledger.uncertain[worker.key] = intervention
+            current = self.ledger.ladders.get(worker.key)
             if current is None or current.target != target:
                 # A person stopped it without recovery.
                 current = new_ladder(LadderInputs.of(worker, self._settings)).model_copy(
@@ -412,10 +416,10 @@ class LadderScheduler:
 
     async def reset_ladder(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
         """Reset a ladder and withdraw its escalation. The caller holds the lock."""
-        ladder, now = self._ledger.ladders.get(key), self._clock()
-        question = self._ledger.pending.get(ladder.escalation_id) if ladder is not None else None
+        ladder, now = self.ledger.ladders.get(key), self._clock()
+        question = self.ledger.pending.get(ladder.escalation_id) if ladder is not None else None
         outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
-        await self._ledger.write(key, ladder=after, now=now, escalation=outcome, events=events)
+        await self.ledger.write(key, ladder=after, now=now, escalation=outcome, events=events)
 
     def close_question(
         self, question: Escalation | None, status: EscalationStatus, reason: str, now: float
@@ -429,7 +433,7 @@ class LadderScheduler:
         return outcome, [decided_event(outcome, self._monitor.get(*question.target.key), now)]
 
     def _overdue(self, ladder: Ladder, now: float) -> Escalation | None:
-        question = self._ledger.pending.get(ladder.escalation_id)
+        question = self.ledger.pending.get(ladder.escalation_id)
         return question if question is not None and question.deadline <= now else None
 
     async def _withdraw_question(self, question: Escalation, ladder: Ladder) -> None:
@@ -438,17 +442,17 @@ class LadderScheduler:
         reason = "at the deadline the worker was not in trouble"
         outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
         back = ladder.model_copy(update={"level": Level.NUDGED, "until": None, "escalation_id": ""})
-        await self._ledger.write(ladder.target.key, ladder=back, now=now, escalation=outcome, events=events)
+        await self.ledger.write(ladder.target.key, ladder=back, now=now, escalation=outcome, events=events)
 
     async def shift(self, seconds: float) -> None:
         """Defer every wait by ``seconds``, in which nothing could be done or answered."""
         now = self._clock()
-        for key in list(self._ledger.ladders):
+        for key in list(self.ledger.ladders):
             async with self.lock(key):
-                ladder = self._ledger.ladders.get(key)
+                ladder = self.ledger.ladders.get(key)
                 if ladder is None:
                     continue
-                question = self._ledger.pending.get(ladder.escalation_id)
+                question = self.ledger.pending.get(ladder.escalation_id)
                 if question is not None:
                     question = question.model_copy(update={"deadline": question.deadline + seconds})
                 shifted_times = {
@@ -460,11 +464,11 @@ class LadderScheduler:
                     "acted_at": None if ladder.acted_at is None else min(now, ladder.acted_at + seconds),
                     "until": None if ladder.until is None else ladder.until + seconds,
                 }
-                await self._ledger.write(
+                await self.ledger.write(
                     key, ladder=ladder.model_copy(update=shifted_times), now=now, escalation=question
                 )
         for worker in list(self._monitor.workers()):
-            if worker.key in self._ledger.ladders or worker.state.rank >= HealthState.STUCK.rank:
+            if worker.key in self.ledger.ladders or worker.state.rank >= HealthState.STUCK.rank:
                 self.consider(worker)
 
 
