@@ -475,7 +475,7 @@ async def test_model_cannot_dismiss_a_high_ticket_that_holds(desk: TicketDesk) -
 async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(desk: TicketDesk) -> None:
     ticket = (await desk.raise_()).ticket
 
-    after = await desk.tickets.intervene(ticket.ticket_id, "it loops", "high", graph_id="q", stream_id="st")
+    after = await desk.tickets.intervene(ticket.ticket_id, "it loops", "high")
 
     triaged, requested = desk.published[1:]
     assert triaged.type is EventType.TICKET_TRIAGED
@@ -486,8 +486,8 @@ async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(des
         "analysis": "it loops",
         "severity": "high",
         "urgency": "high",
-        "queen_graph_id": "q",
-        "queen_stream_id": "st",
+        "queen_graph_id": "queen",
+        "queen_stream_id": "queen::ticket_receiver",
         "untriaged": False,
     }
     assert await desk.logged() == desk.published

@@ -20,6 +20,7 @@ from queenright.judge.chat import (
 )
 from queenright.judge.chat_log import OPERATOR_CHAT, Subject
 from queenright.judge.judging_budget import BUDGET_FILE
+from queenright.judge.queen_actions import QueenActions
 from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
@@ -60,7 +61,7 @@ class Chatting:
         return reply
 
 
-class RecordedActions:
+class RecordedActions(QueenActions):
     """Hands that write down what they were asked to do."""
 
     def __init__(self) -> None:

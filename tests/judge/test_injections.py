@@ -32,7 +32,7 @@ from queenright.health.ticket_rules import reasons
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.worker_summary import summarise
 from queenright.judge.chat_log import Subject
-from queenright.judge.queen_actions import QueenActions, WorkerActions
+from queenright.judge.queen_actions import QueenActions
 from queenright.judge.quoting import sanitise
 from queenright.judge.stack.http import StackAddress
 from queenright.judge.stack.prometheus import Prometheus
@@ -64,7 +64,7 @@ class Nothing:
         raise ActionRefusedError(ActionKind.TERMINATE, agent_id, "it cannot be reached")
 
 
-class RecordedActions:
+class RecordedActions(QueenActions):
     """The service's own hands, and what of them was used; what would really be done is written down."""
 
     def __init__(self, fleet: JudgedFleet, model: Obedient) -> None:
@@ -75,11 +75,11 @@ class RecordedActions:
         self.asked: list[tuple[str, str]] = []
         self.orders: list[tuple[str, str]] = []
         """Whose order it was carried out as, and in which words."""
-        self._actions: QueenActions | None = None
+        self._real: QueenActions | None = None
 
     @property
     def hands(self) -> QueenActions:
-        if self._actions is None:
+        if self._real is None:
             fleet = self._hive
             approvals = Approvals(
                 fleet.store,
@@ -92,8 +92,8 @@ class RecordedActions:
             )
             settings = fleet.settings.intervention.termination
             reached: Any = self.reached  # it records what a service of interventions would do
-            self._actions = WorkerActions(reached, approvals, monitor=fleet.monitor, settings=settings)
-        return self._actions
+            self._real = QueenActions(reached, approvals, monitor=fleet.monitor, settings=settings)
+        return self._real
 
     @property
     def used(self) -> tuple[int, int]:

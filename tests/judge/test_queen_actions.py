@@ -19,7 +19,7 @@ from queenright.judge.queen_actions import (
     MAX_NUDGE_LENGTH,
     NUDGE,
     REQUEST_TERMINATION,
-    WorkerActions,
+    QueenActions,
     acting_tools,
 )
 from queenright.judge.quoting import unquote
@@ -54,7 +54,7 @@ class Garden(Acting):
             publish=self.publish,
             ids=self.ids,
         )
-        self.queen = WorkerActions(
+        self.queen = QueenActions(
             self.service,
             self.approvals,
             monitor=self.monitor,
@@ -396,11 +396,11 @@ async def test_model_cannot_choose_target_or_limits(
 # -- at work ----------------------------------------------------------------------------------------
 
 
-class LateActions:
+class LateActions(QueenActions):
     """Hands that are there once the store is."""
 
     def __init__(self) -> None:
-        self.real: WorkerActions | None = None
+        self.real: QueenActions | None = None
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         assert self.real is not None
@@ -443,7 +443,7 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Judge
         publish=bees.bus.fan_out,
     )
     # A function that refuses every call stands in for the interventions.
-    hands.real = WorkerActions(no_operator, approvals, monitor=bees.monitor, settings=TerminationSettings())  # type: ignore[arg-type]
+    hands.real = QueenActions(no_operator, approvals, monitor=bees.monitor, settings=TerminationSettings())  # type: ignore[arg-type]
 
     await bees.begin()
     await bees.bad_steps(16)

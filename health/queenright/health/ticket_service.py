@@ -72,6 +72,10 @@ _END_REASONS: Final = {
 }
 _MOST_FAILING: Final = 500
 """The most tickets, the newest, among which failures are looked for that other services may share."""
+_QUEEN: Final = {"queen_graph_id": "queen", "queen_stream_id": "queen::ticket_receiver"}
+"""Where the queen receives tickets."""
+
+_OF_INCIDENT: Final = ("incident_id", "cause", "workers", "opened_at", "closed_at")
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
 
@@ -426,13 +430,7 @@ class TicketService:
 
         def work(tx: TicketTransaction) -> None:
             for incident in incidents.values():
-                data = {
-                    "incident_id": incident.incident_id,
-                    "cause": incident.cause,
-                    "workers": incident.workers,
-                    "opened_at": incident.opened_at,
-                    "closed_at": incident.closed_at,
-                }
+                data = {name: getattr(incident, name) for name in _OF_INCIDENT}
                 event = AgentEvent(id=self._ids(), type=EventType.INCIDENT_CLOSED, time=now, data=data)
                 tx.events.append(event)
 
@@ -521,8 +519,6 @@ class TicketService:
         *,
         by: str = "queen",
         is_untriaged: bool = False,
-        graph_id: str = "queen",
-        stream_id: str = "",
         model: str = "",
     ) -> EscalationTicket:
         """
@@ -530,18 +526,15 @@ class TicketService:
 
         Args:
             is_untriaged: Triage did not answer in time and is bypassed.
-            stream_id: The stream in that graph.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
         decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model)
-        return await self._commit(self._intervention(decision, graph_id, stream_id))
+        return await self._commit(self._intervention(decision))
 
-    async def intervene_all(
-        self, decisions: Sequence[InterveneDecision], *, graph_id: str = "queen", stream_id: str = ""
-    ) -> list[EscalationTicket]:
+    async def intervene_all(self, decisions: Sequence[InterveneDecision]) -> list[EscalationTicket]:
         """
         Call ``intervene`` for many tickets in one transaction, and return those it applied to.
 
@@ -549,7 +542,7 @@ class TicketService:
             TicketRejectedError: Analysis or urgency is empty.
             StoreError: Writing failed; nothing has changed.
         """
-        works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
+        works = [self._intervention(decision) for decision in decisions]
 
         def work(tx: TicketTransaction) -> list[EscalationTicket]:
             tickets = []
@@ -561,9 +554,7 @@ class TicketService:
 
         return await self._commit(work)
 
-    def _intervention(
-        self, decision: InterveneDecision, graph_id: str, stream_id: str
-    ) -> _Work[EscalationTicket]:
+    def _intervention(self, decision: InterveneDecision) -> _Work[EscalationTicket]:
         analysis = _require_text("analysis", decision.analysis)
         urgency = _require_text("urgency", decision.urgency)
         now = self._clock()
@@ -592,8 +583,7 @@ class TicketService:
                     "analysis": analysis,
                     "severity": ticket_now.severity.value,
                     "urgency": urgency,
-                    "queen_graph_id": graph_id,
-                    "queen_stream_id": stream_id,
+                    **_QUEEN,
                     "untriaged": decision.is_untriaged,
                 }
                 return ticket_now, [

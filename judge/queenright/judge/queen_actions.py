@@ -8,7 +8,7 @@ decides whether an action on that worker is permitted.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -65,24 +65,6 @@ class TerminationArguments(BaseModel):
     )
 
 
-class QueenActions(Protocol):
-    """
-    Acts on the worker that a ticket is about.
-
-    Both methods return the result in words for a model, and raise ``ToolError`` if nothing was done.
-    """
-
-    async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
-        """Put a message into the worker's context; ``ordered_by`` is the operator who ordered it, if any."""
-        ...
-
-    async def request_termination(
-        self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
-    ) -> str:
-        """Stop the worker, or ask the operator to approve that."""
-        ...
-
-
 def nudge_tool(run: Callable[..., Awaitable[str]], context: tuple[str, ...] = ()) -> Tool:
     """Return ``nudge_worker``."""
     about = "Speak to the worker that the ticket is about: your message is put into its context."
@@ -95,26 +77,11 @@ def termination_tool(run: Callable[..., Awaitable[str]], context: tuple[str, ...
     return Tool(REQUEST_TERMINATION, about, TerminationArguments, run, context=context)
 
 
-def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTicket]) -> list[Tool]:
+class QueenActions:
     """
-    Return the tools that act on a worker.
+    Acts on the worker that a ticket is about, through the intervention service.
 
-    Args:
-        ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
-    """
-
-    async def nudge(arguments: NudgeArguments) -> str:
-        return await actions.nudge(ticket_of(arguments.ticket_id), arguments.message)
-
-    async def request_termination(arguments: TerminationArguments) -> str:
-        return await actions.request_termination(ticket_of(arguments.ticket_id), arguments.reason)
-
-    return [nudge_tool(nudge), termination_tool(request_termination)]
-
-
-class WorkerActions:
-    """
-    Carries out the queen's actions through the intervention service.
+    Each returns the result in words for a model. ``ordered_by`` is the operator who ordered it, if any.
 
     Args:
         settings: Whether a termination needs approval.
@@ -212,6 +179,23 @@ class WorkerActions:
         if worker.vitals.incarnation_id != ticket.incarnation_id:
             raise ToolError("the worker has restarted since the ticket was last seen; look at it again")
         return worker
+
+
+def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTicket]) -> list[Tool]:
+    """
+    Return the tools that act on a worker.
+
+    Args:
+        ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
+    """
+
+    async def nudge(arguments: NudgeArguments) -> str:
+        return await actions.nudge(ticket_of(arguments.ticket_id), arguments.message)
+
+    async def request_termination(arguments: TerminationArguments) -> str:
+        return await actions.request_termination(ticket_of(arguments.ticket_id), arguments.reason)
+
+    return [nudge_tool(nudge), termination_tool(request_termination)]
 
 
 async def _attempt(work: Awaitable[T]) -> T:

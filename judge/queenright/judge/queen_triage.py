@@ -183,7 +183,7 @@ class Queen:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
             if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
-                await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
+                await self._intervene(ticket, analysis_of(ticket), ticket.severity, by="rules")
                 return "intervene"
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
@@ -231,16 +231,11 @@ class Queen:
         if not ticket_policy.is_binding(ticket.severity):
             return None
         text = f"{decision.text} Too many tickets wait for the queen; it comes to you as the rules see it."
-        return InterveneDecision(
-            ticket_id, text, decision.urgency, by="rules", is_untriaged=True, model=RULES
-        )
+        return pass_on(ticket, text, decision.urgency)
 
     async def _decide_all(self, decisions: Sequence[InterveneDecision]) -> None:
         if decisions:
-            tickets = await self._tickets.intervene_all(
-                decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
-            )
-            for ticket in tickets:
+            for ticket in await self._tickets.intervene_all(decisions):
                 self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
@@ -312,7 +307,7 @@ class Queen:
             f"(The queen proposed to dismiss it: {proposal!r}; a {ticket.severity.value} ticket whose "
             "condition still holds is not dismissed.)"
         )
-        await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
+        await self._intervene(ticket, f"{analysis_of(ticket)} {note}", ticket.severity, by="rules")
         return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
 
     def _require_undecided(self, ticket_id: str) -> EscalationTicket:
@@ -350,8 +345,6 @@ class Queen:
                 analysis,
                 urgency.value,
                 by=by,
-                graph_id=QUEEN_GRAPH,
-                stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
                 model=self._model.answering if by == "queen" else RULES,
             )
         except TicketError as error:
@@ -450,14 +443,7 @@ class Queen:
         """Notify the operator of tickets that the queen has not decided."""
         await self._decide_all(
             [
-                InterveneDecision(
-                    ticket.ticket_id,
-                    f"{_analysis(ticket)} {why}; it comes to you as the rules see it.",
-                    ticket.severity.value,
-                    by="rules",
-                    is_untriaged=True,
-                    model=RULES,
-                )
+                pass_on(ticket, f"{analysis_of(ticket)} {why}; it comes to you as the rules see it.")
                 for ticket in tickets
             ]
         )
@@ -497,7 +483,14 @@ def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
     return ticket.urgency != ticket.severity.value or (ticket.triaged_at or 0.0) < event.time
 
 
-def _analysis(ticket: EscalationTicket) -> str:
+def pass_on(ticket: EscalationTicket, text: str, urgency: str = "") -> InterveneDecision:
+    """Return the decision to notify the operator of a ticket that the queen has not decided."""
+    urgency = urgency or ticket.severity.value
+    return InterveneDecision(ticket.ticket_id, text, urgency, by="rules", is_untriaged=True, model=RULES)
+
+
+def analysis_of(ticket: EscalationTicket) -> str:
+    """Return what the rules see in a ticket."""
     return ticket_policy.analysis(_fields(ticket))
 
 

@@ -26,12 +26,12 @@ from queenright.health.store import Store
 from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_transaction import OnChange
-from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge import ticket_policy
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
-from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER
-from queenright.judge.settings import RULES, JudgeSettings
+from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER, analysis_of, pass_on
+from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.reading import ended_health, health_of
@@ -348,23 +348,13 @@ class StackJudge:
 
     async def _pass_on(self) -> None:
         """Notify the operator of binding tickets without a decision: the bypass time ends after the job."""
-        for ticket in self.tickets.open_tickets():
-            if not is_undecided(ticket) or not ticket_policy.is_binding(ticket.severity):
-                continue
-            analysis = ticket_policy.analysis(ticket.model_dump(mode="json"))
-            try:
-                await self.tickets.intervene(
-                    ticket.ticket_id,
-                    f"{analysis} {_NO_DECISION}",
-                    ticket.severity.value,
-                    by="rules",
-                    is_untriaged=True,
-                    graph_id=QUEEN_GRAPH,
-                    stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
-                    model=RULES,
-                )
-            except TicketError as error:
-                _log.info("ticket %s was decided in the meantime: %s", ticket.ticket_id, error)
+        await self.tickets.intervene_all(
+            [
+                pass_on(ticket, f"{analysis_of(ticket)} {_NO_DECISION}")
+                for ticket in self.tickets.open_tickets()
+                if is_undecided(ticket) and ticket_policy.is_binding(ticket.severity)
+            ]
+        )
 
 
 def is_undecided(ticket: EscalationTicket) -> bool:

@@ -29,7 +29,7 @@ from queenright.health.recovery.respawner import Respawner
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
-from queenright.judge.queen_actions import WorkerActions
+from queenright.judge.queen_actions import QueenActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.agents.worker_control import EachRuntime
@@ -141,7 +141,7 @@ class Remediation:
             answer=self.interventions.answer_permission,
             clock=clock,
         )
-        self.queen_actions = WorkerActions(
+        self.queen_actions = QueenActions(
             self.interventions, self.approvals, monitor=monitor, settings=termination
         )
         # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
