@@ -94,7 +94,7 @@ async def test_brake_stops_a_worker_above_its_limit_once(tmp_path: Path) -> None
         await spends(running, 0.9)
         before = await brake_actions(running)
         await spends(running, 0.3)
-        await until(lambda: running.service.pipeline.brake._braked, "the brake")
+        await until(lambda: running.service.pipeline.brake._brakes, "the brake")
         await spends(running, 0.3)
         [action] = await brake_actions(running)
 

@@ -159,23 +159,8 @@ def canonical(value: Mapping[str, Any]) -> bytes:
 
 def signed_content(event: AgentEvent) -> bytes:
     """Return the content that the signature of an event covers: everything but the signature."""
-    return canonical(
-        {
-            "id": event.id,
-            "type": event.type.value,
-            "time": event.time + 0.0,
-            "agent_id": event.agent_id,
-            "session_id": event.session_id,
-            "incarnation_id": event.incarnation_id,
-            "graph_id": event.graph_id,
-            "stream_id": event.stream_id,
-            "node_id": event.node_id,
-            "execution_id": event.execution_id,
-            "trace_id": event.trace_id,
-            "span_id": event.span_id,
-            "data": {key: value for key, value in event.data.items() if key != "signature"},
-        }
-    )
+    data = {key: value for key, value in event.data.items() if key != "signature"}
+    return canonical(event.to_dict() | {"time": event.time + 0.0, "data": data})
 
 
 def _create(folder: Path) -> None:

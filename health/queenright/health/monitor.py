@@ -1011,15 +1011,15 @@ def end_reason(v: VitalSigns) -> str:
 
 def health_event(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:
     """Return an event of the health layer about a worker."""
-    return AgentEvent(
-        type=type_,
-        time=now,
-        agent_id=v.agent_id,
-        session_id=v.session_id,
-        incarnation_id=v.incarnation_id,
-        graph_id=v.graph_id,
-        node_id=v.node_id,
-        trace_id=v.last_trace_id,
-        span_id=v.last_span_id,
-        data=data,
-    )
+    who = {"agent_id": v.agent_id, "session_id": v.session_id, "incarnation_id": v.incarnation_id}
+    return AgentEvent(type=type_, time=now, **who, **links_of(v), data=data)
+
+
+def links_of(v: VitalSigns) -> dict[str, str]:
+    """Return the fields of an event that say where a worker was at its last step."""
+    return {
+        "graph_id": v.graph_id,
+        "node_id": v.node_id,
+        "trace_id": v.last_trace_id,
+        "span_id": v.last_span_id,
+    }

@@ -307,14 +307,8 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     The worker may have continued since the judge's check, so lower counts are not errors.
     """
     lines = []
-    identity = {
-        "agent_id": facts.agent_id,
-        "session_id": facts.session_id,
-        "node_id": facts.node_id,
-        "graph_id": facts.graph_id,
-    }
-    for name, fact in identity.items():
-        value = getattr(draft, name)
+    for name in ("agent_id", "session_id", "node_id", "graph_id"):
+        value, fact = getattr(draft, name), getattr(facts, name)
         if value is not None and value != fact:
             lines.append(f"{name}: the worker's is {fact!r}, got {_short(value)}")
     for name in ("total_steps_checked", "steps_since_last_accept"):

@@ -24,6 +24,10 @@ _NOT_IN_CASE: Final = {
     "span_id",
     "notified_severity",
 }
+_OF_RELATED: Final = {
+    *("ticket_id", "agent_id", "session_id", "storm_id"),
+    *("kind", "severity", "status", "first_seen", "closed_at"),
+}
 
 
 def case_of(
@@ -64,15 +68,5 @@ def _intervention(intervention: Intervention) -> dict[str, Any]:
 
 
 def _related_ticket(ticket: EscalationTicket) -> dict[str, Any]:
-    return {
-        "ticket_id": ticket.ticket_id,
-        "agent_id": ticket.agent_id,
-        "session_id": ticket.session_id,
-        "kind": ticket.kind.value,
-        "severity": ticket.severity.value,
-        "status": ticket.status.value,
-        "first_seen": ticket.first_seen,
-        "closed_at": ticket.closed_at,
-        "closed_reason": one_line(ticket.closed_reason, _TEXT_LIMIT),
-        "storm_id": ticket.storm_id,
-    }
+    reason = one_line(ticket.closed_reason, _TEXT_LIMIT)
+    return ticket.model_dump(mode="json", include=_OF_RELATED) | {"closed_reason": reason}

@@ -170,10 +170,10 @@ class ChatTools:
     async def _show(self, arguments: SummaryArguments, *, session_id: str) -> str:
         worker = self._turn(session_id).worker
         agent_id = arguments.agent_id or worker.agent_id
-        session_id = None if arguments.session_id == "auto" else arguments.session_id
-        if session_id is None and agent_id == worker.agent_id:
-            session_id = worker.session_id
-        return show_summary(self._monitor.get(agent_id, session_id), self._clock(), arguments.last_n_steps)
+        session = None if arguments.session_id == "auto" else arguments.session_id
+        if session is None and agent_id == worker.agent_id:
+            session = worker.session_id
+        return show_summary(self._monitor.get(agent_id, session), self._clock(), arguments.last_n_steps)
 
     async def _acknowledge(self, arguments: AcknowledgeArguments, *, session_id: str) -> str:
         with self._acting_turn(session_id, arguments.ticket_id, ACKNOWLEDGE) as turn:

@@ -42,6 +42,7 @@ _FIRST_PAUSE_SECONDS: Final = 30.0
 _MAX_PAUSE_SECONDS: Final = 240.0
 _MAX_EXTRA_TIMES: Final = 10_000
 _NO_DECISION: Final = "undecided"
+_FIELDS: Final = {*Target._fields, "escalation_id", "reason", "options", "context"}
 
 Decide = Callable[..., Awaitable[object]]
 """``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)`` carries out a decision."""
@@ -273,19 +274,12 @@ class Orchestrator:
     def _fields(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
         """Return the escalation as JSON values, for the model and the rules."""
         extra = self._extra_time_of(escalation, summary)
-        return {
-            "escalation_id": escalation.escalation_id,
-            "agent_id": escalation.agent_id,
-            "session_id": escalation.session_id,
-            "incarnation_id": escalation.incarnation_id,
-            "reason": escalation.reason,
-            "options": list(escalation.options),
+        return escalation.model_dump(mode="json", include=_FIELDS) | {
             "asked_at": escalation.created_at,
             "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
             "more_time_given": extra.times,
             "more_minutes_given": round(extra.minutes, 1),
             "usual_minutes": round(MORE_TIME_SECONDS / 60, 1),
-            "context": escalation.context,
         }
 
     # -- extra time -----------------------------------------------------------------------------

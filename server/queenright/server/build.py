@@ -351,7 +351,7 @@ def _build(
         judging=judging,
         retention=Retention(store, health_settings.retention, clock=clock),
         snapshots=snapshots,
-        recoveries=Latest(partial(remediation.recovery.recent, _RECOVERIES_SHOWN), what="recoveries"),
+        recoveries=Latest(partial(health.recoveries, _RECOVERIES_SHOWN), what="recoveries"),
         stopping=stopping,
     )
     pipeline.connect()

@@ -9,7 +9,7 @@ from queenright.health.findings import FindingKind, worst
 from queenright.health.interventions.approval import Approval
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.intervention import Intervention
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitor import WorkerHealth, links_of
 from queenright.runtime.events import AgentEvent, EventType
 
 _OBSERVATIONS: Mapping[FindingKind, str] = {
@@ -68,16 +68,5 @@ def event_about(
     data: dict[str, Any],
 ) -> AgentEvent:
     """Return an event about the worker of an intervention, linked to its last step."""
-    v = worker.vitals if worker is not None else None
-    return AgentEvent(
-        type=type_,
-        time=at,
-        agent_id=action.agent_id,
-        session_id=action.session_id,
-        incarnation_id=action.incarnation_id,
-        graph_id=v.graph_id if v is not None else "",
-        node_id=v.node_id if v is not None else "",
-        trace_id=v.last_trace_id if v is not None else "",
-        span_id=v.last_span_id if v is not None else "",
-        data=data,
-    )
+    links = {} if worker is None else links_of(worker.vitals)
+    return AgentEvent(type=type_, time=at, **action.target._asdict(), **links, data=data)

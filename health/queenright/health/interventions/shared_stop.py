@@ -7,7 +7,7 @@ first partition has recorded them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import psycopg
@@ -49,13 +49,7 @@ class SharedStop:
                 " VALUES (%(name)s, %(on)s, %(by)s, %(reason)s, %(changed_at)s)"
                 " ON CONFLICT (name) DO UPDATE SET is_on = excluded.is_on, by = excluded.by,"
                 " reason = excluded.reason, changed_at = excluded.changed_at",
-                {
-                    "name": SWITCH_NAME,
-                    "on": state.on,
-                    "by": state.by,
-                    "reason": state.reason,
-                    "changed_at": state.changed_at,
-                },
+                {"name": SWITCH_NAME, **asdict(state)},
             )
             event = stop_event(state)
             row = {"id": event.id, "time": event.time, "data": event.data}
@@ -73,11 +67,8 @@ def unrecorded_events(rows: list[dict[str, Any]] | None) -> list[AgentEvent]:
 
 async def _read(conn: psycopg.AsyncConnection[dict[str, Any]]) -> SwitchState:
     cursor = await conn.execute(
-        "SELECT is_on, by, reason, changed_at FROM switches WHERE name = %(name)s", {"name": SWITCH_NAME}
+        'SELECT is_on AS "on", by, reason, changed_at FROM switches WHERE name = %(name)s',
+        {"name": SWITCH_NAME},
     )
     row = await cursor.fetchone()
-    if row is None:
-        return SwitchState()
-    return SwitchState(
-        on=row["is_on"], by=row["by"], reason=row["reason"], changed_at=float(row["changed_at"])
-    )
+    return SwitchState() if row is None else SwitchState(**row)

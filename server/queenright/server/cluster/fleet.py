@@ -202,7 +202,7 @@ class ClusterFleet:
         try:
             await self._values.write(values, partition=partition, token=token)
         except LeaseError:
-            service.monitor.today.changed |= sums.keys()
+            service.monitor.today.changes |= sums.keys()
             raise
         self._written |= {name: value for name, value in values.items() if name in shares}
         if storm is not None and storm[0] == self._known.get(_STORM_ID):
