@@ -19,7 +19,7 @@ NOT_RESTORED = frozenset(
         "_shortest",
         "_has_shadows",
         "_no_tokens",
-        "_degraded",
+        "_degraded_after",
         # connections of the process
         "is_stopping",
         "snapshot",

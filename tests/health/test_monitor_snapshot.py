@@ -147,7 +147,7 @@ def test_snapshot_in_parts_shows_the_moment_of_its_beginning(
 
 def test_every_attribute_of_the_monitor_is_restored_or_need_not_be() -> None:
     """A new attribute belongs in the snapshot, or in the list of those that do not."""
-    known = {*VALUES, *MAPPINGS, "_workers", "_sessions", "_ended", "_children", "today", "_clocks"}
+    known = {*VALUES, *MAPPINGS, "_workers", "_sessions", "_ends", "_children", "today", "_clocks"}
 
     assert set(vars(HealthMonitor(SETTINGS))) == known | NOT_RESTORED
 
@@ -217,7 +217,7 @@ def test_damaged_snapshot_is_an_error_and_changes_nothing(
     [part] = finish(MonitorSnapshot(script.monitor))
     if damage == "command":
         snapshot = MonitorSnapshot(script.monitor)
-        snapshot._dump(("_renamed", [_Command()]))
+        snapshot._dump(("_new_keys", [_Command()]))
         parts = finish(snapshot)
     else:
         changed = part[:40] + bytes([part[40] ^ 1]) + part[41:]

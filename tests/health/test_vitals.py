@@ -381,7 +381,7 @@ _NO_TIMES = {
         "settings",
     ),
     # On the clock of their source, which no clock of ours moves.
-    *("_answered", "_llm_began", "_side_by_side", "_tool_ended", "active_for", "polls_from", "source"),
+    *("_answer_end", "_llm_began", "_side_by_side", "_tool_ended", "active_for", "polls_from", "source"),
     *("beat", "breakers", "heartbeat_interval", "token_spike", "stale_results", "waiting"),
     "stale_results_since_gain",
     *("cost_usd", "unpriced_tokens"),

@@ -87,9 +87,11 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     v.cut_answers = after_answer(v.cut_answers, data, at, v.settings.loops.token_spike_minimum)
     duration = parse_seconds(data.get("duration"))
     # Parallel calls of a model are one turn.
-    is_parallel = duration is not None and v._answer_at is not None and v.active_for - duration < v._answer_at
+    is_parallel = (
+        duration is not None and v._answer_end is not None and v.active_for - duration < v._answer_end
+    )
     is_unprompted = _is_unprompted(v, data, duration)
-    v._answer_at = v.active_for
+    v._answer_end = v.active_for
     if not v.open_tools and not is_parallel:
         add_idle_turn(v, at, is_unprompted=is_unprompted)
         v.idle_turns_of_model = True
@@ -107,7 +109,7 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
     before, v._answer = v._answer, str(data.get("answer_hash") or "")
     if before and before == v._answer:
         return True
-    last_end = max(v._answer_at or 0.0, v._tool_ended or 0.0)
+    last_end = max(v._answer_end or 0.0, v._tool_ended or 0.0)
     pause = v.active_for - last_end
     return pause < SLOWEST_ANSWER_SECONDS if duration is None else pause - duration < FASTEST_REPLY_SECONDS
 

@@ -117,7 +117,7 @@ class VitalState:
     _idle_before: int = 0  # at the last step that was judged; -1 if it has called a tool since
     _answer: str = ""
     _llm_began: float = 0.0  # when the last LLM call began, by the worker's own clock
-    _answer_at: float | None = None  # these three on the source's clock
+    _answer_end: float | None = None  # these three on the source's clock
     _tool_ended: float | None = None
     _side_by_side: tuple[object, float, str] | None = None
     task_id: str = field(init=False)
