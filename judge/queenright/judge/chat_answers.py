@@ -26,7 +26,7 @@ def answer(case: Mapping[str, Any], worker: Mapping[str, Any] | None = None) -> 
     parts = (
         _describe_problem(ticket),
         _state_now(ticket, worker),
-        _describe_interventions(case.get("done_to_the_worker") or ()),
+        _describe_interventions(ticket, case.get("done_to_the_worker") or ()),
         _describe_advice(ticket),
         _MORE,
     )
@@ -55,13 +55,18 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     return f"Now: {sentence(state)}"
 
 
-def _describe_interventions(interventions: Sequence[Mapping[str, Any]]) -> str:
+def _describe_interventions(ticket: Mapping[str, Any], interventions: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"{action['kind']} at {clock_time(action['at'])}, {_describe_actor(action)}, "
         f"{str(action['outcome']).replace('_', ' ')}"
         for action in interventions[:_MAX_INTERVENTIONS]
     ]
-    return f"Done: {sentence('; '.join(lines))}" if lines else ""
+    by = _text(ticket, "acknowledged_by")
+    acknowledged = f" Acknowledged by {by}." if by else ""
+    notified = " A notification was approved." if ticket.get("notified_at") else " Nobody was notified."
+    if "ticket_id" not in ticket:
+        notified = ""
+    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
 
 
 def _describe_actor(intervention: Mapping[str, Any]) -> str:

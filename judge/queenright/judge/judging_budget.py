@@ -51,16 +51,16 @@ class Spending:
             start, role, dollars, tokens = _check_row(row)
             self._slots[start, role] = dollars, tokens
 
-    def add(self, role: str, at: float, dollars: float, tokens: int) -> None:
+    def add(self, role: str, at: float, dollars: float, tokens: int, now: float | None = None) -> None:
         """
         Add a payment at ``at``, in seconds since the epoch; drop payments older than a day.
 
-        A negative one takes back a part of what was added for the same time.
+        A negative one takes back a part of what was added for the same time. ``now`` is ``at`` by default.
         """
         key = int(at // _SLOT_SECONDS) * _SLOT_SECONDS, role
         before = self._slots.get(key, (0.0, 0))
-        self._slots[key] = max(0.0, before[0] + dollars), max(0, before[1] + tokens)
-        for old in [key for key in self._slots if not _is_within(key[0], at, _SECONDS["day"])]:
+        self._slots[key] = max(0.0, round(before[0] + dollars, 12)), max(0, before[1] + tokens)
+        for old in [key for key in self._slots if not _is_within(key[0], now or at, _SECONDS["day"])]:
             del self._slots[old]
 
     def of(self, window: Window, unit: Unit, now: float, role: str | None = None) -> float:
@@ -206,7 +206,7 @@ class ModelBudget:
         return max(limits, key=lambda limit: limit.seconds) if limits and not force else reservation
 
     def _add(self, reservation: Reservation, cost: Cost) -> bool:
-        self._spending.add(reservation.role, reservation.at, cost.dollars, cost.tokens)
+        self._spending.add(reservation.role, reservation.at, cost.dollars, cost.tokens, self._clock())
         return bool(cost)
 
     async def _change(self, change: Callable[[], bool]) -> None:
