@@ -7,7 +7,7 @@ well, or that nothing was reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -15,10 +15,8 @@ from typing import Any, Final
 from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.health_state import (
-    HealthState,
     describe_failures,
     fails_in_a_row,
-    health_state,
     is_stuck,
 )
 from queenright.health.session_outcome import WorkerStatus
@@ -54,22 +52,6 @@ class Signal:
         return {"name": self.name, "verdict": self.verdict.value, "evidence": self.evidence}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """All signals in a fixed order, and the state that they add up to."""
-
-    state: HealthState
-    signals: tuple[Signal, ...]
-
-    def __getitem__(self, name: str) -> Signal:
-        """Return a signal by its name."""
-        return next(signal for signal in self.signals if signal.name == name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the assessment as JSON values."""
-        return {"state": self.state.value, "signals": [signal.to_dict() for signal in self.signals]}
-
-
 SIGNAL_OF: Final = {
     FindingKind.STALL: "activity",
     FindingKind.TOOL_TIMEOUT: "activity",
@@ -98,30 +80,28 @@ SIGNAL_OF: Final = {
 """The signal that a finding belongs to."""
 
 
-def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
-    """Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors."""
-    findings = detect(v, settings, now)
+def assess(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, Signal]:
+    """Return every signal of a worker at ``now`` by name, in a fixed order. Pure, like the detectors."""
     by_signal: dict[str, list[Finding]] = {}
-    for finding in findings:
+    for finding in detect(v, settings, now):
         by_signal.setdefault(SIGNAL_OF[finding.kind], []).append(finding)
-    signals = []
+    signals: dict[str, Signal] = {}
     for name, describe in _DESCRIPTIONS.items():
         mine = by_signal.get(name, [])
         severe = _severe_condition(name, v, settings)
         if lead := worst(mine):
             bad = severe or any(is_stuck(f) or _is_failing(f) for f in mine)
             evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _mask(lead.evidence)
-            signals.append(_signal(name, SignalStatus.BAD if bad else SignalStatus.WARNING, evidence))
+            signals[name] = _signal(name, SignalStatus.BAD if bad else SignalStatus.WARNING, evidence)
         elif severe:
-            signals.append(_signal(name, SignalStatus.BAD, severe))
+            signals[name] = _signal(name, SignalStatus.BAD, severe)
         elif name == "errors" and v.status is WorkerStatus.FAILED:
-            signals.append(_signal(name, SignalStatus.WARNING, failure_reason(v)))
+            signals[name] = _signal(name, SignalStatus.WARNING, failure_reason(v))
         else:
             text = describe(v, now)
-            signals.append(
-                _signal(name, SignalStatus.OK if text else SignalStatus.UNKNOWN, text or "not reported")
-            )
-    return Assessment(state=health_state(v, findings, settings, now), signals=tuple(signals))
+            status = SignalStatus.OK if text else SignalStatus.UNKNOWN
+            signals[name] = _signal(name, status, text or "not reported")
+    return signals
 
 
 _FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
@@ -263,6 +243,3 @@ _DESCRIPTIONS: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
     "resources": _resources,
     "recovery": _recovery,
 }
-
-SIGNALS: Final[Sequence[str]] = tuple(_DESCRIPTIONS)
-"""The names of all signals, in a fixed order."""

@@ -254,7 +254,7 @@ class HealthMonitoringService:
                 tool_call_count=v.tool_calls_total,
                 intervention_count=self._interventions.ledger.count(worker.key),
             ),
-            signals=tuple(assess(v, self._monitor.settings, now).signals),
+            signals=tuple(assess(v, self._monitor.settings, now).values()),
             findings=worker.findings,
             shadow_findings=worker.shadow,
             circuit_breakers=tuple(breakers),

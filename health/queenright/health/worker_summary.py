@@ -43,7 +43,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     """
     v = health.vitals
     silent = None if may_be_silent(v) else max(0.0, now - silent_since(v))
-    signals = assess(v, v.settings, now).signals
+    signals = assess(v, v.settings, now).values()
     return {
         "status": session_status(v).value,
         "looked_at": now,
