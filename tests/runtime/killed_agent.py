@@ -227,7 +227,7 @@ def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
         if cursor is not None:
             entries = [e.to_dict() for e in node._visit.conversation.entries]
             waits = node.is_waiting_for_user
-            found.append({"node": node_id, "cursor": cursor.to_dict(), "entries": entries, "waits": waits})
+            found.append({"node": node_id, "cursor": cursor.model_dump(), "entries": entries, "waits": waits})
     return found
 
 
@@ -280,13 +280,14 @@ def check_kill(folder: Path) -> None:
     found = the_session(folder)
     for row in json.loads(dump.read_text()):
         assert found is not None
-        node_id, was = row["node"], NodeCursor.from_dict(row["cursor"])
+        node_id, was = row["node"], NodeCursor.model_validate(row["cursor"])
         opened = conversation(found[1], THREADS[node_id])
         result = starts_with_entries(row["entries"], opened)
         on_disk = [e.to_dict() for e in opened.entries if e.seq >= result[0]["seq"]] if result else []
         assert on_disk[: len(result)] == result, f"{node_id}: the conversation is another"
         path = found[1].conversations / node_id / "cursor.json"
-        now = NodeCursor.from_dict(read_json(path)) if path.exists() else NodeCursor(visit_id=was.visit_id)
+        row = read_json(path) if path.exists() else {"visit_id": was.visit_id}
+        now = NodeCursor.model_validate(row)
         if now.visit_id != was.visit_id:
             now = NodeCursor(visit_id=was.visit_id)
         for entry in opened.entries:
@@ -317,13 +318,13 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
     assert (run.status, second_graph.status) == (SessionStatus.COMPLETED, SessionStatus.COMPLETED)
     assert not run.pending
     result: dict[str, Any] = {"memory": state.memory, "outputs": run.outputs, "visits": run.visits}
-    side = NodeCursor.from_dict(
+    side = NodeCursor.model_validate(
         read_json(session.root / "graphs" / "side" / "conversations" / "note" / "cursor.json")
     )
     assert side.accepted
     assert side.verdicts.count("ACCEPT") == 1
     for name in ("plan", "look", "sum"):
-        cursor = NodeCursor.from_dict(read_json(session.conversations / name / "cursor.json"))
+        cursor = NodeCursor.model_validate(read_json(session.conversations / name / "cursor.json"))
         # The last node runs alone again, in the thread that the first one started.
         thread = conversation(session, THREADS[name])
         entries = [e for e in thread.entries if e.visit_id == cursor.visit_id]

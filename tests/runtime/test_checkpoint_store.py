@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from queenright.runtime.storage.checkpoint_store import (
     Checkpoint,
+    CheckpointDraft,
     CheckpointNotFoundError,
     CheckpointStore,
     CorruptCheckpointError,
@@ -27,14 +28,16 @@ def store_at(path: Path, now: float = 1_000.0) -> CheckpointStore:
 
 def saved(store: CheckpointStore, memory: dict[str, Any] | None = None) -> Checkpoint:
     return store.save(
-        session_id="s",
-        graph_id="g",
-        execution_id="e1",
-        node_id="a",
-        reason="node",
-        memory=memory or {},
-        execution=execution(),
-        conversations={"a": 7},
+        CheckpointDraft(
+            session_id="s",
+            graph_id="g",
+            execution_id="e1",
+            node_id="a",
+            reason="node",
+            memory=memory or {},
+            execution=execution(),
+            conversations={"a": 7},
+        )
     )
 
 
@@ -157,7 +160,8 @@ def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, 
         assert latest == (whole[-1] if whole else None)
         assert store.list_checkpoints() == whole[::-1]
         listed = {n for n, kind in broken.items() if kind not in ("gone", "link to nothing")}
-        assert {skipped.path for skipped in store.skipped} == {file(path, chain[n]) for n in listed}
+        corrupt = {link.checkpoint_id for link in store.chain() if link.checkpoint is None and link.reason}
+        assert corrupt == {chain[n].checkpoint_id for n in listed}
 
         # The chain continues after the newest valid one, with an unused number.
         after = saved(store)

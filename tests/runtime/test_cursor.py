@@ -126,7 +126,7 @@ def test_guard_history_is_bounded_and_counted() -> None:
 @pytest.mark.parametrize("row", [None, [], {}, {"visit_id": 7}, {"visit_id": "v", "awaiting": "tea"}])
 def test_invalid_cursor_is_a_value_error(row: object) -> None:
     with pytest.raises(ValueError, match="NodeCursor"):
-        NodeCursor.from_dict(row)
+        NodeCursor.model_validate(row)
 
 
 @st.composite
@@ -157,9 +157,9 @@ def histories(draw: st.DrawFn) -> list[Entry]:
 
 @given(entries=histories(), cut=st.integers(0, 30))
 def test_snapshot_and_the_entries_since_are_the_same_as_all_entries(entries: list[Entry], cut: int) -> None:
-    snapshot = json.loads(json.dumps(folded(*entries[:cut]).to_dict()))
+    snapshot = json.loads(json.dumps(folded(*entries[:cut]).model_dump()))
 
-    resumed = NodeCursor.from_dict(snapshot)
+    resumed = NodeCursor.model_validate(snapshot)
     for each in entries:
         if each.seq > resumed.seq:
             resumed.fold(each)

@@ -29,7 +29,7 @@ def test_progress_is_the_weight_of_met_criteria() -> None:
     )
 
     progress = measure_progress(
-        goal(success_criteria=criteria), {"sources": [1, 2, 3], "report": ""}, finished=False
+        goal(success_criteria=criteria), {"sources": [1, 2, 3], "report": ""}, has_succeeded=False
     )
 
     assert progress == GoalProgress(
@@ -38,7 +38,9 @@ def test_progress_is_the_weight_of_met_criteria() -> None:
 
 
 def test_all_met_is_achieved() -> None:
-    progress = measure_progress(goal("score > 3", "approved"), {"score": 4, "approved": True}, finished=False)
+    progress = measure_progress(
+        goal("score > 3", "approved"), {"score": 4, "approved": True}, has_succeeded=False
+    )
 
     assert (progress.fraction, progress.achieved) == (1.0, True)
 
@@ -54,7 +56,7 @@ def test_all_met_is_achieved() -> None:
     ],
 )
 def test_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
-    progress = measure_progress(goal(expression), {"score": 5, "report": {}}, finished=True)
+    progress = measure_progress(goal(expression), {"score": 5, "report": {}}, has_succeeded=True)
 
     assert progress.criteria == {"c0": state}
     assert progress.achieved is (state == "met")
@@ -63,15 +65,15 @@ def test_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
 def test_criterion_without_expression_is_met_on_success() -> None:
     words = goal("")
 
-    assert measure_progress(words, {}, finished=False).criteria == {"c0": "unknown"}
-    assert measure_progress(words, {}, finished=True) == GoalProgress(
+    assert measure_progress(words, {}, has_succeeded=False).criteria == {"c0": "unknown"}
+    assert measure_progress(words, {}, has_succeeded=True) == GoalProgress(
         goal_id="g", fraction=1.0, criteria={"c0": "met"}, achieved=True
     )
 
 
 @pytest.mark.parametrize(("finished", "fraction"), [(False, 0.0), (True, 1.0)])
 def test_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction: float) -> None:
-    progress = measure_progress(goal(), {}, finished=finished)
+    progress = measure_progress(goal(), {}, has_succeeded=finished)
 
     assert (progress.fraction, progress.achieved) == (fraction, finished)
 
@@ -79,8 +81,12 @@ def test_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction:
 def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
     constraints = (soft("cost < 1"), hard("cost < 5"), soft("True", "kept"))
 
-    cheap = measure_progress(goal("done", constraints=constraints), {"done": True, "cost": 2}, finished=True)
-    dear = measure_progress(goal("done", constraints=constraints), {"done": True, "cost": 9}, finished=True)
+    cheap = measure_progress(
+        goal("done", constraints=constraints), {"done": True, "cost": 2}, has_succeeded=True
+    )
+    dear = measure_progress(
+        goal("done", constraints=constraints), {"done": True, "cost": 9}, has_succeeded=True
+    )
 
     assert (cheap.violated, cheap.achieved) == (("s",), True)
     assert (dear.violated, dear.achieved, dear.fraction) == (("h", "s"), False, 1.0)
@@ -89,8 +95,8 @@ def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
 def test_unevaluable_constraint_is_violated_only_at_the_end() -> None:
     bound = goal(constraints=(hard("cost < 5"), Constraint(id="polite", description="Be polite.")))
 
-    assert measure_progress(bound, {}, finished=False).violated == ()
-    assert measure_progress(bound, {}, finished=True).violated == ("h",)
+    assert measure_progress(bound, {}, has_succeeded=False).violated == ()
+    assert measure_progress(bound, {}, has_succeeded=True).violated == ("h",)
 
 
 def test_all_goal_problems_are_reported_at_once() -> None:
@@ -151,7 +157,7 @@ def test_goal_progress_is_between_0_and_1(
         }
     )
 
-    progress = measure_progress(spec, memory, finished=finished)
+    progress = measure_progress(spec, memory, has_succeeded=finished)
 
     assert 0 <= progress.fraction <= 1
     assert set(progress.criteria) == {one.id for one in spec.success_criteria}
@@ -160,4 +166,4 @@ def test_goal_progress_is_between_0_and_1(
     kinds = {constraint.id: constraint.kind for constraint in spec.constraints}
     assert [kinds[name] for name in progress.violated] == sorted(kinds[name] for name in progress.violated)
     if finished:
-        assert progress.fraction >= measure_progress(spec, memory, finished=False).fraction
+        assert progress.fraction >= measure_progress(spec, memory, has_succeeded=False).fraction

@@ -135,7 +135,7 @@ def story(one: Bench) -> list[Any]:
 
 
 def standing(cursor: NodeCursor) -> dict[str, Any]:
-    row = cursor.to_dict()
+    row = cursor.model_dump()
     row["guard"] = [(each["type"], each["data"]) for each in row["guard"]]
     del row["taken"]
     return row

@@ -66,43 +66,35 @@ class Respawn:
     """The run that this one restarts from the beginning; its conversation is forgotten. Empty: resume."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Execution:
     """A requested run: queued, running or finished."""
 
-    def __init__(
-        self,
-        *,
-        id: str,  # noqa: A002 - the name used everywhere
-        graph_id: str,
-        trigger: Trigger,
-        session_id: str | None = None,
-        is_resume: bool = False,
-        checkpoint: Checkpoint | None = None,
-        respawn: Respawn | None = None,
-    ) -> None:
-        self.id = id
-        self.graph_id = graph_id
-        self.trigger = trigger
-        self.session_id = session_id
-        self.is_resume = is_resume
-        self.checkpoint = checkpoint
-        self.respawn = respawn
-        self.incarnation_id = respawn.incarnation_id if respawn is not None else ""
+    id: str
+    graph_id: str
+    trigger: Trigger
+    session_id: str | None = None
+    is_resume: bool = False
+    checkpoint: Checkpoint | None = None
+    respawn: Respawn | None = None
+    stop_status: SessionStatus | None = None
+    """The requested final status, once the run was asked to stop."""
+    stop_reason: str = ""
+    """Why the run was asked to stop."""
+    is_finishing: bool = False
+    """Whether its end is being recorded."""
+    task: asyncio.Task[None] | None = None
+    executor: GraphExecutor | None = None
+    is_waiting_for_turn: bool = False
+    """Whether it waits for another run of its graph in the same session."""
+    has_begun: bool = False
+    """Whether it has its session and has started."""
+
+    def __post_init__(self) -> None:
+        self.incarnation_id = self.respawn.incarnation_id if self.respawn is not None else ""
         """The worker's incarnation; empty until the run has its session."""
-        self.stop_status: SessionStatus | None = None
-        """The requested final status, once the run was asked to stop."""
-        self.stop_reason = ""
-        """Why the run was asked to stop."""
-        self.is_finishing = False
-        """Whether its end is being recorded."""
-        self.task: asyncio.Task[None] | None = None
-        self.executor: GraphExecutor | None = None
-        self.is_waiting_for_turn = False
-        """Whether it waits for another run of its graph in the same session."""
-        self.has_begun = False
-        """Whether it has its session and has started."""
-        self._started = asyncio.Event()
-        self._placed = asyncio.Event()
+        self._start_event = asyncio.Event()
+        self._schedule_event = asyncio.Event()
         self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -143,21 +135,21 @@ class Execution:
         """Set the result; only the first one counts."""
         if not self._result.done():
             self._result.set_result(result)
-        self._started.set()
-        self._placed.set()
+        self._start_event.set()
+        self._schedule_event.set()
         # Results are kept for long; release the executor.
         self.executor = None
 
     def mark_started(self) -> None:
         """Record that it has its session and runs."""
         self.has_begun = True
-        self._started.set()
-        self._placed.set()
+        self._start_event.set()
+        self._schedule_event.set()
 
     async def wait_for_turn(self, turn: Awaitable[object], on_waiting: Callable[[], None]) -> None:
         """Wait for ``turn``, which another run of the session holds; call ``on_waiting`` first."""
         self.is_waiting_for_turn = True
-        self._placed.set()
+        self._schedule_event.set()
         on_waiting()
         try:
             await turn
@@ -166,11 +158,11 @@ class Execution:
 
     async def wait_until_scheduled(self) -> None:
         """Wait until it runs, waits for another run of its session, or ended without starting."""
-        await self._placed.wait()
+        await self._schedule_event.wait()
 
     async def wait_started(self) -> None:
         """Wait until it runs, or ended without starting."""
-        await self._started.wait()
+        await self._start_event.wait()
 
     async def wait(self) -> ExecutionResult:
         """Wait for the result. Cancelling the wait does not cancel the run."""

@@ -24,7 +24,7 @@ from queenright.runtime.breaker_protocols import BreakerKind
 from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.goal import GoalProgress, measure_progress
-from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.memory import SharedMemory
 from queenright.runtime.nodes.cursor import NodeCursor
@@ -37,8 +37,13 @@ from queenright.runtime.nodes.routing import RouteJudge, routing_node
 from queenright.runtime.nodes.visit import CURSOR_FILE
 from queenright.runtime.plan import Advance, add_nodes, advance, ready_nodes
 from queenright.runtime.services import LoadedGraph, RuntimeServices
-from queenright.runtime.storage.checkpoint_queue import CheckpointDraft, CheckpointQueue
-from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, SaveReason
+from queenright.runtime.storage.checkpoint_queue import CheckpointQueue
+from queenright.runtime.storage.checkpoint_store import (
+    Checkpoint,
+    CheckpointDraft,
+    CheckpointStore,
+    SaveReason,
+)
 from queenright.runtime.storage.conversation import Conversation, conversations_in, read_last_seq
 from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
@@ -64,13 +69,13 @@ class _Running:
     since: float
 
 
-_STOPPED: Final[Mapping[SessionStatus, SaveReason]] = {
+_STOP_REASONS: Final[Mapping[SessionStatus, SaveReason]] = {
     SessionStatus.PAUSED: "pause",
     SessionStatus.TERMINATED: "terminate",
 }
 """Final statuses of runs that can be resumed: their state is saved in a checkpoint."""
 
-_ENDED: Final[Mapping[str, str]] = {
+_OUTCOME_TEXTS: Final[Mapping[str, str]] = {
     "no_answer": "got no answer",
     "incomplete": "did not finish",
     "escalated": "was escalated",
@@ -81,7 +86,7 @@ class NodeFailedError(Exception):
     """Ends a run: a node failed and no edge handles the failure."""
 
     def __init__(self, node_id: str, result: NodeResult) -> None:
-        description = _ENDED.get(result.outcome, result.outcome)
+        description = _OUTCOME_TEXTS.get(result.outcome, result.outcome)
         super().__init__(f"node {node_id!r} {description}: {result.error}")
         self.node_id = node_id
         self.result = result
@@ -93,10 +98,7 @@ class GraphExecutor:
 
     Args:
         session: The session of the run; the caller has claimed it.
-        entry_point: The entry point's id; with the graph's id it is the run's key in ``state.json``.
-        entry_node: The node to start with; a continuous conversation uses its thread.
-        fresh: Whether each visit starts with an empty conversation.
-        started_by_user: Whether a user started the run, rather than an event or a timer.
+        entry: The entry point; its id and the graph's are the run's key in ``state.json``.
         on_waiting: Called when all running nodes wait for a user.
     """
 
@@ -108,15 +110,11 @@ class GraphExecutor:
         session: Session,
         store: SessionStore,
         origin: Origin,
-        entry_point: str,
-        entry_node: str,
+        entry: EntryPointSpec,
         reporter: Reporter,
         logger: RuntimeLogger,
-        fresh: bool,
-        started_by_user: bool,
         on_waiting: Callable[[], None],
     ) -> None:
-        self.graph_id = graph.spec.id
         self.nodes: dict[str, EventLoopNode] = {}
         """The model-driven nodes that are running now."""
         self.goal: GoalProgress | None = None
@@ -125,21 +123,19 @@ class GraphExecutor:
         self.stop_checkpoint_id: str | None = None
         """Checkpoint saved when the run was stopped."""
         self.state: ExecutionState
+        self.reporter = reporter
         self._graph = graph
         self._services = services
         self._session = session
         self._store = store
         self._origin = origin
-        self._entry_point = entry_point
-        self._entry_node = entry_node
-        self._reporter = reporter
+        self._entry = entry
         self._logger = logger
-        self._fresh = fresh
-        self._started_by_user = started_by_user
         self._on_waiting = on_waiting
+        self._fresh = entry.conversation_mode == "fresh"
         # A node that runs alone continues the thread that started at the entry node.
-        self._thread = "" if fresh else entry_node
-        self._key = execution_key(graph.spec.id, entry_point)
+        self._thread = "" if self._fresh else entry.node_id
+        self._key = execution_key(graph.spec.id, entry.id)
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
         breaker = None
@@ -174,7 +170,7 @@ class GraphExecutor:
             state.executions[self._key] = ExecutionState(
                 execution_id=self._origin.execution_id,
                 graph_id=self._graph.spec.id,
-                entry_point=self._entry_point,
+                entry_point=self._entry.id,
                 status=SessionStatus.ACTIVE,
                 incarnation_id=self._origin.incarnation_id,
                 started_at=now,
@@ -182,7 +178,7 @@ class GraphExecutor:
                 input=values,
             )
             if queue_entry:
-                add_nodes(state.executions[self._key], [(self._entry_node, values)], thread=self._thread)
+                add_nodes(state.executions[self._key], [(self._entry.node_id, values)], thread=self._thread)
 
         await self._save(change)
 
@@ -193,7 +189,7 @@ class GraphExecutor:
         def change(state: SessionState) -> None:
             run = state.executions[self._key]
             run.pending = []  # nodes left over by an earlier call of the entry handler
-            add_nodes(run, [(self._entry_node, values)], thread=self._thread)
+            add_nodes(run, [(self._entry.node_id, values)], thread=self._thread)
 
         await self._save(change)
 
@@ -218,11 +214,11 @@ class GraphExecutor:
                 run = state.executions[self._key] = checkpoint.execution.model_copy(deep=True)
                 run.visits = visits
                 run.execution_id = self._origin.execution_id
-                restarted, run.pending = [(p.node_id, p.input) for p in run.pending], []
-                add_nodes(run, restarted, thread=self._thread)
+                first_nodes, run.pending = [(p.node_id, p.input) for p in run.pending], []
+                add_nodes(run, first_nodes, thread=self._thread)
             elif not run.visits:
                 # It was interrupted between being recorded and entering its first node.
-                add_nodes(run, [(self._entry_node, run.input)], thread=self._thread)
+                add_nodes(run, [(self._entry.node_id, run.input)], thread=self._thread)
             for pending in run.pending:
                 state.memory.update(self._unfinished_outputs(run, pending))
             run.status = SessionStatus.ACTIVE
@@ -278,8 +274,8 @@ class GraphExecutor:
                 if not self._running:
                     return self.last_result
                 self._notify_waiting()
-                finished, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in self._running if task in finished]:
+                done_tasks, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in self._running if task in done_tasks]:
                     # A cancelled run still records and reports the node that ended.
                     recording = asyncio.create_task(
                         self._record_result(self._running.pop(task), _result(task))
@@ -302,16 +298,18 @@ class GraphExecutor:
             run.ended_at = None if status is SessionStatus.PAUSED else now
             run.error, run.error_type = redact(error), error_type
             if goal is not None:
-                self.goal = measure_progress(goal, state.memory, finished=status is SessionStatus.COMPLETED)
+                self.goal = measure_progress(
+                    goal, state.memory, has_succeeded=status is SessionStatus.COMPLETED
+                )
                 run.goal_progress = self.goal.fraction
 
         before = self.goal
         try:
             await self._save(change)
             if self.goal is not None and self.goal != before:
-                await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
-            if status in _STOPPED:
-                await self._checkpoint("", _STOPPED[status])
+                await self.reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
+            if status in _STOP_REASONS:
+                await self._checkpoint("", _STOP_REASONS[status])
         finally:
             await self._checkpoints.close()
         try:
@@ -357,7 +355,7 @@ class GraphExecutor:
                     inputs,
                     visit=pending.visit,
                     context=self._context(spec.id),
-                    reporter=self._reporter,
+                    reporter=self.reporter,
                     threads=self._graph.tools.threads,
                     sleep=self._services.sleep,
                 )
@@ -391,7 +389,7 @@ class GraphExecutor:
             tools=graph.tools,
             conversation=conversation,
             folder=folder,
-            reporter=self._reporter,
+            reporter=self.reporter,
             disk=services.disk,
             clock=services.clock,
             sleep=services.sleep,
@@ -403,7 +401,7 @@ class GraphExecutor:
             context=self._context(spec.id),
             random=services.random,
             fresh=self._fresh,
-            started_by_user=self._started_by_user,
+            started_by_user=self._entry.trigger_type == "manual",
             on_waiting=self._notify_waiting,
             approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
@@ -423,7 +421,7 @@ class GraphExecutor:
             session_id=self._session.id,
             agent_id=self._graph.agent_id,
         )
-        async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=node_id, tool=call.name):
+        async with self.reporter.waiting(WaitingReason.USER_INPUT, node_id=node_id, tool=call.name):
             await self._services.approvals.check(request)
 
     def _context(self, node_id: str) -> dict[str, object]:
@@ -459,18 +457,18 @@ class GraphExecutor:
                 )
             ]
             if self._graph.goal is not None:
-                self.goal = measure_progress(self._graph.goal, state.memory, finished=False)
+                self.goal = measure_progress(self._graph.goal, state.memory, has_succeeded=False)
                 run.goal_progress = self.goal.fraction
 
         before = self.goal
         await self._save(change)
         await self._log_visit(running, result)
         [step] = advances
-        for edge in step.taken:
+        for edge in step.edges:
             data = {"edge": edge.id, "source": edge.source, "target": edge.target}
-            await self._reporter.emit(EventType.EDGE_TRAVERSED, data, node_id=spec.id)
+            await self.reporter.emit(EventType.EDGE_TRAVERSED, data, node_id=spec.id)
         if self.goal is not None and self.goal != before:
-            await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
+            await self.reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
         if step.failure is not None:
             raise NodeFailedError(spec.id, step.failure)
         if result.outcome == "done":
@@ -481,11 +479,11 @@ class GraphExecutor:
     async def _save(self, change: Callable[[SessionState], None]) -> None:
         now = self._services.clock()
 
-        def timed(state: SessionState) -> None:
+        def change_and_stamp(state: SessionState) -> None:
             change(state)
             state.executions[self._key].updated_at = now
 
-        state = await self._services.disk.run(lambda: self._store.update(self._session, timed))
+        state = await self._services.disk.run(lambda: self._store.update(self._session, change_and_stamp))
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
@@ -503,6 +501,7 @@ class GraphExecutor:
             return
         await self._checkpoints.put(
             CheckpointDraft(
+                session_id=self._session.id,
                 execution_id=self._origin.execution_id,
                 graph_id=self._graph.spec.id,
                 node_id=node_id,
@@ -515,7 +514,7 @@ class GraphExecutor:
 
     async def _checkpoint_saved(self, checkpoint_id: str, draft: CheckpointDraft) -> None:
         if draft.reason == "node":
-            await self._reporter.checkpoint(checkpoint_id, node_id=draft.node_id)
+            await self.reporter.checkpoint(checkpoint_id, node_id=draft.node_id)
         else:
             self.stop_checkpoint_id = checkpoint_id
 
@@ -550,9 +549,8 @@ class GraphExecutor:
             return {}
         visit_id = f"{run.execution_id}:{pending.node_id}:{pending.visit}"
         try:
-            cursor = NodeCursor.from_dict(
-                read_json(self._session.conversations / pending.node_id / CURSOR_FILE)
-            )
+            row = read_json(self._session.conversations / pending.node_id / CURSOR_FILE)
+            cursor = NodeCursor.model_validate(row)
         except (FileNotFoundError, UnusableFileError, ValueError):
             return {}
         outputs = cursor.outputs if cursor.visit_id == visit_id else {}

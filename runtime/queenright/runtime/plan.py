@@ -24,7 +24,7 @@ _FINAL_OUTCOMES: Final = ("incomplete", "escalated")
 class Advance:
     """The result of a transition: the edges taken, or the failure that ends the run."""
 
-    taken: tuple[EdgeSpec, ...] = ()
+    edges: tuple[EdgeSpec, ...] = ()
     failure: NodeResult | None = None
 
 
@@ -54,15 +54,15 @@ def advance(
     run.input_tokens += result.input_tokens
     run.output_tokens += result.output_tokens
     run.cost += result.cost
-    succeeded = result.outcome == "done"
+    has_succeeded = result.outcome == "done"
     route = str(result.outputs.get(ROUTE, ""))
     try:
-        edges = select_edges(graph, spec.id, succeeded=succeeded, route=route, memory=memory)
+        edges = select_edges(graph, spec.id, has_succeeded=has_succeeded, route=route, memory=memory)
     except ConditionError as error:
         return Advance(failure=_failed_result(error))
     if failure := _visit_limit_failure(graph, run, edges):
         return Advance(failure=failure)
-    if not succeeded and not edges:
+    if not has_succeeded and not edges:
         if result.outcome in _FINAL_OUTCOMES:
             _remove_pending(run, pending)
             add_nodes(run, [(spec.id, pending.input)], running=running, thread=thread)
@@ -92,9 +92,9 @@ def add_nodes(
         thread: Conversation for the node if it is the only pending one; empty: its own.
     """
     for node_id, node_input in nodes:
-        queued = [p for p in run.pending if p.node_id == node_id and p.node_id not in running]
-        if queued:
-            queued[0].input.update(node_input)
+        pending_visits = [p for p in run.pending if p.node_id == node_id and p.node_id not in running]
+        if pending_visits:
+            pending_visits[0].input.update(node_input)
             continue
         run.visits[node_id] = run.visits.get(node_id, 0) + 1
         run.pending.append(PendingNode(node_id=node_id, visit=run.visits[node_id], input=node_input))
@@ -147,7 +147,7 @@ def _failed_result(error: Exception) -> NodeResult:
 
 
 def select_edges(
-    graph: GraphSpec, node_id: str, *, succeeded: bool, route: str, memory: Mapping[str, Any]
+    graph: GraphSpec, node_id: str, *, has_succeeded: bool, route: str, memory: Mapping[str, Any]
 ) -> tuple[EdgeSpec, ...]:
     """
     Return the edges that are taken from a node that has ended.
@@ -162,23 +162,23 @@ def select_edges(
     for edge in graph.edges_from(node_id):
         if edges and edge.priority < edges[0].priority:
             break
-        if _is_taken(edge, succeeded, route, memory):
+        if _is_taken(edge, has_succeeded, route, memory):
             edges.append(edge)
     return tuple(edges)
 
 
-def _is_taken(edge: EdgeSpec, succeeded: bool, route: str, memory: Mapping[str, Any]) -> bool:
+def _is_taken(edge: EdgeSpec, has_succeeded: bool, route: str, memory: Mapping[str, Any]) -> bool:
     match edge.when:
         case "always":
             return True
         case "success":
-            return succeeded
+            return has_succeeded
         case "failure":
-            return not succeeded
+            return not has_succeeded
         case "route":
-            return succeeded and edge.route == route
+            return has_succeeded and edge.route == route
         case "expression":
-            return succeeded and evaluate(edge.expression, memory)
+            return has_succeeded and evaluate(edge.expression, memory)
 
 
 def ready_nodes(

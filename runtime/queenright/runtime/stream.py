@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.bus import Subscription
-from queenright.runtime.deadline import wait_all
+from queenright.runtime.deadline import TaskSet, wait_all
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailedError
@@ -59,28 +59,15 @@ class TooManyWaitingError(QueenrightError):
     """Raised when a run is requested while the queue is full."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenRun:
-    """An open run: its session, executor and reporter."""
-
-    session: Session
-    executor: GraphExecutor
-    reporter: Reporter
-
-
 @dataclass(slots=True)
 class _RunResources:
     """Resources of a run that is being opened, to be released at its end."""
 
     worker: Worker | None = None
     session_id: str = ""
-    release_callbacks: list[Callable[[], None]] = field(default_factory=list)
-    """Functions that release the session's locks."""
-    run: _OpenRun | None = None
-
-    def release_session(self) -> None:
-        while self.release_callbacks:
-            self.release_callbacks.pop()()
+    session_locks: ExitStack = field(default_factory=ExitStack)
+    executor: GraphExecutor | None = None
+    """Set once the run has started."""
 
 
 class ExecutionStream:
@@ -112,7 +99,7 @@ class ExecutionStream:
         self._active: dict[str, Execution] = {}
         self._timer: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
-        self._release_tasks: set[asyncio.Task[None]] = set()
+        self._releases = TaskSet()
 
     @property
     def graph_id(self) -> str:
@@ -165,12 +152,10 @@ class ExecutionStream:
             await asyncio.gather(self._timer, return_exceptions=True)
             self._timer = None
         await asyncio.gather(*(self._stop_execution(e, SessionStatus.PAUSED) for e in self.executions))
-        if freeing := list(self._release_tasks):
-            # A thread cannot be stopped; do not wait for it forever.
-            await asyncio.wait(freeing, timeout=_GRACE_SECONDS)
-            for task in freeing:
-                task.cancel()
-            await asyncio.gather(*freeing, return_exceptions=True)
+        # A thread cannot be stopped; do not wait for it forever.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._releases.wait(), _GRACE_SECONDS)
+        await self._releases.cancel()
 
     def fire(self, trigger: Trigger, *, session_id: str | None = None) -> Execution:
         """
@@ -323,8 +308,8 @@ class ExecutionStream:
             if self._handler is not None and not execution.is_resume:
                 value = await self._handler(execution.trigger, self._runner(execution, resources))
             else:
-                run = await self._open(execution, resources)
-                await run.executor.run()
+                executor = await self._open(execution, resources)
+                await executor.run()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if execution.stop_status is None and (task is None or not task.cancelling()):
@@ -332,10 +317,10 @@ class ExecutionStream:
             else:
                 status = execution.stop_status or SessionStatus.PAUSED
                 error, error_type = execution.stop_reason, _ERROR_TYPES.get(status, "")
-        except NodeFailedError as failed:
-            status, error = SessionStatus.FAILED, str(failed)
-            error_type = failed.result.error_type or failed.result.outcome
-            if error_type == InvalidInputError.__name__ and failed.node_id == self.spec.node_id:
+        except NodeFailedError as failure:
+            status, error = SessionStatus.FAILED, str(failure)
+            error_type = failure.result.error_type or failure.result.outcome
+            if error_type == InvalidInputError.__name__ and failure.node_id == self.spec.node_id:
                 status, error_type = SessionStatus.CANCELLED, INPUT_REFUSED
         except Exception as fault:
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
@@ -362,15 +347,20 @@ class ExecutionStream:
     ) -> None:
         """Record and report how a run ended, and release its session in any case."""
         self._services.heartbeats.remove(execution)
-        run = resources.run
+        executor = resources.executor
         result = self._result(execution, status, value=value, error=error, error_type=error_type)
         try:
-            if run is not None:
-                state = await run.executor.close(status, error=error, error_type=error_type)
+            if executor is not None:
+                state = await executor.close(status, error=error, error_type=error_type)
                 result = self._result(
-                    execution, status, value=value, error=state.error, error_type=error_type, run=run
+                    execution,
+                    status,
+                    value=value,
+                    error=state.error,
+                    error_type=error_type,
+                    executor=executor,
                 )
-                await self._report_end(run, result)
+                await self._report_end(executor.reporter, result)
             elif status is SessionStatus.FAILED:
                 await self._report_failed_start(execution, result)
         except Exception as fault:
@@ -394,31 +384,27 @@ class ExecutionStream:
     def _release_session(self, resources: _RunResources) -> None:
         """Release the session, at once or when the threads that still work in it have ended."""
         if not self._graph.tools.threads.count_running(resources.session_id):
-            resources.release_session()
+            resources.session_locks.close()
             return
         _log.warning("a function of %s is still running; its session stays locked until it ends", self.id)
-        task = asyncio.create_task(self._release_session_later(resources), name=f"graph:{self.id}:threads")
-        self._release_tasks.add(task)
-        task.add_done_callback(self._release_tasks.discard)
+        self._releases.start(self._release_session_later(resources))
 
     async def _release_session_later(self, resources: _RunResources) -> None:
-        try:
+        with resources.session_locks:
             await self._graph.tools.threads.wait_idle(resources.session_id)
-        finally:
-            resources.release_session()
 
     def _runner(self, execution: Execution, resources: _RunResources) -> RunNode:
         async def run_node(message: str) -> NodeResult:
-            run = resources.run or await self._open(execution, resources)
-            await run.executor.queue_entry_node({"message": message})
+            executor = resources.executor or await self._open(execution, resources)
+            await executor.queue_entry_node({"message": message})
             with suppress(NodeFailedError):
-                await run.executor.run()
-            assert run.executor.last_result is not None  # a node was entered
-            return run.executor.last_result
+                await executor.run()
+            assert executor.last_result is not None  # a node was entered
+            return executor.last_result
 
         return run_node
 
-    async def _open(self, execution: Execution, resources: _RunResources) -> _OpenRun:
+    async def _open(self, execution: Execution, resources: _RunResources) -> GraphExecutor:
         """Find and lock the run's session, and start the run in it."""
         services, graph = self._services, self._graph
         event_session_id = execution.trigger.event.session_id if execution.trigger.event is not None else ""
@@ -466,12 +452,9 @@ class ExecutionStream:
             session=session,
             store=store,
             origin=origin,
-            entry_point=self.spec.id,
-            entry_node=self.spec.node_id,
+            entry=self.spec,
             reporter=reporter,
             logger=logger,
-            fresh=self.spec.conversation_mode == "fresh",
-            started_by_user=self.spec.trigger_type == "manual",
             on_waiting=self._start_queued,
         )
         data: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
@@ -488,13 +471,13 @@ class ExecutionStream:
             await executor.begin(_input(execution.trigger), queue_entry=self._handler is None)
         if respawn is not None and respawn.note:
             await executor.leave_note(respawn.note)
-        resources.run = _OpenRun(session=session, executor=executor, reporter=reporter)
+        resources.executor = executor
         await reporter.emit(EventType.EXECUTION_STARTED, data)
         services.heartbeats.add(execution, reporter)
         if execution.is_resume:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
         execution.mark_started()
-        return resources.run
+        return executor
 
     async def _take_turn(
         self, execution: Execution, session: Session, store: SessionStore, resources: _RunResources
@@ -506,12 +489,12 @@ class ExecutionStream:
             await execution.wait_for_turn(lock.acquire(), self._start_queued)
         else:
             await lock.acquire()
-        resources.release_callbacks.append(lock.release)
+        resources.session_locks.callback(lock.release)
         claim = await self._services.disk.run(lambda: store.claim(session))
-        resources.release_callbacks.append(claim.release)
+        resources.session_locks.callback(claim.release)
 
-    async def _report_end(self, run: _OpenRun, result: ExecutionResult) -> None:
-        emit = run.reporter.emit
+    async def _report_end(self, reporter: Reporter, result: ExecutionResult) -> None:
+        emit = reporter.emit
         match result.status:
             case SessionStatus.COMPLETED:
                 data = {"entry_point": self.spec.id, "outputs": sorted(result.outputs)}
@@ -549,9 +532,8 @@ class ExecutionStream:
         value: Any = None,
         error: str = "",
         error_type: str = "",
-        run: _OpenRun | None = None,
+        executor: GraphExecutor | None = None,
     ) -> ExecutionResult:
-        executor = None if run is None else run.executor
         return ExecutionResult(
             execution_id=execution.id,
             session_id=execution.session_id or "",

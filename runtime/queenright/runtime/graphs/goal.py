@@ -78,7 +78,7 @@ class GoalProgress(Spec):
     """Whether every criterion is met and no hard constraint is violated."""
 
 
-def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -> GoalProgress:
+def measure_progress(goal: Goal, memory: Mapping[str, Any], *, has_succeeded: bool) -> GoalProgress:
     """
     Measure progress towards ``goal`` from ``memory``.
 
@@ -92,14 +92,14 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -
     Raises:
         ConditionsUnavailableError: There are expressions, and the library is missing.
     """
-    criteria = {each.id: _criterion_state(each, memory, finished) for each in goal.success_criteria}
+    criteria = {each.id: _criterion_state(each, memory, has_succeeded) for each in goal.success_criteria}
     met_weight = sum(each.weight for each in goal.success_criteria if criteria[each.id] == "met")
     total = sum(each.weight for each in goal.success_criteria)
-    violated = [each for each in goal.constraints if _is_violated(each, memory, finished)]
-    all_met = all(state == "met" for state in criteria.values()) if criteria else finished
+    violated = [each for each in goal.constraints if _is_violated(each, memory, has_succeeded)]
+    all_met = all(state == "met" for state in criteria.values()) if criteria else has_succeeded
     return GoalProgress(
         goal_id=goal.id,
-        fraction=min(met_weight / total, 1.0) if criteria else float(finished),
+        fraction=min(met_weight / total, 1.0) if criteria else float(has_succeeded),
         criteria=criteria,
         violated=tuple(each.id for each in sorted(violated, key=lambda each: each.kind != "hard")),
         achieved=all_met and not any(each.kind == "hard" for each in violated),
@@ -107,10 +107,10 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -
 
 
 def _criterion_state(
-    criterion: SuccessCriterion, memory: Mapping[str, Any], finished: bool
+    criterion: SuccessCriterion, memory: Mapping[str, Any], has_succeeded: bool
 ) -> CriterionState:
     if not criterion.expression:
-        return "met" if finished else "unknown"
+        return "met" if has_succeeded else "unknown"
     try:
         return "met" if conditions.evaluate(criterion.expression, memory) else "unmet"
     except conditions.NotInMemoryError:
@@ -119,10 +119,10 @@ def _criterion_state(
         return "unknown"
 
 
-def _is_violated(constraint: Constraint, memory: Mapping[str, Any], finished: bool) -> bool:
+def _is_violated(constraint: Constraint, memory: Mapping[str, Any], has_succeeded: bool) -> bool:
     if not constraint.expression:
         return False
     try:
         return not conditions.evaluate(constraint.expression, memory)
     except conditions.ConditionError:
-        return finished
+        return has_succeeded

@@ -86,20 +86,6 @@ class NodeCursor(BaseModel):
     taken: list[str] = Field(default_factory=list)
     """Ids of the newest inputs already in the conversation, so that none is added twice."""
 
-    @classmethod
-    def from_dict(cls, row: object) -> NodeCursor:
-        """
-        Read the output of ``to_dict``.
-
-        Raises:
-            ValueError: ``row`` is not a cursor.
-        """
-        return cls.model_validate(row)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return self.model_dump()
-
     def fold(self, entry: Entry) -> None:
         """Apply one entry. An entry of another visit only advances ``seq`` and ``taken``."""
         self.seq = max(self.seq, entry.seq)

@@ -59,7 +59,7 @@ class Visit:
         self._disk = disk
         self._reporter = reporter
         self._guard = guard
-        self._unsaved = False
+        self._has_changes = False
         self._shown_count = 0
         self._warnings: list[GuardFinding] = []
 
@@ -86,14 +86,14 @@ class Visit:
 
     async def save(self) -> None:
         """Write the cursor, for changes that are in no entry."""
-        row = self.cursor.to_dict()
-        self._unsaved = False
+        row = self.cursor.model_dump()
+        self._has_changes = False
         await self._disk.run(lambda: write_json(self._file, row))
         self._notify_guard()
 
     async def save_before_compaction(self) -> None:
         """Write the cursor if it depends on entries that compaction may remove."""
-        if self._unsaved:
+        if self._has_changes:
             await self.save()
 
     def make_draft(self, kind: EntryKind, message: Message, data: Mapping[str, Any]) -> Draft:
@@ -133,7 +133,7 @@ class Visit:
 
     def _read(self, visit_id: str) -> NodeCursor:
         try:
-            cursor = NodeCursor.from_dict(read_json(self._file))
+            cursor = NodeCursor.model_validate(read_json(self._file))
         except FileNotFoundError:
             return NodeCursor(visit_id=visit_id)
         except (UnusableFileError, ValueError) as error:
@@ -145,7 +145,7 @@ class Visit:
 
     def _fold(self, entry: Entry) -> None:
         self.cursor.fold(entry)
-        self._unsaved = True
+        self._has_changes = True
 
     def _notify_guard(self) -> None:
         """Show the guard the new events: after a restart, all that the cursor recorded."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.storage.checkpoint_store import CheckpointStore, SaveReason
+from queenright.runtime.storage.checkpoint_store import CheckpointDraft, CheckpointStore
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.session_state import ExecutionState
 
 _log = logging.getLogger(__name__)
 
@@ -29,19 +27,6 @@ MAX_QUEUED_CHECKPOINTS: Final = 5
 
 _RETRY_SECONDS: Final = 60.0
 """Retry interval without a circuit breaker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDraft:
-    """A checkpoint that is not saved yet: the state at the time it was due."""
-
-    execution_id: str
-    graph_id: str
-    node_id: str
-    reason: SaveReason
-    memory: Mapping[str, Any]
-    execution: ExecutionState
-    conversations: Mapping[str, int]
 
 
 class CheckpointQueue:
@@ -81,17 +66,12 @@ class CheckpointQueue:
         """Number of unsaved checkpoints."""
         return len(self._waiting)
 
-    async def put(self, draft: CheckpointDraft) -> str | None:
-        """
-        Write a checkpoint and those queued before it. Return its id, or None if it is not saved yet.
-
-        Disk failures are logged, not raised.
-        """
+    async def put(self, draft: CheckpointDraft) -> None:
+        """Write a checkpoint and those queued before it. Disk failures are logged, not raised."""
         self._waiting.append(draft)
-        saved = await self._drain()
+        await self._drain()
         if self._waiting and self._retry is None:
             self._retry = asyncio.create_task(self._retry_drain(), name=f"checkpoints:{self._session_id}")
-        return None if self._waiting else saved
 
     async def close(self) -> None:
         """Write the queue again, regardless of the breaker. Checkpoints that still fail are logged."""
@@ -115,32 +95,29 @@ class CheckpointQueue:
             _log.exception("could not report checkpoints of session %s", self._session_id)
         self._retry = None
 
-    async def _drain(self, *, last: bool = False) -> str | None:
+    async def _drain(self, *, last: bool = False) -> None:
         """Write the queue, oldest first, up to the first failure."""
-        saved = None
         async with self._draining:
             while self._waiting:
-                draft = self._waiting[0]
+                draft, checkpoint_id = self._waiting[0], None
                 try:
-                    saved = await self._write(draft, last=last)
+                    checkpoint_id = await self._write(draft, last=last)
                 except CallRefusedError as refusal:
                     self._postpone(refusal, refusal.retry_in)
-                    return None
+                    return
                 except OSError as error:
                     self._postpone(error, _RETRY_SECONDS if self._breaker is None else 0.0)
-                    return None
-                except ValueError:
-                    saved = None  # a retry would not help
+                    return
+                except ValueError:  # a retry would not help
                     _log.exception("cannot write a checkpoint of session %s", self._session_id)
                 # It may have been dropped from the queue in the meantime.
                 if self._waiting[0] is draft:
                     self._waiting.popleft()
-                if saved is not None:
-                    await self._on_saved(saved, draft)
+                if checkpoint_id is not None:
+                    await self._on_saved(checkpoint_id, draft)
             if self._failing:
                 self._failing = False
                 _log.info("saving checkpoints of session %s works again", self._session_id)
-        return saved
 
     def _postpone(self, error: Exception, seconds: float) -> None:
         # Wait at least a second, so that a breaker that is about to close is not polled in a loop.
@@ -153,7 +130,7 @@ class CheckpointQueue:
     async def _write(self, draft: CheckpointDraft, *, last: bool) -> str:
         permit = None if self._breaker is None or last else self._breaker.admit()
         try:
-            saved = await self._disk.run(lambda: self._save(draft))
+            checkpoint_id = await self._disk.run(lambda: self._save(draft))
         except OSError as error:
             if permit is not None:
                 permit.record_failure(error)
@@ -164,21 +141,12 @@ class CheckpointQueue:
             raise
         if permit is not None:
             permit.record_success()
-        return saved
+        return checkpoint_id
 
     def _save(self, draft: CheckpointDraft) -> str:
-        saved = self._checkpoints.save(
-            session_id=self._session_id,
-            graph_id=draft.graph_id,
-            execution_id=draft.execution_id,
-            node_id=draft.node_id,
-            reason=draft.reason,
-            memory=draft.memory,
-            execution=draft.execution,
-            conversations=draft.conversations,
-        )
+        checkpoint = self._checkpoints.save(draft)
         try:
             self._checkpoints.prune(MAX_CHECKPOINTS)
         except OSError as error:
             _log.warning("could not remove old checkpoints of session %s: %s", self._session_id, error)
-        return saved.checkpoint_id
+        return checkpoint.checkpoint_id

@@ -23,7 +23,6 @@ from pydantic import BaseModel, Field, ValidationError
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
-    SkippedFile,
     UnusableFileError,
     json_bytes,
     read_json,
@@ -62,14 +61,9 @@ class CheckpointNotFoundError(NotFoundError):
         self.checkpoint_id = checkpoint_id
 
 
-class Checkpoint(BaseModel):
-    """The state from which an execution can continue; ``created_at`` is in seconds since the epoch."""
+class CheckpointDraft(BaseModel):
+    """The state from which an execution can continue, before it is saved."""
 
-    checkpoint_id: str
-    parent_id: str | None
-    parent_hash: str
-    """The parent's ``content_hash``; "" without one."""
-    created_at: float
     session_id: str
     graph_id: str
     execution_id: str
@@ -80,6 +74,16 @@ class Checkpoint(BaseModel):
     execution: ExecutionState
     conversations: dict[str, int] = Field(default_factory=dict)
     """Folder name of each conversation, with its ``last_seq``."""
+
+
+class Checkpoint(CheckpointDraft):
+    """A saved checkpoint; ``created_at`` is in seconds since the epoch."""
+
+    checkpoint_id: str
+    parent_id: str | None
+    parent_hash: str
+    """The parent's ``content_hash``; "" without one."""
+    created_at: float
     content_hash: str
     """SHA-256, in hex, of the canonical JSON of all other fields; see ``content_hash``."""
 
@@ -111,57 +115,36 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path, *, clock: Clock, ids: Callable[[], str]) -> None:
-        self.skipped: list[SkippedFile] = []
-        """Invalid files of the last listing or search, with reasons."""
         self._directory = directory
         self._clock = clock
         self._ids = ids
 
-    def save(
-        self,
-        *,
-        session_id: str,
-        graph_id: str,
-        execution_id: str,
-        node_id: str,
-        reason: SaveReason,
-        memory: Mapping[str, Any],
-        execution: ExecutionState,
-        conversations: Mapping[str, int],
-    ) -> Checkpoint:
+    def save(self, draft: CheckpointDraft) -> Checkpoint:
         """
         Save a checkpoint durably; its parent is the newest valid one.
 
         Raises:
             OSError: The disk write failed; nothing was saved.
-            ValueError: ``memory`` contains a value that is not JSON.
+            ValueError: The memory contains a value that is not JSON.
         """
         names = self._names()
         number = max((_number(name) for name in names), default=0) + 1
         parent = self.latest_valid()
-        checkpoint = Checkpoint(
-            checkpoint_id=f"{number:010d}-{self._ids()}",
-            parent_id=parent.checkpoint_id if parent else None,
-            parent_hash=parent.content_hash if parent else "",
-            created_at=self._clock(),
-            session_id=session_id,
-            graph_id=graph_id,
-            execution_id=execution_id,
-            node_id=node_id,
-            reason=reason,
-            memory=dict(memory),
-            execution=execution,
-            conversations=dict(conversations),
-            content_hash="",
-        )
-        # Hash what will be read back.
-        row = json.loads(json_bytes(checkpoint.model_dump(mode="json")))
-        row[_HASH] = content_hash(row)
-        path = self._path(checkpoint.checkpoint_id)
+        checkpoint_id = f"{number:010d}-{self._ids()}"
+        path = self._path(checkpoint_id)
         if path is None:
             raise ValueError(
-                f"{checkpoint.checkpoint_id!r} is not a valid checkpoint id; ids() returned other characters."
+                f"{checkpoint_id!r} is not a valid checkpoint id; ids() returned other characters."
             )
+        # Hash what will be read back.
+        row = json.loads(json_bytes(draft.model_dump(mode="json")))
+        row |= {
+            "checkpoint_id": checkpoint_id,
+            "parent_id": parent.checkpoint_id if parent else None,
+            "parent_hash": parent.content_hash if parent else "",
+            "created_at": self._clock(),
+        }
+        row[_HASH] = content_hash(row)
         write_files({path: json_bytes(row)})
         return Checkpoint.model_validate(row)
 
@@ -192,7 +175,7 @@ class CheckpointStore:
         return checkpoint
 
     def list_checkpoints(self) -> list[Checkpoint]:
-        """Return all valid checkpoints, newest first; others are logged and listed in ``skipped``."""
+        """Return all valid checkpoints, newest first; others are logged."""
         return list(self._valid())
 
     def latest_valid(self) -> Checkpoint | None:
@@ -201,15 +184,7 @@ class CheckpointStore:
 
     def chain(self) -> list[ChainLink]:
         """Return all checkpoints, newest first: valid ones, and others with the reason."""
-        links = []
-        for name in sorted(self._names(), key=_sort_key, reverse=True):
-            try:
-                links.append(ChainLink(checkpoint_id=name, checkpoint=self.load(name)))
-            except CheckpointNotFoundError:
-                continue
-            except CorruptCheckpointError as error:
-                links.append(ChainLink(checkpoint_id=name, checkpoint=None, reason=error.reason))
-        return links
+        return list(self._links())
 
     def prune(self, keep: int) -> int:
         """
@@ -228,28 +203,35 @@ class CheckpointStore:
         kept_ids = [checkpoint.checkpoint_id for checkpoint in islice(self._valid(), keep)]
         if len(kept_ids) < keep:
             return 0
-        removed = 0
+        count = 0
         for name in names:
             if _sort_key(name) < _sort_key(kept_ids[-1]):
                 try:
                     (self._directory / f"{name}.json").unlink()
-                    removed += 1
+                    count += 1
                 except OSError as error:
                     _log.warning("could not remove the old checkpoint %s: %s", name, error)
-        if removed:
+        if count:
             sync_folder(self._directory)
-        return removed
+        return count
 
-    def _valid(self) -> Iterator[Checkpoint]:
-        self.skipped = []
+    def _links(self) -> Iterator[ChainLink]:
         for name in sorted(self._names(), key=_sort_key, reverse=True):
             try:
-                yield self.load(name)
+                yield ChainLink(checkpoint_id=name, checkpoint=self.load(name))
             except CheckpointNotFoundError:
                 continue
             except CorruptCheckpointError as error:
-                _log.warning("skipped a checkpoint: %s", error)
-                self.skipped.append(SkippedFile(error.path, error.reason))
+                yield ChainLink(checkpoint_id=name, checkpoint=None, reason=error.reason)
+
+    def _valid(self) -> Iterator[Checkpoint]:
+        for link in self._links():
+            if link.checkpoint is not None:
+                yield link.checkpoint
+            else:
+                _log.warning(
+                    "skipped checkpoint %s in %s: %s", link.checkpoint_id, self._directory, link.reason
+                )
 
     def _check_parent(self, path: Path, checkpoint: Checkpoint, parent_id: str) -> None:
         if not _NAME.fullmatch(parent_id) or _sort_key(parent_id) >= _sort_key(checkpoint.checkpoint_id):
