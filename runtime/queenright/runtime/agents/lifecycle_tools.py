@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.runner import AgentRunner
-from queenright.runtime.tooling.tools import Tool, ToolError
+from queenright.runtime.tooling.tools import CONTEXT_PARAMETERS, Tool, ToolError, docstring_summary
 
 Load = Callable[[Path], AgentRunner]
 """Loads the agent in a folder. Blocks."""
@@ -61,73 +62,36 @@ class Lifecycle:
         roots: Iterable[Path],
         *,
         load: Load = AgentRunner.load,
-        loaded: dict[str, AgentRunner] | None = None,
+        runners: dict[str, AgentRunner] | None = None,
     ) -> None:
         self._roots = [root.resolve() for root in roots]
         self._load = load
-        self._loaded = {} if loaded is None else loaded
+        self._runners = {} if runners is None else runners
         self._lock = asyncio.Lock()
 
     @property
     def tools(self) -> list[Tool]:
         """The tools, for the graph that manages others."""
-        runtime, graph_scope = ("runtime",), ("runtime", "graph_id")
         return [
-            Tool(
-                "load_agent",
-                "Load an agent and return its graph_id.",
-                _LoadArguments,
-                self._load_agent,
-                context=runtime,
-            ),
-            Tool(
-                "unload_agent",
-                "Stop an agent loaded with load_agent and remove it. Runs are paused, sessions stay.",
-                _GraphArguments,
-                self._unload_agent,
-                context=graph_scope,
-            ),
-            Tool(
-                "start_agent",
-                "Start a run of a loaded agent and return its run id at once.",
-                _StartArguments,
-                self._start_agent,
-                context=graph_scope,
-            ),
-            Tool(
-                "restart_agent",
-                "Reload an agent from its folder to apply changes. If it cannot be loaded, the running one "
-                "stays.",
-                _GraphArguments,
-                self._restart_agent,
-                context=graph_scope,
-            ),
-            Tool(
-                "list_agents",
-                "List the loaded agents and what each is doing.",
-                _NoArguments,
-                self._list_agents,
-                context=graph_scope,
-            ),
-            Tool(
-                "get_user_presence",
-                "Return whether a user is present, and the seconds since the last user input.",
-                _NoArguments,
-                self._get_user_presence,
-                context=runtime,
-            ),
+            _tool(_LoadArguments, self._load_agent),
+            _tool(_GraphArguments, self._unload_agent),
+            _tool(_StartArguments, self._start_agent),
+            _tool(_GraphArguments, self._restart_agent),
+            _tool(_NoArguments, self._list_agents),
+            _tool(_NoArguments, self._get_user_presence),
         ]
 
     async def close(self) -> None:
         """Stop the MCP servers of all loaded agents. The runtime stops the graphs."""
         async with self._lock:
-            loaded = list(self._loaded.values())
-            self._loaded.clear()
-            await asyncio.gather(*(runner.cleanup_async() for runner in loaded))
+            runners = list(self._runners.values())
+            self._runners.clear()
+            await asyncio.gather(*(runner.cleanup_async() for runner in runners))
 
-    # -- the tools ------------------------------------------------------------------------------
+    # -- the tools; models see their docstrings -------------------------------------------------
 
     async def _load_agent(self, arguments: _LoadArguments, *, runtime: AgentRuntime) -> str:
+        """Load an agent and return its graph_id."""
         async with self._lock:
             runner = await self._load_runner(self._resolve_path(arguments.agent_path))
             graph_id = runner.spec.name
@@ -139,14 +103,16 @@ class Lifecycle:
             return f"loaded {graph_id!r}; entry points: {entries}"
 
     async def _unload_agent(self, arguments: _GraphArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
+        """Stop an agent loaded with load_agent and remove it. Runs are paused, sessions stay."""
         async with self._lock:
             runner = self._get_loaded(arguments.graph_id, runtime, graph_id)
             await runtime.remove_graph(arguments.graph_id)
-            self._loaded.pop(arguments.graph_id, None)
+            self._runners.pop(arguments.graph_id, None)
             await runner.cleanup_async()
             return f"unloaded {arguments.graph_id!r}; its runs are paused and its sessions stay on disk"
 
     async def _start_agent(self, arguments: _StartArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
+        """Start a run of a loaded agent and return its run id at once."""
         target = arguments.graph_id
         if target == graph_id:
             raise ToolError("an agent cannot start a run of itself; continue with your own work")
@@ -159,6 +125,7 @@ class Lifecycle:
     async def _restart_agent(
         self, arguments: _GraphArguments, *, runtime: AgentRuntime, graph_id: str
     ) -> str:
+        """Reload an agent from its folder to apply changes. If it cannot be loaded, the running one stays."""
         target = arguments.graph_id
         async with self._lock:
             old = self._get_loaded(target, runtime, graph_id)
@@ -168,7 +135,7 @@ class Lifecycle:
                 await new.cleanup_async()
                 raise ToolError(f"{target!r} would not start and was left running: {'; '.join(errors)}")
             await runtime.remove_graph(target)
-            self._loaded.pop(target, None)
+            self._runners.pop(target, None)
             await old.cleanup_async()
             try:
                 await self._join(new, runtime, target)
@@ -177,6 +144,7 @@ class Lifecycle:
             return f"restarted {target!r} from {new.path}; its running runs are paused"
 
     async def _list_agents(self, _: _NoArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
+        """List the loaded agents and what each is doing."""
         waiting = {node.graph_id: node for node in runtime.waiting_nodes()}
         rows: list[dict[str, Any]] = []
         for name in runtime.list_graphs():
@@ -189,14 +157,15 @@ class Lifecycle:
             }
             if name == graph_id:
                 row["you"] = True
-            if name in self._loaded:
-                row["path"] = str(self._loaded[name].path)
+            if name in self._runners:
+                row["path"] = str(self._runners[name].path)
             if name in waiting:
                 row["waits_for_user"] = waiting[name].question
             rows.append(row)
         return json.dumps(rows, ensure_ascii=False)
 
     async def _get_user_presence(self, _: _NoArguments, *, runtime: AgentRuntime) -> str:
+        """Return whether a user is present, and the seconds since the last user input."""
         idle = runtime.user_idle_seconds
         seconds = None if math.isinf(idle) else round(idle, 1)
         return json.dumps({"user_present": runtime.is_user_present, "user_idle_seconds": seconds})
@@ -208,9 +177,9 @@ class Lifecycle:
         path = Path(agent_path)
         candidates = [path] if path.is_absolute() else [root / path for root in self._roots]
         for candidate in candidates:
-            resolved = candidate.resolve()
-            if any(resolved.is_relative_to(root) for root in self._roots) and resolved.exists():
-                return resolved
+            real_path = candidate.resolve()
+            if any(real_path.is_relative_to(root) for root in self._roots) and real_path.exists():
+                return real_path
         raise ToolError(f"there is no agent {agent_path!r}; agents can be loaded from folders below: {roots}")
 
     async def _load_runner(self, path: Path) -> AgentRunner:
@@ -227,16 +196,22 @@ class Lifecycle:
             if isinstance(error, QueenrightError):
                 raise ToolError(str(error)) from error
             raise
-        self._loaded[graph_id] = runner
+        self._runners[graph_id] = runner
 
     def _get_loaded(self, target: str, runtime: AgentRuntime, caller: str) -> AgentRunner:
         if target == caller:
             raise ToolError("an agent cannot unload or restart itself; another agent or a person must do it")
-        if target in self._loaded:
-            return self._loaded[target]
+        if target in self._runners:
+            return self._runners[target]
         if target in runtime.list_graphs():
             raise ToolError(f"{target!r} was not loaded by load_agent and cannot be changed")
         raise ToolError(_no_graph(target, runtime))
+
+
+def _tool(arguments: type[_Arguments], method: Callable[..., Any]) -> Tool:
+    context = tuple(name for name in inspect.signature(method).parameters if name in CONTEXT_PARAMETERS)
+    name = method.__name__.removeprefix("_")
+    return Tool(name, docstring_summary(method), arguments, method, context=context)
 
 
 def _no_graph(graph_id: str, runtime: AgentRuntime) -> str:
