@@ -34,11 +34,11 @@ async def within(
             raise TimeoutError(f"no answer within {seconds:g} s")
         return task.result()
     finally:
-        unfinished = [pending for pending in (task, alarm) if not pending.done()]
-        for pending in unfinished:
+        pending_tasks = [pending for pending in (task, alarm) if not pending.done()]
+        for pending in pending_tasks:
             pending.cancel()
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=grace)
+        if pending_tasks:
+            await asyncio.wait(pending_tasks, timeout=grace)
         # Retrieve a late exception, or asyncio would log it as never retrieved.
         task.add_done_callback(_retrieve_exception)
 
@@ -51,18 +51,18 @@ async def run_isolated(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | No
     ``CancelledError``. Cancelling the caller cancels the work, and is raised once the work has ended.
     """
     task = asyncio.create_task(_capture(work))
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
-            cancelled = error
+            cancellation = error
             task.cancel()
     work.close()  # in case it was cancelled before it started
     if not task.cancelled():
         return task.result()
-    if cancelled is not None:
-        raise cancelled
+    if cancellation is not None:
+        raise cancellation
     return None, asyncio.CancelledError("cancelled from inside")
 
 
@@ -81,18 +81,18 @@ def _retrieve_exception(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-async def wait_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def wait_all(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait until all tasks have ended, even if the caller is cancelled; then raise the cancellation."""
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError as error:
-            cancelled = error
+            cancellation = error
     for task in tasks:
         _retrieve_exception(task)
-    if cancelled is not None:
-        raise cancelled
+    if cancellation is not None:
+        raise cancellation
 
 
 class TaskSet:

@@ -11,15 +11,16 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
     Disk,
-    SkippedFile,
     UnusableFileError,
     read_json,
     sync_folder,
@@ -45,6 +46,9 @@ class Note:
     def suffix(self) -> str:
         """The suffix of its input ids."""
         return f"-note-{hashlib.sha256(self.note_id.encode()).hexdigest()[:32]}"
+
+
+_NOTE: Final = TypeAdapter(Note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +80,13 @@ class Inbox:
     """
 
     def __init__(self, folder: Path, *, disk: Disk, clock: Clock, random: Random) -> None:
-        self.skipped: list[SkippedFile] = []
-        """Files that could not be read; they are left in place."""
         self._folder = folder
         self._disk = disk
         self._clock = clock
         self._random = random
         self._numbers = itertools.count()
+        self._unreadable_files: set[Path] = set()
+        """They are left in place, and logged once."""
 
     async def put(self, content: str) -> str:
         """
@@ -106,13 +110,7 @@ class Inbox:
         """
         at = self._clock()
         name = f"{self._order(at)}{note.suffix}"
-        row = {
-            "content": note.content,
-            "at": at,
-            "note_id": note.note_id,
-            "incarnation_id": note.incarnation_id,
-            "expires_at": note.expires_at,
-        }
+        row = {**asdict(note), "at": at}
 
         def put() -> None:
             if not any(self._folder.glob(f"*{note.suffix}.json")):
@@ -140,28 +138,17 @@ class Inbox:
                 content = row.get("content") if isinstance(row, dict) else None
                 if not isinstance(content, str):
                     raise UnusableFileError(path, "it is not an input")
-                items.append(InboxItem(id=path.stem, content=content, note=_note(row)))
+                note = _NOTE.validate_python(row) if "note_id" in row else None
+                items.append(InboxItem(id=path.stem, content=content, note=note))
             except FileNotFoundError:
                 continue
-            except UnusableFileError as error:
-                if all(skipped.path != path for skipped in self.skipped):
+            except (UnusableFileError, ValidationError) as error:
+                if path not in self._unreadable_files:
                     _log.warning("ignored an unreadable input: %s", error)
-                    self.skipped.append(SkippedFile(path, error.reason))
+                    self._unreadable_files.add(path)
         return items
 
     def _remove(self, ids: Collection[str]) -> None:
         for name in ids:
             (self._folder / f"{name}.json").unlink(missing_ok=True)
         sync_folder(self._folder)
-
-
-def _note(row: dict[str, Any]) -> Note | None:
-    if "note_id" not in row:
-        return None
-    expires_at = row.get("expires_at")
-    return Note(
-        note_id=str(row["note_id"]),
-        content=str(row["content"]),
-        incarnation_id=str(row.get("incarnation_id")),
-        expires_at=float(expires_at) if isinstance(expires_at, int | float) else None,
-    )

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 from queenright.instrumentation.errors import ConflictError, QueenrightError
 from queenright.instrumentation.forks import after_fork_in_child
+from queenright.runtime.deadline import wait_all
 
 _log = logging.getLogger(__name__)
 
@@ -86,24 +87,19 @@ class Disk:
         If cancelled, it waits for the work to end before it raises ``CancelledError``, so that nobody is
         still writing when the caller continues.
         """
-        loop = asyncio.get_running_loop()
-        cancelled: asyncio.CancelledError | None = None
         self.pending += 1
+        future = asyncio.get_running_loop().run_in_executor(
+            self._threads, contextvars.copy_context().run, work
+        )
         try:
-            future = loop.run_in_executor(self._threads, contextvars.copy_context().run, work)
-            while not future.done():
-                try:
-                    # Unlike awaiting the future, this does not cancel it on cancellation.
-                    await asyncio.wait([future])
-                except asyncio.CancelledError as error:
-                    cancelled = error
+            await wait_all([future])
+            return future.result()
+        except asyncio.CancelledError:
+            if not future.cancelled() and (failure := future.exception()) is not None:
+                _log.warning("cancelled disk work failed: %s", failure)
+            raise
         finally:
             self.pending -= 1
-        if cancelled is None:
-            return future.result()
-        if not future.cancelled() and (failure := future.exception()) is not None:
-            _log.warning("cancelled disk work failed: %s", failure)
-        raise cancelled
 
 
 def json_bytes(value: object) -> bytes:
