@@ -129,21 +129,21 @@ class AgentRuntime:
         self.storage = storage
         self.disk = disk or Disk()
         self._monotonic = monotonic
-        self._registered: dict[str, _RegisteredGraph] = {}
+        self._registrations: dict[str, _RegisteredGraph] = {}
         self._active_graph_id: str | None = None
         self._sessions = SessionResolver(
             SessionStore(storage, clock=clock),
             self._is_shareable,
-            lambda: [registered.graph.store for registered in list(self._registered.values())],
+            lambda: [registration.graph.store for registration in list(self._registrations.values())],
         )
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
-        self._finished: dict[str, Execution] = {}
+        self._finished_runs: dict[str, Execution] = {}
         """Those of ``_executions`` that have ended, in the order of their ends."""
         self._deleting: set[str] = set()
         """Sessions that are being deleted; no run may be queued in them."""
-        self._started = False
-        muted = (Telemetry.muted(), CollectorRegistry())
+        self._is_started = False
+        muted_outputs = (Telemetry.muted(), CollectorRegistry())
         random = random or Random()
         self._heartbeats = HeartbeatSender(
             heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random
@@ -158,9 +158,9 @@ class AgentRuntime:
             random=random,
             guards=guards,
             breakers=breakers,
-            telemetry=telemetry or muted[0],
+            telemetry=telemetry or muted_outputs[0],
             registry=registry or CollectorRegistry(),
-            muted=muted,
+            muted=muted_outputs,
             incarnations=IncarnationRegistry(ids()),
             heartbeats=self._heartbeats,
             sessions=self._sessions,
@@ -169,7 +169,7 @@ class AgentRuntime:
         )
 
         self.workers = WorkerRegistry(
-            lambda: [(r.graph, r.streams) for r in self._registered.values()] if self._started else [],
+            lambda: [(r.graph, r.streams) for r in self._registrations.values()] if self._is_started else [],
             self._services,
         )
         """Worker control for the health layer: notify, terminate and respawn."""
@@ -178,15 +178,15 @@ class AgentRuntime:
 
     async def start(self) -> None:
         """Start all graphs added so far. Graphs added later start immediately."""
-        if not self._started:
-            self._started = True
-            for registered in self._registered.values():
-                _start(registered)
+        if not self._is_started:
+            self._is_started = True
+            for registration in self._registrations.values():
+                _start(registration)
 
     async def stop(self) -> None:
         """Stop all graphs. Runs are paused and can be resumed; no task or subscription remains."""
-        self._started = False
-        streams = [s for r in self._registered.values() for s in r.streams.values()]
+        self._is_started = False
+        streams = [s for r in self._registrations.values() for s in r.streams.values()]
         await asyncio.gather(*(stream.stop() for stream in streams))
         await self._heartbeats.stop()
 
@@ -221,12 +221,12 @@ class AgentRuntime:
         Raises:
             GraphError: The id is in use, or the graph refers to something that was not passed.
         """
-        if graph.id in self._registered:
+        if graph.id in self._registrations:
             raise GraphError(f"graph {graph.id!r} already exists; remove it first")
         if primary and (current := self._primary()) is not None:
             raise GraphError(f"graph {graph.id!r} cannot be primary: {current!r} already is")
         registry = ToolRegistry(tools)
-        loaded = LoadedGraph(
+        loaded_graph = LoadedGraph(
             spec=graph,
             model=model,
             models=dict(models or {}),
@@ -239,14 +239,16 @@ class AgentRuntime:
             store=self._store(graph.id, primary=primary),
         )
         handlers = dict(entries or {})
-        _check_references(loaded, handlers)
+        _check_references(loaded_graph, handlers)
         streams = {
-            spec.id: ExecutionStream(loaded, spec, handler=handlers.get(spec.id), services=self._services)
+            spec.id: ExecutionStream(
+                loaded_graph, spec, handler=handlers.get(spec.id), services=self._services
+            )
             for spec in graph.entry_points
         }
-        self._registered[graph.id] = _RegisteredGraph(loaded, streams)
-        if self._started:
-            _start(self._registered[graph.id])
+        self._registrations[graph.id] = _RegisteredGraph(loaded_graph, streams)
+        if self._is_started:
+            _start(self._registrations[graph.id])
 
     async def remove_graph(self, graph_id: str) -> None:
         """
@@ -255,17 +257,17 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist, or is the primary graph.
         """
-        registered = self._find(graph_id)
-        if registered.graph.primary:
+        registration = self._find(graph_id)
+        if registration.graph.primary:
             raise GraphError(f"graph {graph_id!r} is primary and cannot be removed; stop the runtime instead")
-        del self._registered[graph_id]
+        del self._registrations[graph_id]
         if self._active_graph_id == graph_id:
             self._active_graph_id = None
-        await asyncio.gather(*(stream.stop() for stream in registered.streams.values()))
+        await asyncio.gather(*(stream.stop() for stream in registration.streams.values()))
 
     def list_graphs(self) -> list[str]:
         """Return the ids of the graphs, in the order they were added."""
-        return list(self._registered)
+        return list(self._registrations)
 
     def get_graph(self, graph_id: str | None = None) -> GraphSpec:
         """
@@ -315,10 +317,10 @@ class AgentRuntime:
         Raises:
             GraphError: The graph or the entry point does not exist.
         """
-        registered = self._find(graph_id)
-        stream = registered.streams.get(entry_point_id)
+        registration = self._find(graph_id)
+        stream = registration.streams.get(entry_point_id)
         if stream is None:
-            names, name = ", ".join(registered.streams), registered.graph.spec.id
+            names, name = ", ".join(registration.streams), registration.graph.spec.id
             raise GraphError(f"graph {name!r} has no entry point {entry_point_id!r}; it has: {names}")
         return stream
 
@@ -375,7 +377,7 @@ class AgentRuntime:
             SessionBusyError: An execution is running in the session.
         """
         store = self.session_store(graph_id)
-        streams = [stream for r in self._registered.values() for stream in r.streams.values()]
+        streams = [stream for r in self._registrations.values() for stream in r.streams.values()]
         for run in (run for stream in streams for run in stream.executions):
             if run.session_id == session_id and run.is_queued:
                 raise GraphError(
@@ -456,7 +458,7 @@ class AgentRuntime:
         """Return the memory keys that this graph and the graphs sharing its sessions use."""
         graphs = [graph]
         if _shares_sessions(graph):
-            graphs = [r.graph for r in self._registered.values() if _shares_sessions(r.graph)]
+            graphs = [r.graph for r in self._registrations.values() if _shares_sessions(r.graph)]
         return set().union(*(used_names(each.spec, each.functions, each.goal) for each in graphs))
 
     async def resume(
@@ -481,12 +483,12 @@ class AgentRuntime:
         last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
-        removed = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
-        if removed:
+        removed_nodes = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
+        if removed_nodes:
             raise GraphError(
-                f"session {session_id!r} cannot be resumed: it stopped in node {min(removed)!r}, which graph "
-                f"{graph.spec.id!r} no longer has; trigger a new run with the session's id, or resume from "
-                "an earlier checkpoint"
+                f"session {session_id!r} cannot be resumed: it stopped in node {min(removed_nodes)!r}, which "
+                f"graph {graph.spec.id!r} no longer has; trigger a new run with the session's id, or resume "
+                "from an earlier checkpoint"
             )
         if any(execution.id == last.execution_id for execution in stream.executions):
             raise GraphError(
@@ -500,7 +502,7 @@ class AgentRuntime:
         self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None
     ) -> tuple[ExecutionState, Checkpoint | None]:
         """Return the run to resume: the checkpoint's, or the newest unfinished one. Blocks."""
-        session, state = self._sessions.find_with_state(graph, session_id)
+        _, session, state = self._sessions.locate(graph, session_id)
         if checkpoint_id is not None:
             checkpoints = CheckpointStore(
                 session.checkpoints, clock=self._services.clock, ids=self._services.ids
@@ -509,11 +511,11 @@ class AgentRuntime:
             return checkpoint.execution, checkpoint
         name = graph.spec.id
         runs = [run for run in state.executions.values() if run.graph_id == name]
-        unfinished = [run for run in runs if run.status in _RESUMABLE]
-        if not unfinished:
-            ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
-            raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
-        return max(unfinished, key=lambda run: run.updated_at), None
+        candidates = [run for run in runs if run.status in _RESUMABLE]
+        if not candidates:
+            runs_text = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
+            raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {runs_text}")
+        return max(candidates, key=lambda run: run.updated_at), None
 
     def _check_free(self, graph: LoadedGraph, session_id: str) -> None:
         """
@@ -523,7 +525,7 @@ class AgentRuntime:
             SessionBusyError: Another process does.
             SessionNotFoundError: The session was deleted.
         """
-        session, _ = self._sessions.find_with_state(graph, session_id)
+        _, session, _ = self._sessions.locate(graph, session_id)
         turn = self._services.locks.get(str(session.path))
         if turn is None or not turn.locked():
             graph.store.claim(session).release()
@@ -555,7 +557,7 @@ class AgentRuntime:
         execution_id = self._services.ids()
 
         def branch_off() -> str:
-            session, _ = self._sessions.find_with_state(graph, session_id)
+            _, session, _ = self._sessions.locate(graph, session_id)
             copy = branch_session(
                 graph.store, session, checkpoint, execution_id=execution_id, agent_id=graph.agent_id
             )
@@ -655,10 +657,10 @@ class AgentRuntime:
         """
         self._user_spoke_at = self._monotonic()
         graphs = [self._find(graph_id)] if graph_id is not None else self._graphs_by_priority()
-        for registered in graphs:
+        for registration in graphs:
             nodes = [
                 (execution, node)
-                for stream in registered.streams.values()
+                for stream in registration.streams.values()
                 for execution, name, node in stream.nodes()
                 if name == node_id and session_id in (None, execution.session_id)
             ]
@@ -677,15 +679,15 @@ class AgentRuntime:
         """List the nodes that wait for user input, those of the active graph first."""
         return [
             WaitingNode(
-                graph_id=registered.graph.spec.id,
+                graph_id=registration.graph.spec.id,
                 node_id=node_id,
                 execution_id=execution.id,
                 session_id=execution.session_id or "",
                 question=node.question or "",
                 question_id=node.question_id or "",
             )
-            for registered in self._graphs_by_priority()
-            for stream in registered.streams.values()
+            for registration in self._graphs_by_priority()
+            for stream in registration.streams.values()
             for execution, node_id, node in stream.nodes()
             if node.is_waiting_for_user
         ]
@@ -725,33 +727,35 @@ class AgentRuntime:
     # -- inside ---------------------------------------------------------------------------------
 
     def _primary(self) -> str | None:
-        return next((name for name, r in self._registered.items() if r.graph.primary), None)
+        return next((name for name, r in self._registrations.items() if r.graph.primary), None)
 
     def _store(self, graph_id: str, *, primary: bool) -> SessionStore:
         base = self.storage if primary else self.storage / "graphs" / graph_id
         return SessionStore(base, clock=self._services.clock)
 
     def _find(self, graph_id: str | None) -> _RegisteredGraph:
-        name = graph_id or self._active_graph_id or self._primary() or next(iter(self._registered), None)
-        registered = self._registered.get(name or "")
-        if registered is None:
-            names = ", ".join(self._registered) or "none"
+        name = graph_id or self._active_graph_id or self._primary() or next(iter(self._registrations), None)
+        registration = self._registrations.get(name or "")
+        if registration is None:
+            names = ", ".join(self._registrations) or "none"
             raise GraphError(f"there is no graph {name!r}; available: {names}")
-        return registered
+        return registration
 
     def _graphs_by_priority(self) -> list[_RegisteredGraph]:
-        if not self._registered:
+        if not self._registrations:
             return []
         first = self._find(None)
-        return [first, *(r for r in self._registered.values() if r is not first)]
+        return [first, *(r for r in self._registrations.values() if r is not first)]
 
     def _is_shareable(self, state: SessionState) -> bool:
-        registered = self._registered.get(state.graph_id) or self._registered.get(self._primary() or "")
-        entries = registered.graph.spec.entry_points if registered is not None else ()
+        registration = self._registrations.get(state.graph_id) or self._registrations.get(
+            self._primary() or ""
+        )
+        entries = registration.graph.spec.entry_points if registration is not None else ()
         return state.entry_point not in {e.id for e in entries if e.isolation_level == "isolated"}
 
     def _check_started(self, stream: ExecutionStream) -> None:
-        if not self._started:
+        if not self._is_started:
             raise GraphError(f"cannot run {stream.id!r}: the runtime is not started; call start() first")
 
     def _check_not_deleting(self, session_id: str | None) -> None:
@@ -760,28 +764,28 @@ class AgentRuntime:
 
     def _remember(self, execution: Execution) -> None:
         self._executions.pop(execution.id, None)
-        self._finished.pop(execution.id, None)
+        self._finished_runs.pop(execution.id, None)
         self._executions[execution.id] = execution
         execution.add_done_callback(self._note_finished)
-        while self._finished and len(self._executions) > MAX_KEPT_RESULTS:
-            oldest = next(iter(self._finished))
-            del self._finished[oldest], self._executions[oldest]
+        while self._finished_runs and len(self._executions) > MAX_KEPT_RESULTS:
+            oldest = next(iter(self._finished_runs))
+            del self._finished_runs[oldest], self._executions[oldest]
 
     def _note_finished(self, execution: Execution) -> None:
         if self._executions.get(execution.id) is execution:
-            self._finished[execution.id] = execution
+            self._finished_runs[execution.id] = execution
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
-        graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())
-        for registered in graphs:
-            for stream in registered.streams.values():
+        graphs = [self._find(graph_id)] if graph_id is not None else list(self._registrations.values())
+        for registration in graphs:
+            for stream in registration.streams.values():
                 if await stream.stop_execution(execution_id, status):
                     return True
         return False
 
 
-def _start(registered: _RegisteredGraph) -> None:
-    for stream in registered.streams.values():
+def _start(registration: _RegisteredGraph) -> None:
+    for stream in registration.streams.values():
         stream.start()
 
 
@@ -805,10 +809,10 @@ def _check_replayable(graph: LoadedGraph, stream: ExecutionStream, checkpoint: C
         )
     if not checkpoint.execution.pending:
         raise GraphError(f"{prefix}: the run was finished at that point; choose an earlier one")
-    removed = {p.node_id for p in checkpoint.execution.pending} - {node.id for node in graph.spec.nodes}
-    if removed:
+    removed_nodes = {p.node_id for p in checkpoint.execution.pending} - {node.id for node in graph.spec.nodes}
+    if removed_nodes:
         raise GraphError(
-            f"{prefix}: it was in node {min(removed)!r}, which graph {graph.spec.id!r} no longer has; "
+            f"{prefix}: it was in node {min(removed_nodes)!r}, which graph {graph.spec.id!r} no longer has; "
             "choose an earlier checkpoint"
         )
 

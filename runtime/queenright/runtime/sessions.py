@@ -53,9 +53,9 @@ class SessionResolver:
             InvalidSessionIdError: Its id is not a valid folder name.
         """
         if entry.isolation_level == "shared":
-            shared = None if session_id is not None else self._event_session(graph, event_session_id)
-            if shared is not None or (shared := self._find_shared(graph, session_id)) is not None:
-                return shared
+            match = None if session_id is not None else self._event_session(graph, event_session_id)
+            if match is not None or (match := self._find_shared(graph, session_id)) is not None:
+                return match
         if session_id is not None:
             return graph.store.open(session_id), graph.store
         if entry.isolation_level == "isolated":
@@ -63,27 +63,22 @@ class SessionResolver:
         new = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
         return new, graph.store
 
-    def find_with_state(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionState]:
+    def locate(self, graph: LoadedGraph, session_id: str) -> tuple[SessionStore, Session, SessionState]:
         """
-        Return a session that a graph has run in, its own or a shared one, and its state.
+        Return a session that a graph has run in, its own or a shared one, with its store and state.
 
         Raises:
             SessionNotFoundError: The session does not exist.
             InvalidSessionIdError: The id is not a valid folder name.
             UnusableFileError: The session's state cannot be read.
         """
-        _, session, state = self.locate(graph, session_id)
-        return session, state
-
-    def locate(self, graph: LoadedGraph, session_id: str) -> tuple[SessionStore, Session, SessionState]:
-        """Return a session as ``find_with_state`` does, together with its store."""
         try:
             return graph.store, graph.store.open(session_id), graph.store.read_state(session_id)
         except SessionNotFoundError:
-            shared = self._find_shared(graph, session_id)
-            if shared is None:
+            match = self._find_shared(graph, session_id)
+            if match is None:
                 raise
-            session, store = shared
+            session, store = match
             state = store.read_state(session_id)
             ran = any(run.graph_id == graph.spec.id for run in state.executions.values())
             if store is not self._main and not ran:
@@ -100,9 +95,9 @@ class SessionResolver:
         """Return the memory that a run of an entry point would start with; None if it cannot be read."""
         try:
             if session_id is not None:
-                return self.find_with_state(graph, session_id)[1].memory
-            if entry.isolation_level == "shared" and (shared := self._find_shared(graph, None)) is not None:
-                return self._main.read_state(shared[0].id).memory
+                return self.locate(graph, session_id)[2].memory
+            if entry.isolation_level == "shared" and (match := self._find_shared(graph, None)) is not None:
+                return self._main.read_state(match[0].id).memory
             if entry.isolation_level == "isolated":
                 key = (graph.spec.id, entry.id)
                 states = graph.store.list_sessions()

@@ -147,18 +147,18 @@ class WorkerRegistry:
             InvalidWorkerError: The worker is another incarnation, has ended, or a process is running it.
             UnusableFileError: The session's state cannot be read.
         """
-        stopped = await self.find_interrupted(agent_id, session_id, incarnation_id)
-        last_incarnation = stopped.state.incarnation_id
+        target = await self.find_interrupted(agent_id, session_id, incarnation_id)
+        last_incarnation = target.state.incarnation_id
         if last_incarnation != incarnation_id:
             raise InvalidWorkerError(
                 f"session {session_id!r} was last run by incarnation {last_incarnation!r}", final=True
             )
         try:
-            claim = await self._services.disk.run(lambda: stopped.graph.store.claim(stopped.session))
+            claim = await self._services.disk.run(lambda: target.graph.store.claim(target.session))
         except SessionBusyError as error:
             raise InvalidWorkerError(str(error)) from error
         claim.release()
-        return stopped
+        return target
 
     async def respawn(
         self, worker: StoppedWorker, checkpoint_id: str | None, note: str, incarnation_id: str
@@ -221,7 +221,7 @@ class WorkerRegistry:
         session_id: str,
         incarnation_id: str,
     ) -> StoppedWorker:
-        session, state = self._services.sessions.find_with_state(graph, session_id)
+        _, session, state = self._services.sessions.locate(graph, session_id)
         runs = [run for run in state.executions.values() if run.graph_id == graph.spec.id]
         last = _select_run(runs, incarnation_id)
         if last is None:
@@ -266,8 +266,8 @@ def _usable(link: ChainLink, nodes: Collection[str]) -> ChainLink:
     """Return a link without its checkpoint, if the graph has changed since it was made."""
     if link.checkpoint is None:
         return link
-    removed = {pending.node_id for pending in link.checkpoint.execution.pending} - set(nodes)
-    if not removed:
+    removed_nodes = {pending.node_id for pending in link.checkpoint.execution.pending} - set(nodes)
+    if not removed_nodes:
         return link
-    reason = f"it was in node {min(removed)!r}, which the graph no longer has"
+    reason = f"it was in node {min(removed_nodes)!r}, which the graph no longer has"
     return ChainLink(checkpoint_id=link.checkpoint_id, checkpoint=None, reason=reason)
