@@ -50,34 +50,6 @@ class Message:
     tool_call_id: str = ""
     """For a tool's answer: the id of the call."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; empty fields are omitted."""
-        row: dict[str, Any] = {"role": self.role, "content": self.content}
-        if self.tool_calls:
-            row["tool_calls"] = [
-                {"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.tool_calls
-            ]
-        if self.tool_call_id:
-            row["tool_call_id"] = self.tool_call_id
-        return row
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> Message:
-        """
-        Read the output of ``to_dict``.
-
-        Raises:
-            ValueError: ``row`` is not a message.
-        """
-        try:
-            role, content = row["role"], row["content"]
-            calls = tuple(ToolCall(c["id"], c["name"], c["arguments"]) for c in row.get("tool_calls", ()))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a message: {error!r}") from error
-        if role not in ("user", "assistant", "tool") or not isinstance(content, str):
-            raise ValueError(f"not a message: role {role!r}")
-        return cls(role=role, content=content, tool_calls=calls, tool_call_id=row.get("tool_call_id", ""))
-
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from queenright.runtime.llm.model import Message, Role
 from queenright.runtime.storage.files import json_bytes
+from queenright.runtime.storage.session_state import describe_invalid_state
 
 
 class EntryKind(StrEnum):
@@ -53,8 +55,8 @@ class Draft:
 class Entry:
     """One entry: number ``seq`` of its conversation, at ``at`` seconds since the epoch."""
 
-    seq: int
-    at: float
+    seq: Annotated[int, Field(strict=True, ge=1)]
+    at: Annotated[FiniteFloat, Field(strict=True)]
     kind: EntryKind
     message: Message
     visit_id: str = ""
@@ -75,14 +77,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {
-            "seq": self.seq,
-            "at": self.at,
-            "kind": self.kind.value,
-            "message": self.message.to_dict(),
-            "visit_id": self.visit_id,
-            "data": dict(self.data),
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, row: object) -> Entry:
@@ -92,31 +87,18 @@ class Entry:
         Raises:
             ValueError: ``row`` is not an entry; says why.
         """
-        if not isinstance(row, Mapping):
-            raise ValueError(f"not an entry: it is {type(row).__name__} instead of an object")
-        seq, at, message = row.get("seq"), row.get("at"), row.get("message")
-        visit_id, data = row.get("visit_id", ""), row.get("data", {})
-        if not isinstance(seq, int) or isinstance(seq, bool) or seq < 1:
-            raise ValueError(f"not an entry: seq is {seq!r}")
-        if not isinstance(at, float) or not math.isfinite(at):
-            raise ValueError(f"not an entry: at is {at!r}")
-        if not isinstance(message, Mapping) or not isinstance(visit_id, str) or not isinstance(data, Mapping):
-            raise ValueError("not an entry: one of message, visit_id and data has the wrong type")
-        kind = EntryKind(str(row.get("kind")))
-        return cls(seq=seq, at=at, kind=kind, message=_message(message, kind), visit_id=visit_id, data=data)
+        try:
+            entry = _ENTRY.validate_python(row)
+        except (ValidationError, RecursionError) as error:
+            raise ValueError(f"not an entry: {describe_invalid_state(error)}") from error
+        kind, message = entry.kind, entry.message
+        if message.role != _ROLES[kind]:
+            raise ValueError(
+                f"an entry of kind {kind.value!r} must have role {_ROLES[kind]!r}, not {message.role!r}"
+            )
+        if message.tool_calls and kind is not EntryKind.ASSISTANT:
+            raise ValueError(f"an entry of kind {kind.value!r} cannot call tools")
+        return entry
 
 
-def _message(row: Mapping[str, Any], kind: EntryKind) -> Message:
-    message = Message.from_dict(row)
-    texts = [message.tool_call_id]
-    for call in message.tool_calls:
-        texts += [call.id, call.name, call.arguments]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("not a message: a tool call's id, name or arguments is not text")
-    if message.role != _ROLES[kind]:
-        raise ValueError(
-            f"an entry of kind {kind.value!r} must have role {_ROLES[kind]!r}, not {message.role!r}"
-        )
-    if message.tool_calls and kind is not EntryKind.ASSISTANT:
-        raise ValueError(f"an entry of kind {kind.value!r} cannot call tools")
-    return message
+_ENTRY: Final = TypeAdapter(Entry)

@@ -9,12 +9,12 @@ for each execution that ended, in any session.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from queenright.runtime.storage.files import (
     UnusableFileError,
@@ -23,7 +23,7 @@ from queenright.runtime.storage.files import (
     read_json,
     write_json,
 )
-from queenright.runtime.storage.session_state import ExecutionState
+from queenright.runtime.storage.session_state import ExecutionState, describe_invalid_state
 from queenright.runtime.storage.session_store import Session
 
 _log = logging.getLogger(__name__)
@@ -34,8 +34,7 @@ MAX_SUMMARY_EXECUTIONS: Final = 200
 _MAX_CONCURRENT_STEPS: Final = 64
 """Steps are logged when they end; with concurrent nodes, this many may be out of order."""
 
-_COUNTERS: Final = ("steps", "input_tokens", "output_tokens", "cost")
-_SUMMARY_FIELDS: Final = (
+_SUMMARY_FIELDS: Final = {
     "execution_id",
     "graph_id",
     "entry_point",
@@ -48,8 +47,53 @@ _SUMMARY_FIELDS: Final = (
     "error",
     "error_type",
     "goal_progress",
-    *_COUNTERS,
-)
+    "steps",
+    "input_tokens",
+    "output_tokens",
+    "cost",
+}
+
+
+class _Usage(BaseModel):
+    steps: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+
+class _Row(_Usage, extra="allow"):
+    """One execution that has ended; it has the ``_SUMMARY_FIELDS``."""
+
+    execution_id: str
+    status: str
+
+
+class _Totals(_Usage):
+    """Totals of executions: their number, the number per status, and their usage."""
+
+    executions: int = 0
+    statuses: dict[str, int] = Field(default_factory=dict)
+
+    def plus(self, rows: Iterable[_Row]) -> _Totals:
+        """Return the totals with those of ``rows``."""
+        totals = self.model_copy(deep=True)
+        for row in rows:
+            totals.executions += 1
+            totals.statuses[row.status] = totals.statuses.get(row.status, 0) + 1
+            for key in _Usage.model_fields:
+                setattr(totals, key, getattr(totals, key) + getattr(row, key))
+        return totals
+
+
+class _Summary(BaseModel):
+    session_id: str
+    updated_at: float | None = None
+    totals: _Totals = Field(default_factory=_Totals)
+    """Of all executions."""
+    earlier: _Totals = Field(default_factory=_Totals)
+    """Of those that are no longer listed."""
+    executions: list[_Row] = Field(default_factory=list)
+    """Newest last."""
 
 
 class VisitRow(BaseModel):
@@ -105,20 +149,21 @@ class RuntimeLogger:
         Raises:
             OSError: The disk write failed.
         """
-        row = {key: value for key, value in state.model_dump(mode="json").items() if key in _SUMMARY_FIELDS}
-        summary = self.summary()
-        rows = {each["execution_id"]: each for each in summary["executions"]} | {state.execution_id: row}
+        row = state.model_dump(mode="json", include=_SUMMARY_FIELDS)
+        summary = self._read_summary()
+        rows = {each.execution_id: each for each in summary.executions}
+        rows[state.execution_id] = _Row.model_validate(row)
         older = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
         recent_rows = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
-        earlier = _totals(older, summary["earlier"])
-        summary = {
-            "session_id": self._session.id,
-            "updated_at": state.updated_at,
-            "totals": _totals(recent_rows, earlier),
-            "earlier": earlier,
-            "executions": recent_rows,
-        }
-        write_json(self._summary, summary)
+        earlier = summary.earlier.plus(older)
+        summary = _Summary(
+            session_id=self._session.id,
+            updated_at=state.updated_at,
+            totals=earlier.plus(recent_rows),
+            earlier=earlier,
+            executions=recent_rows,
+        )
+        write_json(self._summary, summary.model_dump(mode="json"))
         append_line(self._executions, {"session_id": self._session.id, **row})
 
     def summary(self) -> dict[str, Any]:
@@ -128,24 +173,18 @@ class RuntimeLogger:
         ``totals`` covers all of them; ``executions`` lists them, newest last; ``earlier`` has the totals of
         those no longer listed. An unreadable summary is logged and treated as missing.
         """
-        empty: dict[str, Any] = {
-            "session_id": self._session.id,
-            "updated_at": None,
-            "totals": _totals(()),
-            "earlier": _totals(()),
-            "executions": [],
-        }
+        return self._read_summary().model_dump(mode="json")
+
+    def _read_summary(self) -> _Summary:
         try:
-            row = read_json(self._summary)
+            return _Summary.model_validate(read_json(self._summary))
         except FileNotFoundError:
-            return empty
+            pass
         except UnusableFileError as error:
             _log.warning("ignored a summary: %s", error)
-            return empty
-        if not _is_summary(row):
-            _log.warning("ignored a summary: %s has another format", self._summary)
-            return empty
-        return {**empty, **row}
+        except (ValidationError, RecursionError) as error:
+            _log.warning("ignored a summary: %s: %s", self._summary, describe_invalid_state(error))
+        return _Summary(session_id=self._session.id)
 
     def details(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the node visits, newest last; torn lines are skipped."""
@@ -168,43 +207,3 @@ def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str
     except UnusableFileError as error:
         _log.warning("ignored a log: %s", error)
         return []
-
-
-def _totals(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Sum up executions: their number, the number per status, and their usage."""
-    totals: dict[str, Any] = {"executions": 0, "statuses": {}, **dict.fromkeys(_COUNTERS, 0)}
-    if before is not None:
-        totals |= {**before, "statuses": dict(before["statuses"])}
-    for row in rows:
-        totals["executions"] += 1
-        status = row["status"]
-        totals["statuses"][status] = totals["statuses"].get(status, 0) + 1
-        for key in _COUNTERS:
-            totals[key] += row[key]
-    return totals
-
-
-def _is_summary(row: object) -> bool:
-    if not isinstance(row, Mapping) or not isinstance(row.get("executions"), list):
-        return False
-    rows = row["executions"]
-    return _is_totals(row.get("earlier")) and all(
-        isinstance(each, Mapping)
-        and isinstance(each.get("execution_id"), str)
-        and isinstance(each.get("status"), str)
-        and all(_is_count(each.get(key)) for key in _COUNTERS)
-        for each in rows
-    )
-
-
-def _is_totals(row: object) -> bool:
-    return (
-        isinstance(row, Mapping)
-        and isinstance(row.get("statuses"), Mapping)
-        and all(_is_count(count) for count in row["statuses"].values())
-        and all(_is_count(row.get(key)) for key in ("executions", *_COUNTERS))
-    )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
