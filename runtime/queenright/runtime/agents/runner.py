@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.telemetry import Telemetry
@@ -27,12 +27,27 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, load_provider
-from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
+from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.nodes.node_guard import GuardFactory
 from queenright.runtime.tooling.tools import Tool
 
 __all__ = ["AgentInfo", "AgentLoadError", "AgentRunner", "InvalidAgentError", "ValidationResult"]
+
+
+class RunnerOptions(TypedDict, total=False):
+    """Options of ``AgentRunner.load``."""
+
+    model: str | LLMProvider | None
+    storage: Path | None
+    providers: Callable[[str], LLMProvider]
+    interactive: bool
+    telemetry: Telemetry | None
+    guards: GuardFactory | None
+    breakers: Breakers | None
+    environment: Mapping[str, str]
+    bus: EventBus | None
+    offered_tools: Iterable[Tool]
 
 
 class AgentRunner:
@@ -46,18 +61,18 @@ class AgentRunner:
         self,
         parts: AgentParts,
         *,
-        model: str | LLMProvider | None,
-        storage: Path,
-        providers: Callable[[str], LLMProvider],
-        interactive: bool,
-        telemetry: Telemetry | None,
-        guards: GuardFactory | None,
-        breakers: Breakers | None,
-        environment: Mapping[str, str],
+        model: str | LLMProvider | None = None,
+        storage: Path | None = None,
+        providers: Callable[[str], LLMProvider] = load_provider,
+        interactive: bool = True,
+        telemetry: Telemetry | None = None,
+        guards: GuardFactory | None = None,
+        breakers: Breakers | None = None,
+        environment: Mapping[str, str] = os.environ,
         bus: EventBus | None = None,
         offered_tools: Iterable[Tool] = (),
     ) -> None:
-        self.storage = storage
+        self.storage = storage or Path.home() / ".queenright" / "agents" / parts.spec.name
         self._parts = parts
         self._model = model if model is not None else parts.provider or parts.spec.model
         self._providers = providers
@@ -74,21 +89,7 @@ class AgentRunner:
         self._starting = asyncio.Lock()
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        model: str | LLMProvider | None = None,
-        storage: Path | None = None,
-        providers: Callable[[str], LLMProvider] = load_provider,
-        interactive: bool = True,
-        telemetry: Telemetry | None = None,
-        guards: GuardFactory | None = None,
-        breakers: Breakers | None = None,
-        environment: Mapping[str, str] = os.environ,
-        bus: EventBus | None = None,
-        offered_tools: Iterable[Tool] = (),
-    ) -> AgentRunner:
+    def load(cls, path: str | Path, **options: Unpack[RunnerOptions]) -> AgentRunner:
         """
         Load an agent. Its modules are imported again each time. Blocks while they load.
 
@@ -108,20 +109,8 @@ class AgentRunner:
         Raises:
             AgentLoadError: There is no agent, or one of its files is invalid.
         """
-        parts = read_agent(Path(path), environment)
-        return cls(
-            parts,
-            model=model,
-            storage=storage or Path.home() / ".queenright" / "agents" / parts.spec.name,
-            providers=providers,
-            interactive=interactive,
-            telemetry=telemetry,
-            guards=guards,
-            breakers=breakers,
-            environment=environment,
-            bus=bus,
-            offered_tools=offered_tools,
-        )
+        parts = read_agent(Path(path), options.get("environment", os.environ))
+        return cls(parts, **options)
 
     @property
     def spec(self) -> AgentSpec:
@@ -158,15 +147,15 @@ class AgentRunner:
         Nothing is started or sent over the network, and no credential is shown.
         """
         errors, warnings = find_unknown_names(self._parts, {tool.name for tool in self._offered_tools}), []
-        reported: set[str] = set()
+        reported_variables: set[str] = set()
         for name, server in self._parts.mcp_servers.items():
             unset = [variable for variable in server.variables if variable not in self._environment]
             if unset:
-                reported.update(unset)
+                reported_variables.update(unset)
                 errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(unset)}")
         models = [m for m in (self._model, *self._node_models()) if m and isinstance(m, str)]
         for variable in missing_credentials(self.spec.credentials, models, self._environment):
-            if variable not in reported:
+            if variable not in reported_variables:
                 errors.append(f"not set in the environment: {variable}")
         without_model = [n.id for n in self.spec.graph.nodes if needs_model(n) and not n.model]
         if not self._model and without_model:
@@ -219,8 +208,8 @@ class AgentRunner:
             GraphError: The id is in use, or its nodes use something that does not exist.
         """
         graph = self.spec.graph
-        renamed = GraphSpec.model_validate({**graph.model_dump(), "id": graph_id})
-        await self._join(runtime, renamed, primary=False)
+        secondary_graph = GraphSpec.model_validate({**graph.model_dump(), "id": graph_id})
+        await self._join(runtime, secondary_graph, primary=False)
 
     async def run(
         self,
@@ -302,12 +291,14 @@ class AgentRunner:
         try:
             tool_names = {tool.name for tool in parts.tools}
             tools = [*parts.tools, *await list_mcp_tools(servers, known_names=tool_names)]
-            needed = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in tools}
+            unknown_names = {name for node in graph.nodes for name in node.tools} - {
+                tool.name for tool in tools
+            }
             runtime.add_graph(
                 graph,
-                model=self._provider(self._model) if self._model else _NoModel(),
+                model=self._provider(self._model) if self._model else None,
                 models={name: self._provider(name) for name in self._node_models()},
-                tools=[*tools, *(tool for tool in self._offered_tools if tool.name in needed)],
+                tools=[*tools, *(tool for tool in self._offered_tools if tool.name in unknown_names)],
                 functions=parts.functions,
                 judges=parts.judges,
                 goal=self.spec.goal,
@@ -345,17 +336,6 @@ class AgentRunner:
                 provider.restart_for_each_run()
             self._provider_cache[model] = provider
         return self._provider_cache[model]
-
-
-class _NoModel:
-    """Placeholder model of a graph in which no node needs one."""
-
-    name = "none"
-
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
-    ) -> ModelReply:
-        raise ModelError("the agent has no model; pass one with --model")
 
 
 async def _close_servers(servers: Iterable[McpServer]) -> None:
