@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from queenright.alerting.rules.promql import (
@@ -27,6 +28,7 @@ from queenright.instrumentation.names import SOURCE_RULES, WaitingReason
 FILE: Final = "agents.yml"
 _DASHBOARD: Final = "queenright-agent?var-agent={{ $labels.agent | urlquery }}"
 _AGENT: Final = "Agent {{ $labels.agent }}"
+_alert: Final = partial(Alert, source=SOURCE_RULES, dashboard=_DASHBOARD)
 _WAITING_SECONDS: Final = 1800.0
 """An unanswered question is worth a look after half an hour; the alert notifies nobody by default."""
 
@@ -48,24 +50,22 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
 
 def _stalls(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     longest = settings.stall.unknown_seconds
-    yield Alert(
+    yield _alert(
         name="QueenrightWorkerStalled",
         why="Prometheus does not know the worker's phase, so this is the threshold of the unknown phase. A "
         "waiting worker has not stalled.",
         expr=f"time() - {ACTIVITY} >= {longest:g}\n{UNLESS_WAITING}",
         for_="30s",
         severity="critical",
-        source=SOURCE_RULES,
         summary=f"{_AGENT} has stalled.",
         description=f"{_AGENT} has shown no activity for {{{{ $value | humanizeDuration }}}} "
         "and is not waiting.",
         threshold=f"≥ {longest:g} s without activity (`health_monitoring.stall.unknown_seconds`)",
         reason="no activity at all, for longer than any step or call takes",
-        dashboard=_DASHBOARD,
     )
     stalls = select(selectors, names.WORKER_STALLS)
     clocks = settings.stall
-    yield Alert(
+    yield _alert(
         name="QueenrightWorkerStalledInPhase",
         why="The worker knows its phase, so its own count uses the right threshold.",
         expr=f"sum by (agent, job, instance, phase) (increase({stalls}[10m])) > 0\n"
@@ -73,14 +73,12 @@ def _stalls(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         f"{UNLESS_WAITING}",
         for_="15s",
         severity="critical",
-        source=SOURCE_RULES,
         summary=f"{_AGENT} reports a stall.",
         description=f'{_AGENT} counted {{{{ $value | printf "%.0f" }}}} stalls in phase '
         "{{ $labels.phase }}.",
         threshold=f"a stall within 10 min: ≥ {clocks.idle_seconds:g} s idle, {clocks.llm_seconds:g} s in a "
         f"model call, {clocks.tool_seconds:g} s in a tool (`health_monitoring.stall`, counted by the worker)",
         reason="four minutes are normal inside a tool and long between steps, so each phase has a threshold",
-        dashboard=_DASHBOARD,
     )
 
 
@@ -94,18 +92,16 @@ def _retry_storms(settings: HealthSettings, selectors: Selectors) -> Iterator[Al
     )
     for band, low, high, severity in ranges:
         below = f" < {high}" if high is not None else ""
-        yield Alert(
+        yield _alert(
             name="QueenrightRetryStorm",
             expr=f"{bad_steps} >= {low}{below}\n{UNLESS_WAITING}",
             for_="15s",
             severity=severity,
-            source=SOURCE_RULES,
             labels={"ticket_severity": band},
             summary=f"{_AGENT} retries without an accepted step.",
             description=f"{_AGENT} has had {{{{ $value | humanize }}}} bad steps since its last ACCEPT.",
             threshold=f"≥ {low} bad steps since the last ACCEPT (`health_monitoring.bands.{band}`)",
             reason="rejected steps cost as much as good ones and achieve nothing",
-            dashboard=_DASHBOARD,
         )
 
 
@@ -114,7 +110,7 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
     progress = select(selectors, names.WORKER_LAST_PROGRESS)
     without = settings.stall.unknown_seconds
     window = duration(max(without, MIN_WINDOW))
-    return Alert(
+    return _alert(
         name="QueenrightLoop",
         why="Progress is an ACCEPT, a checkpoint, or a new tool result. Many calls without progress look "
         "like a loop; the judge finds out which call repeats.",
@@ -124,32 +120,28 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
         f"{UNLESS_WAITING}",
         for_="30s",
         severity="critical",
-        source=SOURCE_RULES,
         summary=f"{_AGENT} is busy without progress.",
         description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls '
         f"in {duration_in_words(without)} without any progress.",
         threshold=f"≥ {settings.bands.warning} tool calls (`health_monitoring.bands.warning`) and no "
         f"progress for {without:g} s (`health_monitoring.stall.unknown_seconds`)",
         reason="heartbeats do not show activity without progress",
-        dashboard=_DASHBOARD,
     )
 
 
 def _heartbeat(settings: HealthSettings) -> Alert:
     silent = settings.heartbeat.timeout_seconds
-    return Alert(
+    return _alert(
         name="QueenrightHeartbeatMissing",
         why="A waiting worker still sends heartbeats, so there is no exception for it.",
         expr=f"time() - {HEARTBEAT} >= {silent:g}",
         for_="30s",
         severity="critical",
-        source=SOURCE_RULES,
         summary=f"{_AGENT} sends no heartbeats.",
         description="The last heartbeat of agent {{ $labels.agent }} was "
         "{{ $value | humanizeDuration }} ago.",
         threshold=f"≥ {silent:g} s without a heartbeat (`health_monitoring.heartbeat.timeout_seconds`)",
         reason="two heartbeats are missing: the process is gone, frozen or disconnected",
-        dashboard=_DASHBOARD,
     )
 
 
@@ -162,25 +154,23 @@ def _checkpoints(settings: HealthSettings) -> Iterator[Alert]:
         ("critical", f">= {stale:g}", f"≥ {stale:g} s", setting),
     )
     for severity, limit, condition, source in bands:
-        yield Alert(
+        yield _alert(
             name="QueenrightCheckpointStale",
             why="Only for workers that save checkpoints; others have no series, or 0.",
             expr=f"time() - ({CHECKPOINT} > 0) {limit}\n{UNLESS_WAITING}",
             for_="30s",
             severity=severity,
-            source=SOURCE_RULES,
             summary=f"{_AGENT} has not saved a checkpoint for too long.",
             description=f"{_AGENT} saved its state {{{{ $value | humanizeDuration }}}} ago; if it stops now, "
             "later work is lost.",
             threshold=f"{condition} since the last checkpoint ({source})",
             reason="unsaved work is repeated after a crash, and a worker that stops saving is often stuck",
-            dashboard=_DASHBOARD,
         )
 
 
 def _errors(settings: HealthSettings) -> Alert:
     share, minimum = TOOL_ERROR_SHARE, settings.loops.error_streak
-    return Alert(
+    return _alert(
         name="QueenrightErrorRate",
         why="A minimum of calls, because one failed call of one is not a rate. The activity series excludes "
         "workers that have ended.",
@@ -192,19 +182,17 @@ def _errors(settings: HealthSettings) -> Alert:
         for_="2m",
         keep_firing_for="5m",
         severity="warning",
-        source=SOURCE_RULES,
         summary="Most tool calls of agent {{ $labels.agent }} fail.",
         description="{{ $value | humanizePercentage }} of the tool calls of agent {{ $labels.agent }} failed "
         "in the last 5 minutes.",
         threshold=f"> {share:.0%} of at least {minimum} calls in 5 min",
         reason="the tools are down, or the worker uses them incorrectly",
-        dashboard=_DASHBOARD,
     )
 
 
 def _tokens(settings: HealthSettings) -> Alert:
     factor, minimum = settings.loops.token_spike_factor, settings.loops.token_spike_minimum
-    return Alert(
+    return _alert(
         name="QueenrightTokenRate",
         why="The usual rate is the average of the active time in the last six hours. The worker must have "
         "been active an hour ago, because a new worker has no usual rate, and use a minimum of tokens.",
@@ -217,29 +205,25 @@ def _tokens(settings: HealthSettings) -> Alert:
         for_="1m",
         keep_firing_for="5m",
         severity="warning",
-        source=SOURCE_RULES,
         summary=f"{_AGENT} uses far more tokens than usual.",
         description=f"{_AGENT} uses {{{{ $value | humanize }}}} tokens a second, at least {factor:g} times "
         "what it used in the last six hours.",
         threshold=f"≥ {factor:g} x the usual and ≥ {minimum} tokens in 10 min",
         reason="a growing context or a loop shows first in its cost",
-        dashboard=_DASHBOARD,
     )
 
 
 def _waiting(selectors: Selectors) -> Alert:
     limit = duration_in_words(_WAITING_SECONDS)
     waits = select(selectors, names.WORKER_WAITING, f'reason="{WaitingReason.USER_INPUT}"')
-    return Alert(
+    return _alert(
         name="QueenrightWaitingForUser",
         why="Nothing is wrong with the worker: a person has not answered. Informational, and never a stall.",
         expr=f"max by (agent) ({waits}) == 1",
         for_=duration(_WAITING_SECONDS),
         severity="info",
-        source=SOURCE_RULES,
         summary=f"{_AGENT} is waiting for an answer.",
         description=f"{_AGENT} has been waiting for a user for more than {limit}.",
         threshold=f"{limit} of waiting",
         reason="an unanswered question stops the work as much as a failure",
-        dashboard=_DASHBOARD,
     )

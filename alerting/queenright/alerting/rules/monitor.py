@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from queenright.alerting.rules.promql import BY_WORKER, MIN_WINDOW, duration, duration_in_words, select
@@ -16,6 +17,7 @@ _JUDGE_MINIMUM_CHECKS: Final = 4
 """With fewer checks, a single failure would be a large share."""
 _EXPORTERS_RETRY: Final = "3m"
 """After an outage agents look silent until their exporters have retried; Alertmanager inhibits that."""
+_alert: Final = partial(Alert, dashboard="queenright-monitor")
 _SERVICE: Final = "job, instance, partition"
 _BY_SERVICE: Final = f"by ({_SERVICE})"
 """Per service, so that healthy ones do not hide a failing one: a process of a cluster may run several."""
@@ -40,11 +42,11 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
 
 def _down(selectors: Selectors) -> Alert:
     up = f"up{{{selectors.up}}}"
-    return Alert(
+    return _alert(
         name="QueenrightMonitorDown",
         why="absent(): also fires if the target is missing from the scrape configuration. Not while another "
         "process of a cluster watches the agents: then QueenrightClusterProcessDown fires.",
-        expr=f"({up} == 0 unless on (job) {_owned(selectors)})\nor\nabsent({up})",
+        expr=f"({up} == 0 unless on (job) {_owner_count(selectors)})\nor\nabsent({up})",
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
@@ -52,22 +54,21 @@ def _down(selectors: Selectors) -> Alert:
         description="Prometheus has not been able to scrape {{ $labels.job }} for a minute.",
         threshold="one minute without a scrape",
         reason="nobody is notified about agents while this lasts",
-        dashboard="queenright-monitor",
     )
 
 
 def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
-    evaluated = select(selectors, names.WORKERS_EVALUATED)
+    evaluations = select(selectors, names.WORKERS_EVALUATED)
     agents = select(selectors, names.AGENTS)
     alive = f"sum {_BY_SERVICE} ({agents}) > 0"
     sweeps = select(selectors, names.HEALTH_CHECKS)
     interval = settings.health_check.interval_seconds
     window = max(5 * interval, MIN_WINDOW)
-    return Alert(
+    return _alert(
         name="QueenrightMonitorBlind",
         why="The gauge keeps its value when sweeps stop, so the number of sweeps is checked as well. They "
         "pause while telemetry cannot arrive: then QueenrightNotListening fires.",
-        expr=f"(sum {_BY_SERVICE} ({evaluated}) == 0 and {alive}\nor\n"
+        expr=f"(sum {_BY_SERVICE} ({evaluations}) == 0 and {alive}\nor\n"
         f"sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})\n"
         f"unless on ({_SERVICE}) {select(selectors, names.LISTENING)} == 0",
         for_=duration(2 * interval),
@@ -80,13 +81,12 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         f"{duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
         reason="a monitor that is up but evaluates nothing looks like a healthy fleet",
-        dashboard="queenright-monitor",
     )
 
 
 def _not_listening(selectors: Selectors) -> Alert:
     stream_down = f"max by (job, instance) ({select(selectors, names.CLUSTER_STREAM_UP)}) == 0"
-    return Alert(
+    return _alert(
         name="QueenrightNotListening",
         why="Without NATS, QueenrightClusterStreamDown fires instead.",
         expr=f"max {_BY_SERVICE} ({select(selectors, names.LISTENING)}) == 0\n"
@@ -99,13 +99,12 @@ def _not_listening(selectors: Selectors) -> Alert:
         "it can, no agent is judged by its silence.",
         threshold="one minute without a successful write",
         reason="exporters keep only so much, and nobody is notified about agents while this lasts",
-        dashboard="queenright-monitor",
     )
 
 
 def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     interval = settings.judge.interval_seconds
-    yield Alert(
+    yield _alert(
         name="QueenrightJudgeSilent",
         why="The wait gives a service that has just started time for its first check.",
         expr=f"time() - max {_BY_SERVICE} ({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}",
@@ -122,7 +121,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     unknown = select(selectors, names.JUDGE_CHECKS, 'outcome="unknown"')
     checks = select(selectors, names.JUDGE_CHECKS)
     share, minimum = JUDGE_UNKNOWN_SHARE, _JUDGE_MINIMUM_CHECKS
-    yield Alert(
+    yield _alert(
         name="QueenrightJudgeFailing",
         why="A failing model is a problem of the monitor and never a verdict about a worker.",
         expr=f"sum(increase({unknown}[10m]))\n/\nsum(increase({checks}[10m]))\n> {share:g}\nand\n"
@@ -138,7 +137,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         dashboard="queenright-judge",
     )
     fallbacks = select(selectors, names.LLM_FALLBACKS, 'reason!="budget"')
-    yield Alert(
+    yield _alert(
         name="QueenrightJudgeOnRules",
         why="The first failures of a model are checks without a verdict (QueenrightJudgeFailing); after "
         "several in a row the rules answer and checks look healthy again. A spent budget has its own alert.",
@@ -156,36 +155,36 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
 
 
 def _budget(selectors: Selectors) -> Iterator[Alert]:
-    spent = (
+    spending_rate = (
         f"max by (window, unit) ({select(selectors, names.LLM_BUDGET_SPENT)} / "
         f"{select(selectors, names.LLM_BUDGET_LIMIT)})"
     )
     low = BUDGET_LOW_SHARE
-    used = (
+    usage = (
         "{{ $value | humanizePercentage }} of the judging budget ({{ $labels.unit }} per "
         "{{ $labels.window }}) is spent"
     )
-    yield Alert(
+    yield _alert(
         name="QueenrightJudgingBudgetLow",
-        expr=f"{spent} >= {low:g} < 1",
+        expr=f"{spending_rate} >= {low:g} < 1",
         for_="1m",
         keep_firing_for="5m",
         severity="warning",
         summary="The budget for judging is nearly spent.",
-        description=f"{used}; above 100% the rules decide.",
+        description=f"{usage}; above 100% the rules decide.",
         threshold=f"≥ {low:.0%} of `judging.budget`",
         reason="there is still time to raise the budget or find out what costs so much",
         dashboard="queenright-cost",
     )
-    yield Alert(
+    yield _alert(
         name="QueenrightJudgingBudgetSpent",
         why="Only a warning: detection, tickets and pages continue with the rules.",
-        expr=f"{spent} >= 1",
+        expr=f"{spending_rate} >= 1",
         for_="15s",
         keep_firing_for="5m",
         severity="warning",
         summary="The budget for judging is spent.",
-        description=f"{used}; the rules decide, no model is called.",
+        description=f"{usage}; the rules decide, no model is called.",
         threshold="≥ 100% of `judging.budget`",
         reason="no model is called until spending in the window is below the limit again",
         dashboard="queenright-cost",
@@ -196,7 +195,7 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
     pending = select(selectors, names.OUTBOX_PENDING)
     oldest = select(selectors, names.OUTBOX_OLDEST)
     stuck = OUTBOX_STUCK_SECONDS
-    yield Alert(
+    yield _alert(
         name="QueenrightOutboxStuck",
         why="The timestamp is 0 while nothing is pending.",
         expr=f"max {_BY_SERVICE} ({pending}) > 0\nand\ntime() - min {_BY_SERVICE} ({oldest} > 0) >= {stuck:g}"
@@ -209,12 +208,11 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         f"for more than {duration_in_words(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written",
         reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
-        dashboard="queenright-monitor",
     )
-    failed = select(selectors, names.NOTIFICATIONS, 'outcome="failed"')
-    yield Alert(
+    failure_count = select(selectors, names.NOTIFICATIONS, 'outcome="failed"')
+    yield _alert(
         name="QueenrightDeliveriesFailing",
-        expr=f"sum(increase({failed}[15m])) > 0",
+        expr=f"sum(increase({failure_count}[15m])) > 0",
         for_="15s",
         severity="critical",
         summary="Alertmanager rejects notifications.",
@@ -222,13 +220,12 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         "are not retried unchanged.",
         threshold="1 rejection (400, 413, 422) within 15 min",
         reason="a rejected page is not retried unchanged, so a person must correct the cause",
-        dashboard="queenright-monitor",
     )
 
 
 def _losses(selectors: Selectors) -> Iterator[Alert]:
     telemetry = select(selectors, names.TELEMETRY_DROPPED)
-    yield Alert(
+    yield _alert(
         name="QueenrightTelemetryDropped",
         expr=f"sum by (job, signal) (increase({telemetry}[10m])) > 0",
         for_="5m",
@@ -238,12 +235,11 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         "minutes.",
         threshold="any within 10 min, for 5 min",
         reason="detectors do not see dropped data",
-        dashboard="queenright-monitor",
     )
-    rejected = select(selectors, names.TELEMETRY_REJECTED)
-    yield Alert(
+    rejections = select(selectors, names.TELEMETRY_REJECTED)
+    yield _alert(
         name="QueenrightTelemetryRejected",
-        expr=f"sum by (dialect, reason) (increase({rejected}[10m])) > 0",
+        expr=f"sum by (dialect, reason) (increase({rejections}[10m])) > 0",
         for_="5m",
         severity="warning",
         summary="Telemetry is rejected.",
@@ -251,10 +247,9 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         "10 minutes: {{ $labels.reason }}.",
         threshold="any within 10 min, for 5 min",
         reason="the agents that send it are not visible, or only in part, until the sender is fixed",
-        dashboard="queenright-monitor",
     )
     events = select(selectors, names.EVENT_BUS_DROPPED)
-    yield Alert(
+    yield _alert(
         name="QueenrightEventsDropped",
         expr=f"sum by (subscriber) (increase({events}[10m])) > 0",
         for_="5m",
@@ -265,10 +260,9 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         "10 minutes; alerts are never among them.",
         threshold="any within 10 min, for 5 min",
         reason="that component has an incomplete view of the fleet",
-        dashboard="queenright-monitor",
     )
     series = select(selectors, names.SERIES_LIMITED)
-    yield Alert(
+    yield _alert(
         name="QueenrightSeriesLimited",
         expr=f"sum by (metric) (increase({series}[1h])) > 0",
         for_="5m",
@@ -279,7 +273,6 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         "the last hour.",
         threshold="any within an hour",
         reason="a name contains ids, or the fleet has outgrown the limits",
-        dashboard="queenright-monitor",
     )
 
 
@@ -287,7 +280,7 @@ def _clocks(selectors: Selectors) -> Alert:
     ahead = CLOCK_TOLERANCE_SECONDS
     activity = select(selectors, names.WORKER_LAST_ACTIVITY)
     check = select(selectors, names.JUDGE_LAST_CHECK)
-    return Alert(
+    return _alert(
         name="QueenrightClockSkew",
         why="Only a clock that is ahead can be detected; one that is behind looks like silence.",
         expr=f"max {BY_WORKER} ({activity}) - time() > {ahead:g}\nor\n"
@@ -300,18 +293,17 @@ def _clocks(selectors: Selectors) -> Alert:
         "computed from its timestamps are too small and stalls are detected late.",
         threshold=f"> {ahead:g} s",
         reason="every age in these rules is the difference between two clocks",
-        dashboard="queenright-monitor",
     )
 
 
-def _owned(selectors: Selectors) -> str:
+def _owner_count(selectors: Selectors) -> str:
     """Return the condition that processes of a cluster watch all agents; false without a cluster."""
     return f"min by (job) (max by (job, partition) ({select(selectors, names.CLUSTER_OWNER)})) == 1"
 
 
 def _cluster(selectors: Selectors) -> Iterator[Alert]:
     owner = select(selectors, names.CLUSTER_OWNER)
-    yield Alert(
+    yield _alert(
         name="QueenrightClusterWithoutOwner",
         expr=f"count by (job, partition) ({owner})\nunless\nmax by (job, partition) ({owner}) == 1",
         for_="1m",
@@ -322,9 +314,8 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         "owns {{ with $labels.partition }}partition {{ . }} of {{ end }}the cluster.",
         threshold="one minute without an owner; a takeover takes about 10 s",
         reason="telemetry is accepted and waits, but nobody is notified about agents while this lasts",
-        dashboard="queenright-monitor",
     )
-    yield Alert(
+    yield _alert(
         name="QueenrightClusterSeveralOwners",
         why="The wait covers a hand-over between the scrapes of two processes.",
         expr=f"sum by (job, partition) ({owner}) > 1",
@@ -336,9 +327,8 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         "{{ with $labels.partition }}partition {{ . }} of {{ end }}the cluster.",
         threshold="2 owners for 2 min",
         reason="processes with different databases each see a part of the telemetry, and notify twice",
-        dashboard="queenright-monitor",
     )
-    yield Alert(
+    yield _alert(
         name="QueenrightClusterStreamDown",
         expr=f"count by (job) ({select(selectors, names.CLUSTER_STREAM_UP)} == 0)",
         for_="1m",
@@ -349,10 +339,9 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         "refuse telemetry (503).",
         threshold="one minute at one process",
         reason="agents keep telemetry only for a short time before they drop it",
-        dashboard="queenright-monitor",
     )
     backlog = select(selectors, names.CLUSTER_BACKLOG)
-    yield Alert(
+    yield _alert(
         name="QueenrightClusterBacklogGrows",
         why="Grows: it was never as small as the largest of the five minutes before. That also holds for a "
         "stream that is full.",
@@ -366,12 +355,11 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         "were when the oldest of them was sent.",
         threshold="growth for 5 min",
         reason="problems are detected late; at `cluster.max_backlog_bytes` telemetry is refused",
-        dashboard="queenright-monitor",
     )
-    yield Alert(
+    yield _alert(
         name="QueenrightClusterProcessDown",
         why="While no process is the owner, QueenrightMonitorDown fires.",
-        expr=f"up{{{selectors.up}}} == 0 and on (job) {_owned(selectors)}",
+        expr=f"up{{{selectors.up}}} == 0 and on (job) {_owner_count(selectors)}",
         for_="5m",
         keep_firing_for="1m",
         severity="warning",
@@ -379,12 +367,11 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         description="Prometheus has not been able to scrape {{ $labels.instance }} for five minutes.",
         threshold="5 min without a scrape, while another process is the owner",
         reason="with one process left, its failure is an outage",
-        dashboard="queenright-monitor",
     )
 
 
 def _watchdog() -> Alert:
-    return Alert(
+    return _alert(
         name="QueenrightWatchdog",
         why="No wait: it must always be present.",
         expr="vector(1)",
@@ -394,5 +381,4 @@ def _watchdog() -> Alert:
         "{{ $value | humanize }}).",
         threshold="always",
         reason="a missing alert is the only sign that alerting itself is broken",
-        dashboard="queenright-monitor",
     )
