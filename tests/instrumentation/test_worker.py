@@ -457,10 +457,10 @@ def test_misuse_after_start_loses_only_that_call(
             worker.checkpoint(None)  # type: ignore[arg-type]
 
     telemetry.flush()
-    assert memory.span("step None").ended is not None
+    assert memory.span("step None").end_time is not None
     assert memory.span("execute_tool ?").attributes[names.TOOL_RESULT_HASH]
-    assert memory.span("chat 7").ended is not None
-    assert memory.span("invoke_agent bee").ended is not None
+    assert memory.span("chat 7").end_time is not None
+    assert memory.span("invoke_agent bee").end_time is not None
 
 
 def test_blocks_without_a_started_worker_start_it(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -36,77 +37,53 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSET: Final = Status(StatusCode.UNSET)
 
 
+@dataclass(slots=True, eq=False)
 class LightSpan(Span):
     """A span that passes itself to a callback, once, when it ends."""
 
-    __slots__ = (
-        "_context",
-        "_on_end",
-        "attributes",
-        "ended",
-        "events",
-        "kind",
-        "links",
-        "name",
-        "parent",
-        "started",
-        "status",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        attributes: dict[str, Any],
-        links: Sequence[Link],
-        started: int,
-        on_end: Callable[[LightSpan], None],
-    ) -> None:
-        self.name = name
-        self.parent = parent
-        self.kind = kind
-        self.attributes = attributes
-        self.links = links
-        self.started = started
-        self.ended: int | None = None
-        self.events: list[Event] = []
-        self.status = _UNSET
-        self._context = context
-        self._on_end = on_end
+    name: str
+    context: SpanContext
+    parent: SpanContext | None
+    kind: SpanKind
+    attributes: dict[str, Any]
+    links: Sequence[Link]
+    start_time: int
+    on_end: Callable[[LightSpan], None]
+    end_time: int | None = None
+    events: list[Event] = field(default_factory=list)
+    status: Status = _UNSET
 
     def get_span_context(self) -> SpanContext:
         """Return the span context."""
-        return self._context
+        return self.context
 
     def is_recording(self) -> bool:
         """Return whether the span has not ended."""
-        return self.ended is None
+        return self.end_time is None
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
         """Set one attribute."""
-        if self.ended is None:
+        if self.end_time is None:
             self.attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Set several attributes."""
-        if self.ended is None:
+        if self.end_time is None:
             self.attributes.update(attributes)
 
     def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
         """Add an event."""
-        if self.ended is None:
+        if self.end_time is None:
             self.events.append(Event(name, attributes, timestamp))
 
     def update_name(self, name: str) -> None:
         """Change the name."""
-        if self.ended is None:
+        if self.end_time is None:
             self.name = name
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the status. A status of OK is final."""
-        if self.ended is None and self.status.status_code is not StatusCode.OK:
+        if self.end_time is None and self.status.status_code is not StatusCode.OK:
             self.status = status if isinstance(status, Status) else Status(status, description)
 
     def record_exception(
@@ -121,15 +98,15 @@ class LightSpan(Span):
 
     def end(self, end_time: int | None = None) -> None:
         """End the span, once."""
-        if self.ended is None:
-            self.ended = end_time if end_time is not None else time.time_ns()
-            self._on_end(self)
+        if self.end_time is None:
+            self.end_time = end_time if end_time is not None else time.time_ns()
+            self.on_end(self)
 
     def readable(self, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
         """Return the span in the form that the SDK's exporters accept."""
         return ReadableSpan(
             name=self.name,
-            context=self._context,
+            context=self.context,
             parent=self.parent,
             resource=resource,
             attributes=self.attributes,
@@ -137,8 +114,8 @@ class LightSpan(Span):
             links=self.links,
             kind=self.kind,
             status=self.status,
-            start_time=self.started,
-            end_time=self.ended,
+            start_time=self.start_time,
+            end_time=self.end_time,
             instrumentation_scope=scope,
         )
 
