@@ -23,7 +23,7 @@ from queenright.server.app import create_routes
 
 SOURCE: Final = Path(__file__).parents[1] / "server" / "console"
 BUILT: Final = Path(__file__).parents[1] / "server" / "queenright" / "server" / "pages" / "console"
-_GENERATED: Final = {"node_modules", "openapi.json", "schema.d.ts"}
+_GENERATED_FILES: Final = {"node_modules", "openapi.json", "schema.d.ts"}
 
 
 def source_digest(folder: Path = SOURCE) -> str:
@@ -31,7 +31,7 @@ def source_digest(folder: Path = SOURCE) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
-        if path.is_file() and path.suffix != ".md" and not _GENERATED.intersection(place.parts):
+        if path.is_file() and path.suffix != ".md" and not _GENERATED_FILES.intersection(place.parts):
             digest.update(f"{place.as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

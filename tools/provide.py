@@ -77,10 +77,10 @@ def say(text: str) -> None:
 
 def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
     """Run a command quietly and return its standard output; the error includes its output."""
-    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, stdin=DEVNULL)
-    if done.returncode != 0:
-        raise UnavailableError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}".rstrip())
-    return done.stdout
+    process = subprocess.run(command, cwd=cwd, text=True, capture_output=True, stdin=DEVNULL)
+    if process.returncode != 0:
+        raise UnavailableError(f"{' '.join(map(str, command))}\n{process.stdout}{process.stderr}".rstrip())
+    return process.stdout
 
 
 @contextlib.contextmanager

@@ -250,7 +250,7 @@ def test_close_delivers_items_queued_during_a_delivery() -> None:
     delivery.put_span("the run's end")
     closing = threading.Thread(target=delivery.close, args=(60,))
     closing.start()
-    assert eventually(lambda: delivery._closed)
+    assert eventually(lambda: delivery._is_closed)
 
     sender.free.set()
     closing.join()

@@ -243,9 +243,9 @@ def test_empty_searches_for_different_terms_are_equal() -> None:
 
 
 def test_error_equals_itself_on_another_line_but_not_with_other_counts() -> None:
-    lines = {result_fingerprint(f'File "a.py", line {n}, in run: boom', failed=True) for n in (3, 40)}
-    places = {result_fingerprint(f"a.py:{n}:7: E501", failed=True) for n in (3, 40)}
-    counts = {result_fingerprint(f"{n} failed, 3 passed", failed=True) for n in (3, 40)}
+    lines = {result_fingerprint(f'File "a.py", line {n}, in run: boom', has_failed=True) for n in (3, 40)}
+    places = {result_fingerprint(f"a.py:{n}:7: E501", has_failed=True) for n in (3, 40)}
+    counts = {result_fingerprint(f"{n} failed, 3 passed", has_failed=True) for n in (3, 40)}
 
     assert (len(lines), len(places), len(counts)) == (1, 1, 2)
     assert len({result_fingerprint(f"line {n}") for n in (3, 40)}) == 2

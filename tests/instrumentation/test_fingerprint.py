@@ -244,7 +244,9 @@ def test_long_text_is_hashed_by_its_ends() -> None:
 def test_failure_with_a_code_is_the_same_for_other_arguments(text: str, failed: bool) -> None:
     one, other = ({"url": f"https://example.org/{page}"} for page in "ab")
 
-    assert result_fingerprint(text, one, failed=failed) == result_fingerprint(text, other, failed=failed)
+    assert result_fingerprint(text, one, has_failed=failed) == result_fingerprint(
+        text, other, has_failed=failed
+    )
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -255,8 +257,8 @@ def test_failure_with_a_code_is_the_same_for_other_arguments(text: str, failed: 
 def test_failures_with_different_codes_are_different(text: str, other: str, failed: bool) -> None:
     arguments = {"url": "https://example.org"}
 
-    assert result_fingerprint(text, arguments, failed=failed) != result_fingerprint(
-        other, arguments, failed=failed
+    assert result_fingerprint(text, arguments, has_failed=failed) != result_fingerprint(
+        other, arguments, has_failed=failed
     )
 
 
@@ -277,7 +279,9 @@ def test_failures_with_different_codes_are_different(text: str, other: str, fail
 def test_attempts_and_times_do_not_tell_one_failure_from_another(text: str, other: str) -> None:
     one, another = ({"url": f"https://example.org/{page}"} for page in "ab")
 
-    assert result_fingerprint(text, one, failed=True) == result_fingerprint(other, another, failed=True)
+    assert result_fingerprint(text, one, has_failed=True) == result_fingerprint(
+        other, another, has_failed=True
+    )
 
 
 # -- the work is bounded (B127) -------------------------------------------------------------------
@@ -344,7 +348,7 @@ def test_work_for_crafted_texts_grows_with_their_length_only(unit: str, end: str
 def test_work_for_a_crafted_reported_failure_grows_with_its_length_only(unit: str) -> None:
     """B127"""
     assert is_linear(
-        lambda text: result_fingerprint(text, {"q": "bees"}, failed=True),
+        lambda text: result_fingerprint(text, {"q": "bees"}, has_failed=True),
         lambda size: ("1 " + unit * size)[:size],
     )
 

@@ -33,7 +33,7 @@ def hang(spans):
     from queenright.instrumentation import span_watch
     processors = [known() for known in span_watch._watchers._by_provider.values()]
     until = time.monotonic() + (60 if processors else 1)
-    while sum(len(processor._reported) for processor in processors) < spans and time.monotonic() < until:
+    while sum(len(processor._reports) for processor in processors) < spans and time.monotonic() < until:
         time.sleep(0.01)
 """
 

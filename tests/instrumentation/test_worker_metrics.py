@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from queenright.instrumentation import Telemetry, Worker, names, serve_metrics
-from queenright.instrumentation.label_limit import REMEMBERED, Limited
+from queenright.instrumentation.label_limit import MAX_KNOWN_VALUES, LimitCounter
 from queenright.instrumentation.metrics import MAX_AGENTS, MAX_LABEL_VALUES, VERDICTS, WorkerFamilies
 from tests.instrumentation.parts import Clock
 
@@ -247,7 +247,7 @@ def test_agents_past_the_bound_of_a_process_are_folded_and_counted_once(registry
 
 def test_two_folding_metrics_in_one_registry_share_the_counter(registry: CollectorRegistry) -> None:
     """Such as a service, and workers in its process."""
-    service = Limited(registry, [names.CIRCUIT_BREAKER_TRANSITIONS])
+    service = LimitCounter(registry, [names.CIRCUIT_BREAKER_TRANSITIONS])
     families = WorkerFamilies.of(registry)
 
     service.fold(names.CIRCUIT_BREAKER_TRANSITIONS, "a")
@@ -258,13 +258,13 @@ def test_two_folding_metrics_in_one_registry_share_the_counter(registry: Collect
 
 
 def test_remembered_folded_values_are_bounded(registry: CollectorRegistry) -> None:
-    limited = Limited(registry, [names.WORKER_STEPS])
+    limited = LimitCounter(registry, [names.WORKER_STEPS])
 
-    for number in range(REMEMBERED + 5):
+    for number in range(MAX_KNOWN_VALUES + 5):
         limited.fold(names.WORKER_STEPS, "bee", f"node-{number}")
 
-    assert folded(registry) == {names.WORKER_STEPS.name: REMEMBERED + 5}
-    assert len(limited._seen_hashes) <= REMEMBERED
+    assert folded(registry) == {names.WORKER_STEPS.name: MAX_KNOWN_VALUES + 5}
+    assert len(limited._seen_hashes) <= MAX_KNOWN_VALUES
 
 
 def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> None:

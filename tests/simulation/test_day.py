@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.simulation.day import day, spread, summed
+from tools.simulation.day import day, spread, sum_results
 
 
 async def test_hundred_healthy_workers_cost_no_model_call(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_cost_of_days_has_minimum_mean_and_maximum() -> None:
     }
     other = {**one, "seed": 2, "calls_by_ticket": [2, 5], "calls_without_ticket": 4, "most_without_ticket": 3}
 
-    found = summed([one, other])
+    found = sum_results([one, other])
 
     assert found["calls_per_ticket"] == {"min": 2, "mean": 3.0, "max": 5}
     assert (found["days"], found["tickets"], found["calls"]) == (1.0, 4, {"judge": 6, "all": 10})

@@ -19,18 +19,18 @@ from tests.isolation import isolate
 from tools.benchmarks.row import Row
 
 
-def main(chosen: list[str]) -> int:
+def main(names: list[str]) -> int:
     here = Path(__file__).parent
-    found = sorted(p.stem for p in here.glob("*.py") if p.stem not in ("__main__", "row", "__init__"))
-    if unknown := [name for name in chosen if name not in found]:
-        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(found)}", file=sys.stderr)
+    all_names = sorted(p.stem for p in here.glob("*.py") if p.stem not in ("__main__", "row", "__init__"))
+    if unknown := [name for name in names if name not in all_names]:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(all_names)}", file=sys.stderr)
         return 2
     console = Console()
     console.print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform(terse=True)}"
     )
     table = Table("what", "measured", "budget", "")
-    for name in chosen or found:
+    for name in names or all_names:
         console.print(f"{name} ...", style="bright_black")
         rows: list[Row] = importlib.import_module(f"tools.benchmarks.{name}").run()
         for row in rows:

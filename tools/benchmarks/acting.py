@@ -60,8 +60,8 @@ async def _with(workers: int) -> list[Row]:
 def _populate(service: Service, workers: int) -> None:
     now = service.clock()
     for n in range(workers):
-        started = {"start_records": True, "heartbeat_interval": 300}
-        service.monitor.apply(_event(n, EventType.EXECUTION_STARTED, now, **started), now)
+        start_data = {"start_records": True, "heartbeat_interval": 300}
+        service.monitor.apply(_event(n, EventType.EXECUTION_STARTED, now, **start_data), now)
     for n in range(BREAKERS):
         service.breakers.get("tool_execution", f"agent-{n}", "search")
 
@@ -124,9 +124,9 @@ async def _together(service: Service, workers: int) -> Row:
         return (time.perf_counter() - began) * 1e3
 
     times = [
-        taken
+        seconds
         for start in range(0, 1_000, CONCURRENT)
-        for taken in await asyncio.gather(*(one(n) for n in range(start, start + CONCURRENT)))
+        for seconds in await asyncio.gather(*(one(n) for n in range(start, start + CONCURRENT)))
     ]
     return _row(f"heartbeat and health query, {CONCURRENT} at once", workers, sorted(times), 100)
 
@@ -145,13 +145,13 @@ async def _nudge(service: Service, workers: int) -> list[Row]:
     with service.bus.expect(EventType.LLM_CALL_STARTED, filter_agent="bee") as thinking:
         await service.runtime.trigger("start", {"message": "go"}, graph_id="hive")
         await thinking.within(30)
-    injected = await _times(lambda _: service.health.send_nudge("bee", "Get on."), range(100))
+    injection_times = await _times(lambda _: service.health.send_nudge("bee", "Get on."), range(100))
     target = Target(agent_id="agent-1", session_id="session-1", incarnation_id="one")
     await service.instructions.pull(target, 0)
-    queued = await _times(lambda _: service.health.send_nudge("agent-1", "Get on."), range(100))
+    queue_times = await _times(lambda _: service.health.send_nudge("agent-1", "Get on."), range(100))
     return [
-        _row("nudge injected on the runtime", workers, injected, 50),
-        _row("nudge queued for who fetches it", workers, queued, 50),
+        _row("nudge injected on the runtime", workers, injection_times, 50),
+        _row("nudge queued for who fetches it", workers, queue_times, 50),
     ]
 
 
@@ -161,12 +161,12 @@ async def _transition(service: Service, workers: int) -> Row:
     async def loops(worker: int) -> None:
         call = {"tool": "search", "args_hash": "a", "result_hash": "b", "outcome": "ok"}
         agent = f"agent-{worker}"
-        with service.bus.expect(EventType.HEALTH_STATE_CHANGED, filter_agent=agent) as changed:
+        with service.bus.expect(EventType.HEALTH_STATE_CHANGED, filter_agent=agent) as expectation:
             now = service.clock()
             await service.ingest(
                 [_event(worker, EventType.TOOL_CALL_COMPLETED, now, **call, turn=turn) for turn in range(3)]
             )
-            await changed.within(30)
+            await expectation.within(30)
 
     times = await _times(loops, range(2_000, 2_200))
     return _row("state change durable and delivered", workers, times, 1_000)
@@ -174,12 +174,12 @@ async def _transition(service: Service, workers: int) -> Row:
 
 async def _pause(service: Service, workers: int) -> Row:
     """How long the loop's thread worked without a break, while everybody was looked at."""
-    longest, done = 0.0, False
+    longest, is_done = 0.0, False
 
     async def watch() -> None:
         nonlocal longest
         before = time.thread_time()
-        while not done:
+        while not is_done:
             await asyncio.sleep(0)
             now = time.thread_time()
             longest, before = max(longest, now - before), now
@@ -187,7 +187,7 @@ async def _pause(service: Service, workers: int) -> Row:
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
     await service.scheduler.sweep()
-    done = True
+    is_done = True
     await watching
     return Row(
         f"a sweep over {workers:,} workers: longest pause of the loop, CPU",

@@ -37,15 +37,15 @@ async def _throughput(events: int) -> float:
         AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, agent_id=f"agent-{n % _WORKERS}", session_id="s")
         for n in range(_BATCH)
     ]
-    started = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(events // _BATCH):
         await bus.publish(*batch)
         await bus.drain()
-    took = time.perf_counter() - started
-    handled = sum(v["steps"] for v in fleet.vitals.values())
-    assert handled == events // _BATCH * _BATCH
+    took = time.perf_counter() - start
+    step_count = sum(v["steps"] for v in fleet.vitals.values())
+    assert step_count == events // _BATCH * _BATCH
     await bus.close()
-    return handled / took
+    return step_count / took
 
 
 async def _publish_times(seconds: float) -> list[float]:

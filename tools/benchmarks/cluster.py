@@ -53,7 +53,7 @@ class _Measurement:
     """The share of a core that a process uses without telemetry."""
     memory: float
     """Of a process, in megabytes; what processes share counts once."""
-    acknowledged: Sequence[float]
+    ack_times: Sequence[float]
     """Milliseconds, in order."""
     takeovers: dict[str, float]
     """Seconds, by signal."""
@@ -70,17 +70,17 @@ async def _run() -> list[Row]:
         for place in ("sqlite", "alone", "1", "2", "4"):
             (folder / place).mkdir()
         try:
-            sqlite = await _measure(folder / "sqlite", postgres, clustered=0, on_sqlite=True)
-            alone = await _measure(folder / "alone", postgres, clustered=0)
-            clusters = [await _measure(folder / f"{n}", postgres, clustered=n) for n in (1, 2, 4)]
+            sqlite = await _measure(folder / "sqlite", postgres, process_count=0, on_sqlite=True)
+            alone = await _measure(folder / "alone", postgres, process_count=0)
+            clusters = [await _measure(folder / f"{n}", postgres, process_count=n) for n in (1, 2, 4)]
         finally:
             postgres.remove()
     one, two, four = clusters
-    rates = [f"{1 / found.service:,.0f}" for found in (sqlite, alone, *clusters)]
-    others = [f"{1e6 * found.postgres:.0f} + {1e6 * found.nats:.0f}" for found in (sqlite, alone, *clusters)]
+    rates = [f"{1 / each.service:,.0f}" for each in (sqlite, alone, *clusters)]
+    others = [f"{1e6 * each.postgres:.0f} + {1e6 * each.nats:.0f}" for each in (sqlite, alone, *clusters)]
     latencies = [
-        f"{statistics.median(found.acknowledged):.0f} / {_p99(found.acknowledged):.0f}"
-        for found in (sqlite, alone, *clusters)
+        f"{statistics.median(each.ack_times):.0f} / {_p99(each.ack_times):.0f}"
+        for each in (sqlite, alone, *clusters)
     ]
     takeovers = two.takeovers
     alone_or_cluster = "one process on SQLite, on PostgreSQL; a cluster of one, two, four"
@@ -101,7 +101,7 @@ async def _run() -> list[Row]:
             f"acknowledgement of {_STEADY_BATCH} spans, {_RATE} times a second, p50 / p99: the same",
             f"{', '.join(latencies)} ms",
             "p99 ≤ 50 ms",
-            _p99(two.acknowledged) <= 50,
+            _p99(two.ack_times) <= 50,
         ),
         Row(
             "all partitions owned again after SIGKILL / SIGSTOP of one of two processes",
@@ -111,13 +111,13 @@ async def _run() -> list[Row]:
         ),
         Row(
             "CPU of a process without telemetry: the same",
-            ", ".join(f"{100 * found.idle:.1f}" for found in (sqlite, alone, *clusters)) + " % of a core",
+            ", ".join(f"{100 * each.idle:.1f}" for each in (sqlite, alone, *clusters)) + " % of a core",
             "",
             True,
         ),
         Row(
             "memory of a process: the same",
-            ", ".join(f"{found.memory:.0f}" for found in (sqlite, alone, *clusters)) + " MB",
+            ", ".join(f"{each.memory:.0f}" for each in (sqlite, alone, *clusters)) + " MB",
             "",
             True,
         ),
@@ -129,21 +129,21 @@ def _p99(milliseconds: Sequence[float]) -> float:
 
 
 async def _measure(
-    folder: Path, postgres: Postgres, *, clustered: int, on_sqlite: bool = False
+    folder: Path, postgres: Postgres, *, process_count: int, on_sqlite: bool = False
 ) -> _Measurement:
     """Measure a cluster of some processes, or one process without NATS if there are none."""
-    count = clustered or 1
+    count = process_count or 1
     with reserve_port("nats-server") as port:
         nats = Nats(folder, port)
-        settings = {"cluster": {"partitions": count} if clustered else None}
+        settings = {"cluster": {"partitions": count} if process_count else None}
         database = f"sqlite:///{folder / 'queenright.db'}" if on_sqlite else postgres.migrated()
         cluster = Cluster(folder, postgres, database, nats, settings)
         try:
-            if clustered:
+            if process_count:
                 nats.start()
             processes = [await asyncio.to_thread(cluster.add) for _ in range(count)]
             async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-                if clustered:
+                if process_count:
                     await _wait_shared(client, processes)
                 return await _measure_running(client, cluster, processes)
         finally:
@@ -155,7 +155,7 @@ async def _measure(
 async def _wait_shared(client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
     even = {process.url: 1 for process in processes}
     for process in processes:
-        await wait_for_shares(client, process, lambda found: found == even)
+        await wait_for_shares(client, process, lambda each: each == even)
 
 
 async def _measure_running(
@@ -163,7 +163,7 @@ async def _measure_running(
 ) -> _Measurement:
     idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
     idle_rate = [seconds / _IDLE_SECONDS for seconds in idle]
-    acknowledged = await _send_steadily(client, processes)
+    ack_times = await _send_steadily(client, processes)
     await wait_stored(cluster, _STEADY * _STEADY_BATCH)
     spans = _SPANS * len(processes)
     requests = make_requests(_BATCH, spans, first=_STEADY * _STEADY_BATCH)
@@ -173,10 +173,10 @@ async def _measure_running(
         await wait_stored(cluster, _STEADY * _STEADY_BATCH + spans)
 
     began = time.monotonic()
-    used = await cpu_while(cluster, store())
-    elapsed = time.monotonic() - began
+    cpu_seconds = await cpu_while(cluster, store())
+    wall_seconds = time.monotonic() - began
     service, postgres, nats = (
-        (seconds - rate * elapsed) / spans for seconds, rate in zip(used, idle_rate, strict=True)
+        (seconds - rate * wall_seconds) / spans for seconds, rate in zip(cpu_seconds, idle_rate, strict=True)
     )
     takeovers = {}
     memory = sum(memory_of(process) for process in processes) / len(processes)
@@ -189,7 +189,7 @@ async def _measure_running(
         nats=nats,
         idle=idle_rate[0] / len(processes),
         memory=memory,
-        acknowledged=acknowledged,
+        ack_times=ack_times,
         takeovers=takeovers,
     )
 
@@ -235,7 +235,7 @@ async def _takeover(client: httpx.AsyncClient, processes: Sequence[Process], num
         victim.kill()
     else:
         victim.signal(number)
-    await wait_for_shares(client, heir, lambda found: found == {heir.url: len(processes)})
+    await wait_for_shares(client, heir, lambda each: each == {heir.url: len(processes)})
     seconds = time.perf_counter() - began
     if number is signal.SIGSTOP:
         victim.signal(signal.SIGCONT)
@@ -246,18 +246,18 @@ async def _takeover(client: httpx.AsyncClient, processes: Sequence[Process], num
 async def wait_stored(cluster: Cluster, spans: int) -> None:
     """Wait until tool calls are stored, which are a third of the spans."""
     deadline = time.monotonic() + _STORING_SECONDS
-    while (stored := await asyncio.to_thread(_stored, cluster)) < spans // 3:
+    while (stored := await asyncio.to_thread(_count_events, cluster)) < spans // 3:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{stored} of {spans // 3} tool calls are stored after {_STORING_SECONDS} s")
         await asyncio.sleep(0.2)
 
 
-def _stored(cluster: Cluster) -> int:
+def _count_events(cluster: Cluster) -> int:
     with connected(cluster.database) as conn:
         schemas = [""]
         if cluster.database.startswith("postgresql"):
-            found = conn.exec_driver_sql("SELECT schemaname FROM pg_tables WHERE tablename = 'events'")
-            schemas = [f"{row[0]}." for row in found]
+            each = conn.exec_driver_sql("SELECT schemaname FROM pg_tables WHERE tablename = 'events'")
+            schemas = [f"{row[0]}." for row in each]
         query = "SELECT count(*) FROM {}events WHERE type = 'tool_call_completed'"
         return sum(int(conn.exec_driver_sql(query.format(schema)).scalar_one()) for schema in schemas)
 

@@ -38,12 +38,12 @@ def run() -> list[Row]:
 
 def _row(what: str, runs: Iterable[Mapping[str, Any]]) -> Row:
     settings = HealthSettings()
-    recorded = [events_of(one) for one in runs]
-    steps, best = sum(map(len, recorded)), float("inf")
+    runs_events = [events_of(one) for one in runs]
+    steps, best = sum(map(len, runs_events)), float("inf")
     for _ in range(_ROUNDS):
         began = time.process_time()
-        for events in recorded:
-            for _seen in replay(events, settings):
+        for events in runs_events:
+            for _finding in replay(events, settings):
                 pass
         best = min(best, time.process_time() - began)
     cost = best / steps * 1e6

@@ -130,10 +130,10 @@ def _everybody() -> list[Row]:
     for worker in range(FLEET):
         for event in _events_of(worker, 0, 1_000_000.0)[:3]:
             monitor.apply(event, event.time)
-    times, done = [], False
-    while not done:
+    times, is_done = [], False
+    while not is_done:
         start = time.perf_counter()
-        done = monitor.sweep_part(1_000_001.0, 1_000).done
+        is_done = monitor.sweep_part(1_000_001.0, 1_000).done
         times.append(time.perf_counter() - start)
     slowest = max(times) * 1e3
     return [

@@ -28,10 +28,10 @@ def run() -> list[Row]:
     """
     bare = [sys.executable, "-c", "pass"]
     with serve() as service:
-        answered = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", service.otlp], bare)
+        hook_times = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", service.otlp], bare)
     away = _measure([str(_PROGRAM), "hook", "codex", "--otlp-url", "http://127.0.0.1:1"], bare)
     return [
-        _row("queenright hook, answered by the service", *answered),
+        _row("queenright hook, answered by the service", *hook_times),
         _row("queenright hook, the service is away", *away),
     ]
 

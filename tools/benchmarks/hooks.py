@@ -58,8 +58,8 @@ def run() -> list[Row]:
     ]
 
 
-def _at(taken: list[float], share: float) -> float:
-    return sorted(taken)[min(len(taken) - 1, int(share * len(taken)))]
+def _at(durations: list[float], share: float) -> float:
+    return sorted(durations)[min(len(durations) - 1, int(share * len(durations)))]
 
 
 async def _load(service: Service) -> tuple[list[float], list[float], float]:
@@ -82,10 +82,10 @@ async def _load(service: Service) -> tuple[list[float], list[float], float]:
     of_plain = (process_time(service.pid) - before - _IDLE * idle) / len(only_plain[1])
     before, began = process_time(service.pid), time.perf_counter()
     hooks, plain = await _phase(pool, work, SECONDS, is_hook=True, is_plain=True)
-    used = process_time(service.pid) - before - (time.perf_counter() - began) * idle
+    cpu_seconds = process_time(service.pid) - before - (time.perf_counter() - began) * idle
     while not pool.empty():
         pool.get_nowait().writer.close()
-    return hooks, plain, (used - len(plain) * of_plain) / len(hooks)
+    return hooks, plain, (cpu_seconds - len(plain) * of_plain) / len(hooks)
 
 
 async def _phase(
@@ -122,11 +122,11 @@ class _Connection:
 
 
 async def _send(
-    pool: asyncio.Queue[_Connection], path: str, body: bytes, due: float, taken: list[float]
+    pool: asyncio.Queue[_Connection], path: str, body: bytes, due: float, durations: list[float]
 ) -> None:
     connection = await pool.get()
     status = await connection.post(path, body)
-    taken.append(time.perf_counter() - due)
+    durations.append(time.perf_counter() - due)
     pool.put_nowait(connection)
     if status != (200 if path == _HOOK else 404):
         raise RuntimeError(f"{path} was answered with {status}")

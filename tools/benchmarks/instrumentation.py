@@ -114,17 +114,17 @@ def _step_against_spans(storage: str) -> list[Row]:
     provider.shutdown()
     thread, process = ([(raw[n], ours[n]) for raw, ours in rounds] for n in (0, 1))
     return [
-        compared("a step against 3 raw spans: the agent's thread", 1.5, thread),
-        compared("the same: all threads, with start records and encoding", None, process),
+        compare("a step against 3 raw spans: the agent's thread", 1.5, thread),
+        compare("the same: all threads, with start records and encoding", None, process),
     ]
 
 
-def compared(name: str, budget: float | None, rounds: Sequence[tuple[float, float]]) -> Row:
+def compare(name: str, budget: float | None, rounds: Sequence[tuple[float, float]]) -> Row:
     """Return the row of two sides that were measured in turns: raw spans first."""
     ratio = statistics.median(ours / raw for raw, ours in rounds)
     raw, ours = (statistics.median(side) * 1e6 for side in zip(*rounds, strict=True))
-    measured = f"{ratio:.2f} x ({ours:.0f} µs / {raw:.0f} µs)"
-    return Row(name, measured, f"≤ {budget} x" if budget else "none", budget is None or ratio <= budget)
+    text = f"{ratio:.2f} x ({ours:.0f} µs / {raw:.0f} µs)"
+    return Row(name, text, f"≤ {budget} x" if budget else "none", budget is None or ratio <= budget)
 
 
 def _metrics_alone() -> Row:

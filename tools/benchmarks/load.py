@@ -73,7 +73,7 @@ _PLACE: Final = re.compile(rb"\nid: ([^\n]+)\n\n")
 _LENGTH: Final = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
-class Followed(NamedTuple):
+class StreamEnd(NamedTuple):
     """What one stream had: after which event it began, how many came, which last, and a hash of all ids."""
 
     after: str
@@ -148,12 +148,12 @@ class _Load:
                 time.sleep(max(0.0, began + tick / 10 - time.monotonic()))
         times: dict[str, list[float]] = pipe.recv()
         clients.join()
-        spent, took = process_time(pid) - before, time.monotonic() - began - WARM_UP
+        cpu_seconds, took = process_time(pid) - before, time.monotonic() - began - WARM_UP
         log = self._log_at_rest()
         ours.send(log[-1])
-        streams: list[Followed] = ours.recv()
+        streams: list[StreamEnd] = ours.recv()
         followers.join()
-        return [*_of_requests(times), _of_streams(streams, log), _of_service(spent, took)]
+        return [*_of_requests(times), _of_streams(streams, log), _of_service(cpu_seconds, took)]
 
     def _log_at_rest(self) -> list[str]:
         """Return the ids of the whole log, once nothing is added to it any more."""
@@ -176,28 +176,28 @@ def _of_requests(times: dict[str, list[float]]) -> list[Row]:
 
 def _row(name: str, times: list[float]) -> Row:
     p99 = statistics.quantiles(times, n=100)[98]
-    measured = (
+    text = (
         f"p50 {statistics.median(times) * 1e3:.1f}, p99 {p99 * 1e3:.1f}, max {max(times) * 1e3:.0f} ms "
         f"({len(times):,})"
     )
-    return Row(name, measured, f"p99 <= {BUDGET * 1e3:.0f} ms", p99 <= BUDGET)
+    return Row(name, text, f"p99 <= {BUDGET * 1e3:.0f} ms", p99 <= BUDGET)
 
 
-def _of_streams(streams: list[Followed], log: list[str]) -> Row:
+def _of_streams(streams: list[StreamEnd], log: list[str]) -> Row:
     place = {event_id: number for number, event_id in enumerate(log, start=1)}
     whole = 0
     for one in streams:
-        expected = log[place[one.after] :]
-        digest = hashlib.sha256("".join(expected).encode()).hexdigest()
-        whole += (one.events, one.digest) == (len(expected), digest)
+        log_part = log[place[one.after] :]
+        digest = hashlib.sha256("".join(log_part).encode()).hexdigest()
+        whole += (one.events, one.digest) == (len(log_part), digest)
     events = max((stream.events for stream in streams), default=0)
-    measured = f"{whole} of {len(streams)} had all of some {events:,} events once and in order"
-    return Row(f"{STREAMS} event streams", measured, "all", whole == STREAMS == len(streams))
+    text = f"{whole} of {len(streams)} had all of some {events:,} events once and in order"
+    return Row(f"{STREAMS} event streams", text, "all", whole == STREAMS == len(streams))
 
 
-def _of_service(spent: float, took: float) -> Row:
+def _of_service(cpu_seconds: float, took: float) -> Row:
     # On a machine with other work it is this that says what a service costs.
-    return Row("CPU of the service", f"{spent:.1f} s in {took:.1f} s", "-", True)
+    return Row("CPU of the service", f"{cpu_seconds:.1f} s in {took:.1f} s", "-", True)
 
 
 # -- the clients of the streams, in a process of their own ----------------------------------------
@@ -221,7 +221,7 @@ async def _follow(port: int, pipe: Connection) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     pipe.send(
-        [Followed(stream.after, stream.events, stream.last, stream.digest.hexdigest()) for stream in streams]
+        [StreamEnd(stream.after, stream.events, stream.last, stream.digest.hexdigest()) for stream in streams]
     )
 
 
@@ -237,16 +237,16 @@ class _Stream:
     async def follow(self, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /api/events?types=all HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        held = b""
+        buffer = b""
         while part := await reader.read(1 << 18):
-            held += part
+            buffer += part
             if not self.after:
-                if not (found := _PLACE.search(held)):
+                if not (match := _PLACE.search(buffer)):
                     continue
-                self.after = found[1].decode()
+                self.after = match[1].decode()
                 self.started.set()
-            end = held.rfind(b"\n\n") + 2
-            whole, held = held[:end], held[end:]
+            end = buffer.rfind(b"\n\n") + 2
+            whole, buffer = buffer[:end], buffer[end:]
             if ids := _ID.findall(whole):
                 self.events += len(ids)
                 self.last = ids[-1].decode()

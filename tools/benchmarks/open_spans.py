@@ -14,7 +14,7 @@ from opentelemetry.trace import Tracer
 
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.open_spans import OpenSpans
-from tools.benchmarks.instrumentation import ATTRIBUTES, Nowhere, NowhereToo, compared, cpu_seconds
+from tools.benchmarks.instrumentation import ATTRIBUTES, Nowhere, NowhereToo, compare, cpu_seconds
 from tools.benchmarks.row import Row
 
 ROUNDS = 41
@@ -26,25 +26,25 @@ def run() -> list[Row]:
 
 
 def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
-    raw, watched = _provider(), _provider()
-    watched.add_span_processor(OpenSpans(Delivery(NowhereToo)))
+    raw, watching = _provider(), _provider()
+    watching.add_span_processor(OpenSpans(Delivery(NowhereToo)))
     # The run that the spans are part of: it is reported, and every tick looks at it.
-    agent = watched.get_tracer("agent").start_span("invoke_agent bee")
-    first, second = raw.get_tracer("raw"), watched.get_tracer("watched")
+    agent = watching.get_tracer("agent").start_span("invoke_agent bee")
+    first, second = raw.get_tracer("raw"), watching.get_tracer("watched")
     rounds = [
         (
             cpu_seconds(lambda: _spans(first, attributes), raw.force_flush),
-            cpu_seconds(lambda: _spans(second, attributes), watched.force_flush),
+            cpu_seconds(lambda: _spans(second, attributes), watching.force_flush),
         )
         for _ in range(ROUNDS)
     ]
     agent.end()
-    for provider in (raw, watched):
+    for provider in (raw, watching):
         provider.shutdown()
-    thread, process = ([(raw[n], watched[n]) for raw, watched in rounds] for n in (0, 1))
+    thread, process = ([(raw[n], watching[n]) for raw, watching in rounds] for n in (0, 1))
     return [
-        compared(f"{name}, watched against raw: the agent's thread", 1.3, thread),
-        compared("the same: all threads, with encoding", None, process),
+        compare(f"{name}, watched against raw: the agent's thread", 1.3, thread),
+        compare("the same: all threads, with encoding", None, process),
     ]
 
 

@@ -215,9 +215,9 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
     async def ingest(events: list[AgentEvent]) -> None:
         await store.append(events)
         now = time.time()
-        found = [emitted for event in events for emitted in monitor.apply(event, now)]
-        if found:
-            await store.append(found)
+        all_events = [result for event in events for result in monitor.apply(event, now)]
+        if all_events:
+            await store.append(all_events)
 
     try:
         yield ingest
@@ -245,9 +245,9 @@ async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
         rate = _SPANS / (time.process_time() - began)
         server.should_exit = True
         await serving
-    taken = app.counts.accepted + app.counts.ignored
-    if taken != _SPANS:
-        raise RuntimeError(f"{taken} of {_SPANS} spans or records were accepted")
+    span_count = app.counts.accepted + app.counts.ignored
+    if span_count != _SPANS:
+        raise RuntimeError(f"{span_count} of {_SPANS} spans or records were accepted")
     return rate
 
 

@@ -52,25 +52,25 @@ async def _stall_to_slack() -> list[Row]:
             ]
             for thread in threads:
                 thread.start()
-            crossed: dict[str, float] = {}
+            crossings: dict[str, float] = {}
             deadline = time.monotonic() + 60
-            while len(_paged(recorder.received)) < AGENTS and time.monotonic() < deadline:
+            while len(_pages(recorder.received)) < AGENTS and time.monotonic() < deadline:
                 for worker in running.service.workers():
                     since = min((f.since for f in worker.findings if f.kind.value == "stall"), default=None)
                     if since is not None:
-                        crossed.setdefault(worker.vitals.agent_id, since + STALL_SECONDS)
+                        crossings.setdefault(worker.vitals.agent_id, since + STALL_SECONDS)
                 await asyncio.sleep(0.01)
             stop.set()
-            paged = _paged(recorder.received)
+            pages = _pages(recorder.received)
             for thread in threads:
                 await asyncio.to_thread(thread.join)
-    delays = sorted(paged[agent] - crossed[agent] - GROUP_WAIT for agent in paged if agent in crossed)
+    delays = sorted(pages[agent] - crossings[agent] - GROUP_WAIT for agent in pages if agent in crossings)
     if len(delays) < AGENTS:
         return [
             Row("stall -> Slack", f"only {len(delays)} of {AGENTS} arrived", "p99 <= 5 s + group_wait", False)
         ]
-    measured = f"median {statistics.median(delays):.2f} s, worst of {AGENTS} {delays[-1]:.2f} s"
-    return [Row("stall threshold -> Slack, less group_wait", measured, "p99 <= 5 s", delays[-1] <= 5)]
+    text = f"median {statistics.median(delays):.2f} s, worst of {AGENTS} {delays[-1]:.2f} s"
+    return [Row("stall threshold -> Slack, less group_wait", text, "p99 <= 5 s", delays[-1] <= 5)]
 
 
 def _hangs(agent: str, endpoint: str, after: float, stop: threading.Event) -> None:
@@ -84,9 +84,9 @@ def _hangs(agent: str, endpoint: str, after: float, stop: threading.Event) -> No
             stop.wait()
 
 
-def _paged(received: object) -> dict[str, float]:
+def _pages(messages: object) -> dict[str, float]:
     found: dict[str, float] = {}
-    for message in received:  # type: ignore[attr-defined]  # the recorder's deque
+    for message in messages:  # type: ignore[attr-defined]  # the recorder's deque
         if message.channel == "slack" and message.status == "firing":
             found.setdefault(message.title.split()[0], message.time)
     return found
@@ -97,11 +97,11 @@ async def _metrics_page() -> list[Row]:
         service = await build(load_settings(storage=Path(folder)))
         await service.start()
         now = time.time()
-        started = [
+        data = [
             AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id=f"agent-{n}", session_id=f"s{n}")
             for n in range(WORKERS)
         ]
-        await service.ingest(started)
+        await service.ingest(data)
         times, size = [], 0
         for n in range(10):
             began = time.perf_counter()
@@ -109,9 +109,9 @@ async def _metrics_page() -> list[Row]:
             times.append(time.perf_counter() - began)
         await service.stop()
     slowest = max(times)
-    measured = f"{slowest * 1e3:.0f} ms, {size / 1e6:.2f} MB"
+    text = f"{slowest * 1e3:.0f} ms, {size / 1e6:.2f} MB"
     ok = slowest <= 0.1 and size <= 1e6
-    return [Row(f"/metrics with {WORKERS:,} workers", measured, "<= 100 ms, <= 1 MB", ok)]
+    return [Row(f"/metrics with {WORKERS:,} workers", text, "<= 100 ms, <= 1 MB", ok)]
 
 
 def _first_page() -> Row:

@@ -64,7 +64,7 @@ def run() -> list[Row]:
     versions = ["bundled"] + ["newest"] * (NEWEST / "prometheus").is_file()
     if chosen := os.environ.get("BENCH_VERSION"):
         versions = [chosen]
-    with _exposed(Fleet(AGENTS)) as (fleet, port):
+    with _exposure(Fleet(AGENTS)) as (fleet, port):
         return [row for version in versions for row in _measure(version, fleet, port)]
 
 
@@ -72,17 +72,17 @@ def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with _prometheus(version, folder, fleet, port) as client:
-            written = _history(client, fleet)
+            sample_count = _history(client, fleet)
             _configure(folder, fleet, port, rules=True)
             client.post("/-/reload").raise_for_status()
             durations, slowest = _watch(client)
             metrics = _own_metrics(client)
     groups = {group: (statistics.median(times), max(times)) for group, times in durations.items()}
     together = sum(worst for _, worst in groups.values())
-    held = f"{metrics['prometheus_tsdb_head_series']:,.0f} series"
+    series_text = f"{metrics['prometheus_tsdb_head_series']:,.0f} series"
     memory = f"{metrics['process_resident_memory_bytes'] / 1e9:.1f} GB"
     title = f"rules, Prometheus {version}"
-    holds = f"{held}, {written / 1e6:.0f} M samples before, {memory}"
+    holds = f"{series_text}, {sample_count / 1e6:.0f} M samples before, {memory}"
     rows = [Row(f"{title}: {AGENTS:,} agents", holds, "", True)]
     for group, (median, worst) in sorted(groups.items()):
         measured = f"median {median * 1e3:.0f} ms, worst {worst * 1e3:.0f} ms"
@@ -98,7 +98,7 @@ def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
 
 
 @contextmanager
-def _exposed(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
+def _exposure(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
     """Serve the fleet's pages and those of a real service that knows as many agents."""
     page = _service_page()
 
@@ -127,11 +127,11 @@ def _exposed(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
 
 
 def _service_page() -> bytes:
-    async def rendered() -> bytes:
+    async def render() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
             service = await build(load_settings(storage=Path(folder)))
             await service.start()
-            started = [
+            programs = [
                 AgentEvent(
                     type=EventType.EXECUTION_STARTED,
                     time=time.time(),
@@ -140,12 +140,12 @@ def _service_page() -> bytes:
                 )
                 for n in range(AGENTS)
             ]
-            await service.ingest(started)
+            await service.ingest(programs)
             page = await service.metrics.render()
             await service.stop()
             return page
 
-    return asyncio.run(rendered())
+    return asyncio.run(render())
 
 
 # -- Prometheus ---------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) ->
 
 def _history(client: httpx.Client, fleet: Fleet) -> int:
     """Write what the rules' windows reach back to; return the number of samples."""
-    now, written = time.time(), 0
+    now, sample_count = time.time(), 0
     reach = windows()
     steps = _own_intervals()
     for one in fleet.series:
@@ -225,14 +225,14 @@ def _history(client: httpx.Client, fleet: Fleet) -> int:
         samples = encoded_samples(past)
         labels = {"__name__": one.name, **dict(one.labels)}
         _write_all(client, fleet, labels, samples)
-        written += len(past) * fleet.agents
+        sample_count += len(past) * fleet.agents
     for name, seconds in reach.items():
         # Recorded for each worker, and looked back on for hours: the dearest there is.
         if name.startswith("agent_instance:"):
             past = [(at, 10.0) for at in _moments(now, seconds, steps.get(name, INTERVAL))]
             _write_all(client, fleet, {"__name__": name}, encoded_samples(past))
-            written += len(past) * fleet.agents
-    return written
+            sample_count += len(past) * fleet.agents
+    return sample_count
 
 
 def _moments(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
@@ -268,7 +268,7 @@ def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], sampl
 
 def windows() -> dict[str, float]:
     """Return for each metric how far the rules look back on it, in seconds."""
-    found: dict[str, float] = defaultdict(float)
+    values: dict[str, float] = defaultdict(float)
     for path in rules_folder().glob("*.yml"):
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
@@ -276,8 +276,8 @@ def windows() -> dict[str, float]:
                     r"([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?(?:\[|\s+offset\s+)(\d+)([smhd])", rule["expr"]
                 )
                 for name, number, unit in mentions:
-                    found[name] = max(found[name], int(number) * _UNIT[unit])
-    return found
+                    values[name] = max(values[name], int(number) * _UNIT[unit])
+    return values
 
 
 # -- what it costs ------------------------------------------------------------------------------
@@ -286,15 +286,15 @@ def windows() -> dict[str, float]:
 def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[float, str]]]:
     """Return how long each group took, each time, and the rules by their worst time."""
     times: dict[str, list[float]] = defaultdict(list)
-    seen: dict[str, str] = {}
+    last_seen: dict[str, str] = {}
     rules: dict[str, float] = defaultdict(float)
     began = time.monotonic()
     while time.monotonic() - began < INTERVAL * (SETTLE + EVALUATIONS + 2):
         for group in client.get("/api/v1/rules").json()["data"]["groups"]:
-            evaluated = group["lastEvaluation"]
-            if evaluated == seen.get(group["name"]) or evaluated.startswith("0001"):
+            evaluation_time = group["lastEvaluation"]
+            if evaluation_time == last_seen.get(group["name"]) or evaluation_time.startswith("0001"):
                 continue
-            seen[group["name"]] = group["lastEvaluation"]
+            last_seen[group["name"]] = group["lastEvaluation"]
             times[group["name"]].append(group["evaluationTime"])
             if len(times[group["name"]]) > SETTLE:
                 for rule in group["rules"]:
@@ -304,12 +304,12 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
                         raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
         time.sleep(1)
     # A group with an interval of its own is evaluated once or twice meanwhile.
-    settled = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
-    return settled, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
+    steady_times = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
+    return steady_times, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
 
 
 def _own_metrics(client: httpx.Client) -> dict[str, float]:
     lines = client.get("/metrics").text.splitlines()
-    wanted = ("prometheus_tsdb_head_series", "process_resident_memory_bytes")
-    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith(wanted))
+    metric_names = ("prometheus_tsdb_head_series", "process_resident_memory_bytes")
+    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith(metric_names))
     return {name: float(value) for name, value in pairs}

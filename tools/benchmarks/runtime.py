@@ -44,17 +44,17 @@ class _Worker:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         await asyncio.sleep(1.0)
-        looked = sum(m.role == "tool" for m in messages)
-        if looked >= 2 * _TURNS:
-            arguments = json.dumps({"seen": str(looked)})
-            return ModelReply(tool_calls=(ToolCall(f"c{looked}", "set_output", arguments),))
-        calls = (ToolCall(f"c{looked + i}", "look", json.dumps({"n": looked + i})) for i in range(2))
+        look_count = sum(m.role == "tool" for m in messages)
+        if look_count >= 2 * _TURNS:
+            arguments = json.dumps({"seen": str(look_count)})
+            return ModelReply(tool_calls=(ToolCall(f"c{look_count}", "set_output", arguments),))
+        calls = (ToolCall(f"c{look_count + i}", "look", json.dumps({"n": look_count + i})) for i in range(2))
         return ModelReply(text="looking", tool_calls=tuple(calls), input_tokens=100, output_tokens=10)
 
 
-async def _look(given: _Look) -> str:
+async def _look(request: _Look) -> str:
     await asyncio.sleep(0.05)
-    return f"saw {given.n}"
+    return f"saw {request.n}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +98,15 @@ async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
     await runtime.start()
     since = time.perf_counter()
     idle = _Use.now(since)
-    done = failed = 0
+    run_count = failure_count = 0
     uses = [idle]
 
     async def keep_running() -> None:
-        nonlocal done, failed
+        nonlocal run_count, failure_count
         while time.perf_counter() - since < SECONDS:
             result = await runtime.wait(await runtime.trigger("start", {"message": "go"}))
-            done += 1
-            failed += result.status is not SessionStatus.COMPLETED
+            run_count += 1
+            failure_count += result.status is not SessionStatus.COMPLETED
 
     async def watch() -> None:
         while time.perf_counter() - since < SECONDS:
@@ -117,7 +117,7 @@ async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
     await runtime.stop()
     await asyncio.sleep(0.5)
     uses.append(_Use.now(since))
-    return uses, done, failed
+    return uses, run_count, failure_count
 
 
 def run() -> list[Row]:
@@ -125,16 +125,21 @@ def run() -> list[Row]:
     if not Path("/proc/self/statm").exists():
         return [Row("runtime: soak", "needs /proc", "", ok=True)]
     with tempfile.TemporaryDirectory() as folder:
-        uses, done, failed = asyncio.run(_soak(Path(folder)))
+        uses, run_count, failure_count = asyncio.run(_soak(Path(folder)))
     idle, *during, after = uses
     half = len(during) // 2
     first = max(use.memory for use in during[1:half])
     second = max(use.memory for use in during[half:])
-    grown = second / first - 1
+    growth = second / first - 1
     name = f"runtime: {SESSIONS} sessions for {SECONDS:g} s"
     tasks = max(use.tasks for use in during)
     return [
-        Row(f"{name}: runs, failed", f"{done:,} ({done / SECONDS:.0f}/s), {failed}", "0 failed", failed == 0),
+        Row(
+            f"{name}: runs, failed",
+            f"{run_count:,} ({run_count / SECONDS:.0f}/s), {failure_count}",
+            "0 failed",
+            failure_count == 0,
+        ),
         Row(
             f"{name}: tasks idle, at most, after",
             f"{idle.tasks}, {tasks}, {after.tasks}",
@@ -149,8 +154,8 @@ def run() -> list[Row]:
         ),
         Row(
             f"{name}: memory, first and second half",
-            f"{first / 2**20:.0f} MB, {second / 2**20:.0f} MB ({grown:+.1%})",
+            f"{first / 2**20:.0f} MB, {second / 2**20:.0f} MB ({growth:+.1%})",
             f"≤ {_FLAT:+.0%}",
-            grown <= _FLAT,
+            growth <= _FLAT,
         ),
     ]

@@ -60,17 +60,17 @@ async def _run() -> list[Row]:
 
 async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process) -> list[Row]:
     # What the first requests import and compile belongs to nobody.
-    await _send(client, cluster, process, first=0, spans=_FIRST, workers=200, stored=0)
+    await _send(client, cluster, process, first=0, spans=_FIRST, workers=200, row_count=0)
     empty = await _restart(client, cluster, process)
     idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
-    begun, tables = memory_of(process), _sizes(cluster)
+    initial, tables = memory_of(process), _sizes(cluster)
 
     await _report_starts(client, process)
     new, more = 3 * WORKERS, 3 * WORKERS * _TURNS
-    await _send(client, cluster, process, first=_FIRST, spans=new, workers=WORKERS, stored=_FIRST)
+    await _send(client, cluster, process, first=_FIRST, spans=new, workers=WORKERS, row_count=_FIRST)
     grown, at = memory_of(process), _FIRST + new
-    used = await cpu_while(
-        cluster, _send(client, cluster, process, first=at, spans=more, workers=WORKERS, stored=at)
+    cpu_seconds = await cpu_while(
+        cluster, _send(client, cluster, process, first=at, spans=more, workers=WORKERS, row_count=at)
     )
     full, all_tables = memory_of(process), _sizes(cluster)
     waiting = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
@@ -79,7 +79,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
     sizes = {table: all_tables[table][1] - tables[table][1] for table in tables}
     started_with_snapshot = await _restart(client, cluster, process, with_snapshot=True)
     snapshot = _measure_snapshot(cluster)
-    started = await _restart(client, cluster, process)
+    start_seconds = await _restart(client, cluster, process)
     await _send(
         client,
         cluster,
@@ -88,7 +88,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         spans=3 * _OLD,
         workers=_OLD,
         prefix="old",
-        stored=at + more,
+        row_count=at + more,
     )
     started_with_old = await _restart(client, cluster, process)
     bodies = make_requests(_BATCH, _BATCH * 20)
@@ -96,7 +96,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
     return [
         Row(
             "a span: CPU of the service + PostgreSQL",
-            f"{1e6 * used[0] / more:.0f} + {1e6 * used[1] / more:.0f} µs",
+            f"{1e6 * cpu_seconds[0] / more:.0f} + {1e6 * cpu_seconds[1] / more:.0f} µs",
             "",
             True,
         ),
@@ -109,7 +109,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         ),
         Row(
             "a worker: memory when new, after four turns",
-            f"{(grown - begun) * megabytes / WORKERS:.1f}, {(full - begun) * megabytes / WORKERS:.1f} KB",
+            f"{(grown - initial) * megabytes / WORKERS:.1f}, {(full - initial) * megabytes / WORKERS:.1f} KB",
             "",
             True,
         ),
@@ -136,13 +136,13 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         Row(
             f"the same without a snapshot: {tables['events'][0]:,} events of the last day, "
             f"{all_tables['events'][0]:,}",
-            f"{empty:.1f}, {started:.1f} s",
+            f"{empty:.1f}, {start_seconds:.1f} s",
             "",
             True,
         ),
         Row(
             "the same: for each session that began before the last day",
-            f"{1000 * (started_with_old - started) / _OLD:.1f} ms",
+            f"{1000 * (started_with_old - start_seconds) / _OLD:.1f} ms",
             "",
             True,
         ),
@@ -182,14 +182,14 @@ def _measure_snapshot(cluster: Cluster) -> list[Row]:
     while snapshot.next_part() is not None:
         longest = max(longest, time.perf_counter() - part_began)
         part_began = time.perf_counter()
-    taken = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     workers = len(list(monitor.workers()))
     return [
         Row(
             "a worker in a snapshot: time in the event loop, time to read, bytes",
-            f"{1e6 * taken / workers:.0f} µs, {1e6 * read / workers:.0f} µs, {size / workers:.0f}",
+            f"{1e6 * seconds / workers:.0f} µs, {1e6 * read / workers:.0f} µs, {size / workers:.0f}",
             "40 µs",
-            1e6 * taken <= 40 * workers,
+            1e6 * seconds <= 40 * workers,
         ),
         Row(
             f"a part of a snapshot of {workers:,} workers, the longest",
@@ -224,11 +224,11 @@ async def _send(
     first: int,
     spans: int,
     workers: int,
-    stored: int,
+    row_count: int,
     prefix: str = "agent",
 ) -> None:
     await send_fast(client, [process], make_requests(_BATCH, spans, workers, first=first, prefix=prefix))
-    await wait_stored(cluster, stored + spans)
+    await wait_stored(cluster, row_count + spans)
 
 
 def _sizes(cluster: Cluster) -> dict[str, tuple[int, int]]:

@@ -44,29 +44,29 @@ def run() -> list[Row]:
 
 
 def _row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
-    taken = []
+    durations = []
     for _ in range(_TIMES):
         began = time.perf_counter()
         subprocess.run([PROGRAM, *words], env=os.environ | env, stdout=subprocess.DEVNULL, check=True)
-        taken.append(time.perf_counter() - began)
-    seconds = median(taken)
+        durations.append(time.perf_counter() - began)
+    seconds = median(durations)
     return Row(name, f"{seconds:.2f} s", f"{_BUDGET} s", seconds <= _BUDGET)
 
 
 def _cpu_row(name: str, words: tuple[str, ...]) -> Row:
-    taken = []
+    durations = []
     for _ in range(_TIMES):
         before = children_time()
         subprocess.run([PROGRAM, *words], stdout=subprocess.DEVNULL, check=True)
-        taken.append(children_time() - before)
-    seconds = median(taken)
+        durations.append(children_time() - before)
+    seconds = median(durations)
     return Row(f"{name}, processor", f"{seconds:.2f} s", f"{_CPU_BUDGET} s", seconds <= _CPU_BUDGET)
 
 
 def children_time() -> float:
     """Return the processor time, in seconds, of the processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def process_time(pid: int) -> float:

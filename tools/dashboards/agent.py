@@ -98,7 +98,7 @@ def _steps(at: Thresholds) -> list[AnyPanel]:
             "ops",
             Query(rate_by("verdict", names.WORKER_STEPS), "{{verdict}}"),
             size=(12, 8),
-            stacked=True,
+            is_stacked=True,
             colours=VERDICTS,
         ),
     ]
@@ -159,7 +159,7 @@ def _tools() -> list[AnyPanel]:
             "ops",
             Query(rate_by("tool", names.WORKER_TOOL_CALLS), "{{tool}}"),
             size=(6, 8),
-            stacked=True,
+            is_stacked=True,
         ),
         panels.time_series(
             "Tool calls by outcome",
@@ -167,7 +167,7 @@ def _tools() -> list[AnyPanel]:
             "ops",
             Query(rate_by("outcome", names.WORKER_TOOL_CALLS), "{{outcome}}"),
             size=(6, 8),
-            stacked=True,
+            is_stacked=True,
             colours=TOOL_OUTCOMES,
         ),
         panels.heat_map(
@@ -200,7 +200,7 @@ def _model() -> list[AnyPanel]:
             "Tokens per second, by model and direction.",
             TOKENS_PER_SECOND,
             Query(rate_by("model, direction", names.WORKER_TOKENS), "{{model}} {{direction}}"),
-            stacked=True,
+            is_stacked=True,
         ),
         panels.counts(
             "Errors by class",

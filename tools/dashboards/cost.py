@@ -36,27 +36,27 @@ def rows(at: Thresholds) -> list[Row]:
 
 
 def _now(at: Thresholds) -> list[AnyPanel]:
-    spent = increase_by("", names.LLM_COST, window=SHOWN)
+    spending = increase_by("", names.LLM_COST, window=SHOWN)
     return [
         panels.numbers(
             "Spent",
             "Cost of judging and triage in the time range.",
             _DOLLARS,
-            Query(spent, "judging"),
+            Query(spending, "judging"),
             size=(4, 5),
         ),
         panels.numbers(
             "Cost per ticket",
             "Cost of judging per ticket opened in the time range.",
             _DOLLARS,
-            Query(f"{spent} / ({increase_by('', names.TICKETS, window=SHOWN)} > 0)", "each"),
+            Query(f"{spending} / ({increase_by('', names.TICKETS, window=SHOWN)} > 0)", "each"),
             size=(4, 5),
         ),
         panels.numbers(
             "Cost per check",
             "Cost of judging per check of the judge in the time range.",
             _DOLLARS,
-            Query(f"{spent} / ({increase_by('', names.JUDGE_CHECKS, window=SHOWN)} > 0)", "each"),
+            Query(f"{spending} / ({increase_by('', names.JUDGE_CHECKS, window=SHOWN)} > 0)", "each"),
             size=(4, 5),
         ),
         panels.gauges(
@@ -77,15 +77,15 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             "Cached tokens",
             "Share of the judging tokens read from the provider's cache, which cost less.",
             "percentunit",
-            Query(_cached(), "cached"),
+            Query(_cache_share(), "cached"),
             size=(4, 5),
         ),
     ]
 
 
-def _cached() -> str:
-    cached = increase_by("", names.LLM_CACHED_TOKENS, window=SHOWN)
-    return f"{cached} / ({increase_by('', names.LLM_TOKENS, window=SHOWN)} > 0)"
+def _cache_share() -> str:
+    cache_tokens = increase_by("", names.LLM_CACHED_TOKENS, window=SHOWN)
+    return f"{cache_tokens} / ({increase_by('', names.LLM_TOKENS, window=SHOWN)} > 0)"
 
 
 def _judging(at: Thresholds) -> list[AnyPanel]:
@@ -95,14 +95,14 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
             "At the current rate, by role and model.",
             _DOLLARS,
             Query(f"{per_hour_by('role, model', names.LLM_COST)} > 0", "{{role}} {{model}}"),
-            stacked=True,
+            is_stacked=True,
         ),
         panels.time_series(
             "Tokens of judge and queen",
             "Tokens per second, by role and model.",
             TOKENS_PER_SECOND,
             Query(f"{rate_by('role, model', names.LLM_TOKENS)} > 0", "{{role}} {{model}}"),
-            stacked=True,
+            is_stacked=True,
         ),
         panels.time_series(
             "Budget over time",
@@ -149,7 +149,7 @@ def _work() -> list[AnyPanel]:
             "known price are not included.",
             _DOLLARS,
             Query(f"{per_hour_by('agent', names.AGENT_COST)} > 0", "{{agent}}"),
-            stacked=True,
+            is_stacked=True,
             size=(6, 8),
         ),
         panels.time_series(
@@ -166,7 +166,7 @@ def _work() -> list[AnyPanel]:
             "Tokens per second, input and output together.",
             TOKENS_PER_SECOND,
             Query(rate_by("model", names.WORKER_TOKENS), "{{model}}"),
-            stacked=True,
+            is_stacked=True,
             size=(6, 8),
         ),
         panels.time_series(

@@ -124,7 +124,7 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
             size=(6, 8),
-            stacked=True,
+            is_stacked=True,
             colours=coloured_states(),
         ),
         panels.time_series(
@@ -208,7 +208,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
             "Steps per second over all agents. In a healthy fleet, accept dominates.",
             "ops",
             Query(rate_by("verdict", names.WORKER_STEPS), "{{verdict}}"),
-            stacked=True,
+            is_stacked=True,
             colours=VERDICTS,
         ),
         panels.time_series(

@@ -17,7 +17,7 @@ from tools.dashboards.promql import increase_by
 
 TAG: Final = "queenright"
 
-_KNOWN = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}"}}'
+_SERIES = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}"}}'
 _IN_JOB = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}", job=~"$job"}}'
 _AGENTS = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENT_STATE}", job=~"$job", instance=~"$instance"}}'
 
@@ -54,7 +54,7 @@ def _datasource() -> builders.DatasourceVariable:
 
 def _variables() -> list[builders.QueryVariable]:
     queries = {
-        "job": f"label_values({_KNOWN}, job)",
+        "job": f"label_values({_SERIES}, job)",
         "instance": f"label_values({_IN_JOB}, instance)",
         "agent": f"label_values({_AGENTS}, agent)",
     }
@@ -109,12 +109,12 @@ class _Annotation(Builder[models.AnnotationQuery]):
 
 
 def _annotations() -> list[Builder[models.AnnotationQuery]]:
-    notified = 'decision=~"intervene|bypass"'
+    notifications = 'decision=~"intervene|bypass"'
     annotations = [
         _PrometheusAnnotation(
             "Operator notified",
             "purple",
-            f"{increase_by('decision', names.TRIAGE, notified)} > 0",
+            f"{increase_by('decision', names.TRIAGE, notifications)} > 0",
             "Operator notified",
             "The queen's decision: {{decision}}",
         ),

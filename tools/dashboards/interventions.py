@@ -23,15 +23,15 @@ from tools.dashboards.tables import Column, series
 TITLE = "Interventions & Recovery"
 QUESTION = "Which interventions and recoveries ran, how fast, and did they help?"
 
-_ENDED = 'outcome=~"completed|failed|exhausted"'
-_COMPLETED = 'outcome="completed"'
+_FINAL_OUTCOMES = 'outcome=~"completed|failed|exhausted"'
+_SUCCESS = 'outcome="completed"'
 
 
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
         Row("Overview", _now(at)),
-        Row("Interventions and response time", _done(at)),
+        Row("Interventions and response time", _outcome_panels(at)),
         Row("Recovery", _recovery()),
         Row("Recent activity", _feed()),
     ]
@@ -73,11 +73,11 @@ def _now(at: Thresholds) -> list[AnyPanel]:
 
 
 def _success() -> str:
-    ended = increase_by("", names.RECOVERIES, _ENDED, window=SHOWN)
-    return f"{increase_by('', names.RECOVERIES, _COMPLETED, window=SHOWN)} / ({ended} > 0)"
+    ended = increase_by("", names.RECOVERIES, _FINAL_OUTCOMES, window=SHOWN)
+    return f"{increase_by('', names.RECOVERIES, _SUCCESS, window=SHOWN)} / ({ended} > 0)"
 
 
-def _done(at: Thresholds) -> list[AnyPanel]:
+def _outcome_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Interventions by kind",
@@ -127,7 +127,7 @@ def _recovery() -> list[AnyPanel]:
             "Recoveries that have not ended. A constant value: one waits for a person or its backoff.",
             "none",
             Query(total_by("", names.RECOVERIES_ACTIVE), "active"),
-            stacked=True,
+            is_stacked=True,
             colours=[("active", BLUE)],
         ),
         series(
@@ -143,12 +143,12 @@ def _recovery() -> list[AnyPanel]:
 
 
 def _feed() -> list[AnyPanel]:
-    changed = counts_by("from, to", names.STATE_TRANSITIONS)
+    transitions = counts_by("from, to", names.STATE_TRANSITIONS)
     return [
         panels.counts(
             "Health events",
             "Health state changes of agents.",
-            Query(f"{changed} > 0", "{{from}} → {{to}}"),
+            Query(f"{transitions} > 0", "{{from}} → {{to}}"),
             size=(6, 8),
             patterns=[
                 (f"/→ {state}$/", colour) for state, colour in (*coloured_states(), ("terminated", GREY))

@@ -116,7 +116,7 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
             "Open tickets. A line that only rises: nobody works on them.",
             "none",
             Query(total_by("severity", names.TICKETS_OPEN), "{{severity}}"),
-            stacked=True,
+            is_stacked=True,
             colours=SEVERITIES.items(),
         ),
     ]

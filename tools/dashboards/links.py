@@ -14,7 +14,7 @@ UIDS: Final = {
 }
 """The uid of each dashboard. Do not change them: links use them."""
 
-_KEPT: Final = "${datasource:queryparam}&${job:queryparam}&${instance:queryparam}&${__url_time_range}"
+_PARAMETERS: Final = "${datasource:queryparam}&${job:queryparam}&${instance:queryparam}&${__url_time_range}"
 
 
 def data_link(title: str, url: str, *, new_tab: bool) -> dict[str, object]:
@@ -26,7 +26,7 @@ def agent_dashboard(label: str = "agent") -> dict[str, object]:
     """Return a data link to the dashboard of the agent in this label."""
     # Data links do not inherit variables and the time range, so the URL includes them.
     value = _value(label)
-    url = f"/d/{UIDS['agent']}?var-agent={value}&{_KEPT}&${{console:queryparam}}"
+    url = f"/d/{UIDS['agent']}?var-agent={value}&{_PARAMETERS}&${{console:queryparam}}"
     return data_link("Agent dashboard", url, new_tab=False)
 
 

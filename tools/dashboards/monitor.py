@@ -31,7 +31,7 @@ def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
         Row("Availability", _alive(at)),
-        Row("Health checks and detection", _looks(at)),
+        Row("Health checks and detection", _check_panels(at)),
         Row("Notification delivery", _tells(at)),
         Row("Dropped data and limits", _misses(at)),
         Row("Cluster", _cluster()),
@@ -76,7 +76,7 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _looks(at: Thresholds) -> list[AnyPanel]:
+def _check_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Workers evaluated",
@@ -125,7 +125,7 @@ def _tells(at: Thresholds) -> list[AnyPanel]:
             "Notifications that some Alertmanager has not accepted yet. A hill is a temporary failure.",
             "none",
             Query(total_by("", names.OUTBOX_PENDING), "pending"),
-            stacked=True,
+            is_stacked=True,
             colours=[("pending", ORANGE)],
         ),
         firing_alerts(
@@ -147,7 +147,7 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
             "Events per second on the bus, by type; the ten most frequent.",
             "ops",
             Query(f"topk(10, {rate_by('type', names.EVENTS)})", "{{type}}"),
-            stacked=True,
+            is_stacked=True,
             size=(6, 8),
         ),
         panels.time_series(
@@ -155,7 +155,7 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
             "Spans received over OTLP, by outcome. For rejected spans, check the sender's configuration.",
             "ops",
             Query(rate_by("outcome", names.INGEST_SPANS), "{{outcome}}"),
-            stacked=True,
+            is_stacked=True,
             colours=[("accepted", GREEN), ("ignored", BLUE), ("rejected", RED)],
             size=(6, 8),
         ),

@@ -71,7 +71,7 @@ def time_series(
     *queries: Query,
     size: tuple[int, int] = (8, 8),
     lines: Lines = (),
-    stacked: bool = False,
+    is_stacked: bool = False,
     colours: Iterable[tuple[str, str]] = (),
     patterns: Iterable[tuple[str, str]] = (),
     most: float | None = None,
@@ -83,7 +83,7 @@ def time_series(
     expression such as ``/error$/``.
     """
     panel = set_common_options(timeseries.Panel(), title, description, unit, size)
-    panel.min(0).line_width(1).fill_opacity(80 if stacked else 10).span_nulls(False)
+    panel.min(0).line_width(1).fill_opacity(80 if is_stacked else 10).span_nulls(False)
     panel.show_points(common_models.VisibilityMode.AUTO).color_scheme(
         colour_scheme(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
     )
@@ -99,7 +99,7 @@ def time_series(
         .show_legend(True)
         .calcs([])
     )
-    if stacked:
+    if is_stacked:
         panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
     if lines:
         panel.thresholds(thresholds(lines))
@@ -109,9 +109,9 @@ def time_series(
     if most is not None:
         panel.max(most)
     for name, colour in colours:
-        panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(colour))])
+        panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed_color(colour))])
     for pattern, colour in patterns:
-        panel.override_by_regexp(pattern, [models.DynamicConfigValue("color", _fixed(colour))])
+        panel.override_by_regexp(pattern, [models.DynamicConfigValue("color", _fixed_color(colour))])
     return panel.targets([target(query, ref) for query, ref in with_refs(queries)])
 
 
@@ -125,7 +125,7 @@ def counts(
 ) -> timeseries.Panel:
     """Return a panel of stacked bars of at least a minute, for rare events; see ``counts_by``."""
     panel = time_series(
-        title, description, "short", *queries, size=size, stacked=True, colours=colours, patterns=patterns
+        title, description, "short", *queries, size=size, is_stacked=True, colours=colours, patterns=patterns
     )
     # A rate is extrapolated between scrapes, so a whole number may appear as 0.9.
     panel.decimals(0)
@@ -216,15 +216,15 @@ def heat_map(
 def set_common_options(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
     """Set the common properties of a panel."""
     width, height = size
-    configured = panel.title(title).description(description).unit(unit)
-    return configured.datasource(DATASOURCE).span(width).height(height)
+    result = panel.title(title).description(description).unit(unit)
+    return result.datasource(DATASOURCE).span(width).height(height)
 
 
 def target(query: Query, ref: str) -> prometheus.Dataquery:
     """Return a range query for a panel."""
-    built = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref)
-    built.datasource(DATASOURCE).exemplar(query.exemplars)
-    return built.range()
+    data_query = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref)
+    data_query.datasource(DATASOURCE).exemplar(query.exemplars)
+    return data_query.range()
 
 
 def with_refs(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
@@ -250,9 +250,9 @@ def value_map(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
 
 
 def _steps(*steps: tuple[float | None, str]) -> builders.ThresholdsConfig:
-    listed = [models.Threshold(value, colour) for value, colour in steps]
-    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(listed)
+    threshold_list = [models.Threshold(value, colour) for value, colour in steps]
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(threshold_list)
 
 
-def _fixed(colour: str) -> dict[str, object]:
+def _fixed_color(colour: str) -> dict[str, object]:
     return {"mode": "fixed", "fixedColor": colour}

@@ -79,10 +79,10 @@ def rows_by(
         models.DataTransformerConfig("joinByField", options={"byField": label, "mode": "outer"})
     )
     times = ("Time", *(f"Time {number}" for number in range(1, len(all_columns) + 1)))
-    hidden = [*times, f"Value #{refs[-1]}"] if action else [*times]
+    hidden_columns = [*times, f"Value #{refs[-1]}"] if action else [*times]
     values = {f"Value #{ref}": column.title for column, ref in zip(columns, refs, strict=False)}
     titles = {label: label.capitalize()} | values | ({ACTION: action.title} if action else {})
-    panel.with_transformation(_organize(titles, hidden))
+    panel.with_transformation(_organize(titles, hidden_columns))
     panel.override_by_name(label.capitalize(), [models.DynamicConfigValue("links", list(links))])
     for column in all_columns:
         panel.override_by_name(column.title, _cell(column))
@@ -121,9 +121,9 @@ def series(
     return panel.sort_by([common.TableSortByFieldState().display_name(value.title).desc(True)])
 
 
-def _organize(titles: Mapping[str, str], hidden: Sequence[str]) -> models.DataTransformerConfig:
+def _organize(titles: Mapping[str, str], hidden_columns: Sequence[str]) -> models.DataTransformerConfig:
     options = {
-        "excludeByName": dict.fromkeys(hidden, True),
+        "excludeByName": dict.fromkeys(hidden_columns, True),
         "indexByName": {name: index for index, name in enumerate(titles)},
         "renameByName": dict(titles),
     }

@@ -46,9 +46,9 @@ async def simulate(
         await store.close()
 
 
-def _table(found: dict[str, Any]) -> None:
-    detection = found.pop("detection")
-    for name, value in found.items():
+def _table(result: dict[str, Any]) -> None:
+    detection = result.pop("detection")
+    for name, value in result.items():
         print(f"{name}: {json.dumps(value)}")
     print("\nseconds from threshold to finding      count    p50    p99    max")
     for kind, spread in detection.items():
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, help="folder of recorded runs; built-in table by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(
+        result = asyncio.run(
             simulate(
                 Path(folder),
                 days=args.days,
@@ -80,10 +80,10 @@ def main() -> None:
             )
         )
     if args.json:
-        json.dump(found, sys.stdout, indent=2)
+        json.dump(result, sys.stdout, indent=2)
         print()
     else:
-        _table(found)
+        _table(result)
 
 
 if __name__ == "__main__":

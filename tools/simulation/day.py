@@ -25,12 +25,12 @@ from tools.simulation.fleet import Odds
 from tools.simulation.gaps import Gaps
 from tools.simulation.priced import Attributing, PricedFleet
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
 async def day(
     folder: Path, *, workers: int, faults: float, seed: int = 1, days: float = 1.0, healthy: float = 0.0
-) -> Found:
+) -> Result:
     """
     Let a fleet work, and return what was asked of the model, and for what.
 
@@ -70,22 +70,22 @@ async def day(
     }
 
 
-def summed(found: Sequence[Found]) -> Found:
+def sum_results(results: Sequence[Result]) -> Result:
     """Return what several days came to together, and what a ticket and a day cost at least and at most."""
-    by_ticket = [calls for one in found for calls in one["calls_by_ticket"]]
-    a_day = [one["calls"]["all"] / one["days"] for one in found]
+    by_ticket = [calls for one in results for calls in one["calls_by_ticket"]]
+    a_day = [one["calls"]["all"] / one["days"] for one in results]
     return {
-        "days": sum(one["days"] for one in found),
-        "seeds": [one["seed"] for one in found],
-        "events": sum(one["events"] for one in found),
-        "faults": sum(one["faults"] for one in found),
-        "tickets": sum(one["tickets"] for one in found),
-        "false_alarms": [alarm for one in found for alarm in one["false_alarms"]],
-        "calls": {who: sum(one["calls"][who] for one in found) for who in found[0]["calls"]},
+        "days": sum(one["days"] for one in results),
+        "seeds": [one["seed"] for one in results],
+        "events": sum(one["events"] for one in results),
+        "faults": sum(one["faults"] for one in results),
+        "tickets": sum(one["tickets"] for one in results),
+        "false_alarms": [alarm for one in results for alarm in one["false_alarms"]],
+        "calls": {who: sum(one["calls"][who] for one in results) for who in results[0]["calls"]},
         "calls_a_day": spread(a_day),
         "calls_per_ticket": spread(by_ticket),
-        "calls_without_ticket": sum(one["calls_without_ticket"] for one in found),
-        "most_without_ticket_for_one_worker": max(one["most_without_ticket"] for one in found),
+        "calls_without_ticket": sum(one["calls_without_ticket"] for one in results),
+        "most_without_ticket_for_one_worker": max(one["most_without_ticket"] for one in results),
     }
 
 
@@ -96,17 +96,17 @@ def spread(numbers: Sequence[float]) -> dict[str, float] | None:
     return {"min": min(numbers), "mean": round(sum(numbers) / len(numbers), 2), "max": max(numbers)}
 
 
-def measure(*, workers: int, faults: float, healthy: float, tickets: int, most_days: int) -> Found:
+def measure(*, workers: int, faults: float, healthy: float, tickets: int, most_days: int) -> Result:
     """Let fleets live a day each, until so many tickets are measured or days are over; say how it goes."""
-    found: list[Found] = []
-    while len(found) < most_days and sum(one["tickets"] for one in found) < tickets:
+    results: list[Result] = []
+    while len(results) < most_days and sum(one["tickets"] for one in results) < tickets:
         with tempfile.TemporaryDirectory() as folder:
-            living = day(Path(folder), workers=workers, faults=faults, seed=len(found) + 1, healthy=healthy)
-            found.append(asyncio.run(living))
-        print(f"  {json.dumps(found[-1])}", file=sys.stderr, flush=True)
+            living = day(Path(folder), workers=workers, faults=faults, seed=len(results) + 1, healthy=healthy)
+            results.append(asyncio.run(living))
+        print(f"  {json.dumps(results[-1])}", file=sys.stderr, flush=True)
         if not faults:
             break
-    return summed(found)
+    return sum_results(results)
 
 
 def main() -> None:
@@ -129,14 +129,14 @@ def main() -> None:
     for healthy in args.healthy:
         for faults in args.faults:
             print(f"faults a worker and day: {faults:g}; medium findings called healthy: {healthy:.0%}")
-            found = measure(
+            results = measure(
                 workers=args.workers,
                 faults=faults,
                 healthy=healthy,
                 tickets=args.tickets,
                 most_days=args.most_days,
             )
-            for name, value in found.items():
+            for name, value in results.items():
                 print(f"  {name}: {json.dumps(value)}", flush=True)
 
 

@@ -66,8 +66,8 @@ class Fault:
     began: float
     threshold: float | None = None
     """From here on it must be seen; None while that is not known."""
-    seen: float | None = None
-    acted: float | None = None
+    seen_at: float | None = None
+    acted_at: float | None = None
     """The first intervention."""
     over: float | None = None
     set_aside: bool = False
@@ -85,8 +85,8 @@ class Fault:
         """Return whether the outcome of the run alone is how this fault is seen."""
         return self.kind is FaultKind.CRASH and status is WorkerStatus.FAILED
 
-    def explains(self, session_id: str, now: float, *, ended: bool) -> bool:
+    def explains(self, session_id: str, now: float, *, has_ended: bool) -> bool:
         """Return whether trouble in this session, now, is no false alarm; ``ended``: the session is over."""
-        if ended and session_id == self.session_id:
+        if has_ended and session_id == self.session_id:
             return True
         return self.over is None or now < self.over + AFTERMATH

@@ -123,8 +123,8 @@ class Fleet:
         self._ids = itertools.count(1)
         self._order = itertools.count()
         self._due: list[tuple[float, int, Worker | None, Any]] = []
-        self._said: deque[AgentEvent] = deque()
-        self._changed: dict[WorkerKey, None] = {}
+        self._pending_events: deque[AgentEvent] = deque()
+        self._changed_workers: dict[WorkerKey, None] = {}
         self._kinds: list[FaultKind] = []
         self._handed_off: set[WorkerKey] = set()
         self.settings = settings or HealthSettings()
@@ -192,13 +192,13 @@ class Fleet:
             if sweep <= min(due, look):
                 self.now = max(self.now, sweep)
                 sweep += SWEEP
-                self._said += self.monitor.sweep(self.now)[1]
+                self._pending_events += self.monitor.sweep(self.now)[1]
             elif look <= due:
                 self.now = max(self.now, look)
                 await self._look()
             else:
                 self._go_on()
-            if self._said or self._changed:
+            if self._pending_events or self._changed_workers:
                 await self._speak()
         self.tally.recoveries = await self.store.read(lambda conn: recovery_table.newest(conn, 100_000))
         await self.acting.close()
@@ -223,8 +223,8 @@ class Fleet:
         for _ in range(self._number(self.odds.sleeps_per_week * days / 7)):
             self.at(self.now + self.random.random() * days * DAY, self._host_sleeps)
 
-    def _number(self, expected: float) -> int:
-        return int(expected + self.random.random())
+    def _number(self, average: float) -> int:
+        return int(average + self.random.random())
 
     def _go_on(self) -> None:
         when, _, worker, what = heapq.heappop(self._due)
@@ -249,7 +249,7 @@ class Fleet:
         self.now += by
         self.tally.host_slept += 1
         for fault in self.tally.faults:
-            if fault.over is None and fault.seen is None:
+            if fault.over is None and fault.seen_at is None:
                 fault.set_aside = True
         self.monitor.handle_clock_jump(self.now)
         self.acting.hold_until(self.now + _QUIET)
@@ -257,13 +257,13 @@ class Fleet:
     # -- the service's loop -------------------------------------------------------------------------
 
     def _next_look(self) -> float:
-        known = (
+        open_tickets = (
             self.monitor.next_deadline(),
             self.acting.next_deadline(),
             self.tickets.next_deadline(),
             self.recovery.next_deadline(),
         )
-        first = min((at for at in known if at is not None), default=math.inf)
+        first = min((at for at in open_tickets if at is not None), default=math.inf)
         return (
             math.inf
             if first == math.inf
@@ -272,8 +272,8 @@ class Fleet:
 
     async def _look(self) -> None:
         now = self.now
-        self._said += self.monitor.advance(now)
-        if self._said:
+        self._pending_events += self.monitor.advance(now)
+        if self._pending_events:
             await self._speak()
         if _due(self.tickets.next_deadline(), now):
             await self.tickets.settle(now)
@@ -298,25 +298,25 @@ class Fleet:
             data=data,
             id="",
         )
-        emitted = self.monitor.apply(event, self.now)
-        if emitted:
-            self._said += emitted
+        new_events = self.monitor.apply(event, self.now)
+        if new_events:
+            self._pending_events += new_events
         if type_ in _CHANGES:
-            self._changed[worker.agent_id, worker.session_id] = None
+            self._changed_workers[worker.agent_id, worker.session_id] = None
 
     def publish(self, *events: AgentEvent) -> None:
         """Let what a service says be known."""
         for event in events:
             self._note(event)
-            self._said += self.monitor.apply(event, self.now)
+            self._pending_events += self.monitor.apply(event, self.now)
             if event.type in _CHANGES:
-                self._changed[event.agent_id, event.session_id] = None
+                self._changed_workers[event.agent_id, event.session_id] = None
 
     async def _speak(self) -> None:
         """Store what the monitor says, then let everybody act on it."""
-        while self._said or self._changed:
-            result = list(self._said)
-            self._said.clear()
+        while self._pending_events or self._changed_workers:
+            result = list(self._pending_events)
+            self._pending_events.clear()
             alerts = [event for event in result if event.type in ALERT_CLASS]
             if alerts:
                 await self.store.append(alerts)
@@ -325,9 +325,9 @@ class Fleet:
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)
                 if event.type in _CHANGES:
-                    self._changed[event.agent_id, event.session_id] = None
-            changed, self._changed = self._changed, {}
-            for key in changed:
+                    self._changed_workers[event.agent_id, event.session_id] = None
+            changes, self._changed_workers = self._changed_workers, {}
+            for key in changes:
                 worker = self.monitor.get(*key)
                 if worker is not None:
                     await self.tickets.observe(worker)
@@ -340,8 +340,8 @@ class Fleet:
         worker = self.monitor.get(*key)
         if worker is None or not (reasons := rules.reasons(worker)) or worker.vitals.waiting is not None:
             return
-        known = self.tickets.open_for(*key)
-        if known is not None and set(rules.kinds_of(reasons)) <= set(known.active_kinds):
+        open_tickets = self.tickets.open_for(*key)
+        if open_tickets is not None and set(rules.kinds_of(reasons)) <= set(open_tickets.active_kinds):
             return
         draft = TicketDraft(
             severity=reasons[0].severity,
@@ -351,17 +351,19 @@ class Fleet:
             evidence_snippet=reasons[0].evidence,
         )
         try:
-            raised = await self.tickets.raise_ticket(worker, draft)
+            report = await self.tickets.raise_ticket(worker, draft)
         except TicketRejectedError:
             return
-        if raised.change == "opened":
-            await self.tickets.intervene(raised.ticket.ticket_id, "by the rules", "high")
+        if report.change == "opened":
+            await self.tickets.intervene(report.ticket.ticket_id, "by the rules", "high")
 
     async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
         worker = self.monitor.get(question.agent_id, question.session_id)
         result = question.model_dump(mode="json") | {"asked_at": question.created_at}
-        given = escalation_policy.answer(result, summarise(worker, self.now) if worker is not None else None)
-        return EscalationAnswer(decision=given.decision, reason=given.reason)
+        decision = escalation_policy.answer(
+            result, summarise(worker, self.now) if worker is not None else None
+        )
+        return EscalationAnswer(decision=decision.decision, reason=decision.reason)
 
     # -- what is known for certain ------------------------------------------------------------------
 
@@ -383,7 +385,7 @@ class Fleet:
                 fault = worker.fault or self._last_of(event)
                 if fault is not None:
                     fault.actions[str(data["kind"])] += 1
-                    fault.acted = self.now if fault.acted is None else fault.acted
+                    fault.acted_at = self.now if fault.acted_at is None else fault.acted_at
         elif type_ is EventType.WORKER_ESCALATION_TICKET and data["change"] == "opened":
             self.tally.tickets[str(data["ticket"]["kind"])] += 1
             self._alarm(event, "ticket", str(data["ticket"]["kind"]))
@@ -393,8 +395,8 @@ class Fleet:
 
     def _alarm(self, event: AgentEvent, what: str, why: str) -> None:
         of_worker = [fault for fault in self.tally.faults if fault.agent_id == event.agent_id]
-        ended = event.session_id in self.of_agent[event.agent_id].ended
-        if not any(fault.explains(event.session_id, self.now, ended=ended) for fault in of_worker):
+        has_ended = event.session_id in self.of_agent[event.agent_id].ended
+        if not any(fault.explains(event.session_id, self.now, has_ended=has_ended) for fault in of_worker):
             self.tally.false_alarms.append((self.now, event.agent_id, what, why))
 
     def _something_goes_wrong(self) -> None:
@@ -426,14 +428,14 @@ class Fleet:
 
     def look_for(self, fault: Fault) -> None:
         """See whether the monitor shows a fault by now."""
-        if fault.seen is not None or fault.over is not None:
+        if fault.seen_at is not None or fault.over is not None:
             return
         health = self.monitor.get(fault.agent_id, fault.session_id)
         if health is not None and (
             fault.is_seen_as(health.vitals.status)
             or any(fault.is_seen_in(finding) for finding in health.findings)
         ):
-            fault.seen = self.now
+            fault.seen_at = self.now
 
     def cure(self, worker: Worker) -> None:
         """Note that nothing is wrong with a worker any more."""
@@ -493,10 +495,10 @@ class Fleet:
             self.resume(worker, worker.hands_off(self.random.uniform(5, 60)))
         elif heeds and worker.fault is not None and worker.fault.kind is not FaultKind.OPEN_BREAKER:
             after = self.random.uniform(5, 60)
-            self.at(self.now + after, lambda: self._heeded(worker, target))
+            self.at(self.now + after, lambda: self._obey(worker, target))
         return NudgeDelivery.INJECTED
 
-    def _heeded(self, worker: Worker, target: Target) -> None:
+    def _obey(self, worker: Worker, target: Target) -> None:
         if worker.incarnation_id == target.incarnation_id and worker.fault is not None and worker.alive:
             self.cure(worker)
             worker.saving = True

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-RECORDED: Final = "mini_gemini3.jsonl.gz"
+RUNS_FILE: Final = "mini_gemini3.jsonl.gz"
 
 # Quantiles of the seconds between the beginnings of two turns: 9,427 gaps in 239 runs of mini-swe-agent with
 # Gemini 3 Pro on SWE-bench Verified (github gruckion/mini-swe-agent, MIT). (share, seconds), linear between.
@@ -42,21 +42,21 @@ class Gaps:
     """Draws gaps, in seconds. ``origin`` says what from."""
 
     def __init__(self, recorded: list[float]) -> None:
-        self._recorded = recorded
+        self._gaps = recorded
         self._shares = [share for share, _ in _QUANTILES]
         self.origin = f"{len(recorded):,} recorded gaps" if recorded else "the table of quantiles"
 
     @classmethod
     def of(cls, traces: Path | None) -> Gaps:
         """Return the gaps of the runs in a folder, or of the table without one or if they are not there."""
-        file = traces / RECORDED if traces is not None else None
+        file = traces / RUNS_FILE if traces is not None else None
         return cls(_read(file) if file is not None and file.is_file() else [])
 
     def draw(self, random: Random) -> float:
         """Return the length of one turn."""
-        if self._recorded:
+        if self._gaps:
             # Recorded in whole seconds: what was cut off is put back.
-            return self._recorded[int(random.random() * len(self._recorded))] + random.random() - 0.5
+            return self._gaps[int(random.random() * len(self._gaps))] + random.random() - 0.5
         share = random.random()
         (low, least), (high, most) = _QUANTILES[(at := bisect_right(self._shares, share)) - 1], _QUANTILES[at]
         return least + (most - least) * (share - low) / (high - low)

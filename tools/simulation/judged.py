@@ -32,7 +32,7 @@ _STREAMS: Final = (
     (ESCALATION_RECEIVER, QUEEN_GRAPH),
 )
 _QUIET_ROUNDS: Final = 12
-_GONE: Final = 2_000
+_EXIT_SECONDS: Final = 2_000
 
 
 class Counting:
@@ -53,8 +53,8 @@ class Counting:
     @staticmethod
     def desk(tools: Sequence[ToolSpec]) -> str:
         """Return who asks, by what is offered."""
-        offered = {tool.name for tool in tools}
-        return next((desk for tool, desk in _DESKS.items() if tool in offered), "other")
+        tool_names = {tool.name for tool in tools}
+        return next((desk for tool, desk in _DESKS.items() if tool in tool_names), "other")
 
 
 class JudgedFleet(Fleet):
@@ -66,8 +66,8 @@ class JudgedFleet(Fleet):
         model: Who thinks in both.
     """
 
-    def __init__(self, *more: Any, folder: Path, model: Counting, **named: Any) -> None:
-        super().__init__(*more, **named)
+    def __init__(self, *more: Any, folder: Path, model: Counting, **options: Any) -> None:
+        super().__init__(*more, **options)
         self.model = model
         self._out: list[AgentEvent] = []
         self.time = VirtualTime(self.now)
@@ -146,7 +146,7 @@ class JudgedFleet(Fleet):
     async def _rest(self) -> None:
         """Let judge and queen come to rest."""
         quiet, rounds = 0, 0
-        while quiet < _QUIET_ROUNDS and rounds < _GONE:
+        while quiet < _QUIET_ROUNDS and rounds < _EXIT_SECONDS:
             await self.bus.drain()
             busy = self.store.depth + self.judging.runtime.disk.pending + self._running()
             await asyncio.sleep(0.0005 if busy else 0)

@@ -20,7 +20,7 @@ from tools.simulation.judged import Counting, JudgedFleet
 _ASKED_ABOUT: Final = {"judge": "check", "triage": "ticket", "escalation": "escalation"}
 
 
-class Unworried:
+class CalmJudge:
     """
     Answers as the rules do, and calls a share of the medium findings healthy: the same ones each time.
 
@@ -38,7 +38,7 @@ class Unworried:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        if any(tool.name == EMIT for tool in tools) and self._is_fine(_asked("check", messages)):
+        if any(tool.name == EMIT for tool in tools) and self._is_fine(_read_request("check", messages)):
             verdict = json.dumps({"health_verdict": "healthy: it means nothing"})
             return ModelReply(tool_calls=(ToolCall(f"call_{len(messages)}", SET_OUTPUT, verdict),))
         return await self._rules.complete(messages, tools, on_text)
@@ -56,7 +56,7 @@ class Attributing(Counting):
     """A counting model that remembers about whom it was asked, until it is known for which ticket."""
 
     def __init__(self, share: float = 0.0) -> None:
-        super().__init__(Unworried(share))
+        super().__init__(CalmJudge(share))
         self.by_ticket: dict[str, Counter[str]] = {}
         self.waiting: defaultdict[WorkerKey, Counter[str]] = defaultdict(Counter)
         """Calls about a worker that came to no ticket until now."""
@@ -69,7 +69,7 @@ class Attributing(Counting):
     ) -> ModelReply:
         """See ``LLMProvider``."""
         desk = self.desk(tools)
-        result = _asked(_ASKED_ABOUT[desk], messages)
+        result = _read_request(_ASKED_ABOUT[desk], messages)
         if desk == "triage":
             self.by_ticket[result["ticket_id"]][desk] += 1
         elif desk == "escalation":
@@ -94,8 +94,8 @@ class PricedFleet(JudgedFleet):
 
     model: Attributing
 
-    def __init__(self, *more: Any, **named: Any) -> None:
-        super().__init__(*more, **named)
+    def __init__(self, *more: Any, **options: Any) -> None:
+        super().__init__(*more, **options)
         self.model.open_for = self.tickets.open_for
 
     def _note(self, event: AgentEvent) -> None:
@@ -103,7 +103,7 @@ class PricedFleet(JudgedFleet):
         self.model.heard(event)
 
 
-def _asked(tag: str, messages: Sequence[Message]) -> dict[str, Any]:
+def _read_request(tag: str, messages: Sequence[Message]) -> dict[str, Any]:
     for message in reversed(messages):
         if message.role == "user" and (data := unquote(tag, message.content)) is not None:
             return data

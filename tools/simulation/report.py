@@ -23,16 +23,16 @@ def report(fleet: Fleet, tally: Tally, days: float) -> dict[str, Any]:
     the share that got further or was finished afterwards.
     """
     latencies: dict[str, list[float]] = defaultdict(list)
-    missed, aside = [], 0
+    misses, aside = [], 0
     for fault in tally.faults:
         if fault.set_aside:
             aside += 1
-        elif fault.threshold is not None and fault.seen is not None:
-            latencies[fault.kind.value].append(max(0.0, fault.seen - fault.threshold))
+        elif fault.threshold is not None and fault.seen_at is not None:
+            latencies[fault.kind.value].append(max(0.0, fault.seen_at - fault.threshold))
         elif fault.threshold is not None and fault.threshold + 5.0 < (fault.over or fleet.now):
-            missed.append(f"{fault.kind.value} of {fault.agent_id}")
+            misses.append(f"{fault.kind.value} of {fault.agent_id}")
     every = [latency for found in latencies.values() for latency in found]
-    acted = [fault.acted - fault.began for fault in tally.faults if fault.acted is not None]
+    action_delays = [fault.acted_at - fault.began for fault in tally.faults if fault.acted_at is not None]
     alarm_days = {(who, int((when - fleet.began) // DAY)) for when, who, _, _ in tally.false_alarms}
     return {
         "workers": len(fleet.workers),
@@ -44,30 +44,30 @@ def report(fleet: Fleet, tally: Tally, days: float) -> dict[str, Any]:
         "host_slept": tally.host_slept,
         "detection": {kind: _spread(found) for kind, found in sorted(latencies.items())},
         "detection_all": _spread(every),
-        "missed": missed,
+        "missed": misses,
         "set_aside": aside,
         "false_alarms": [f"{who}: {what} ({why})" for _, who, what, why in tally.false_alarms],
         "false_alarm_rate": len(alarm_days) / (len(fleet.workers) * days),
         "to_first_intervention": {
-            "count": len(acted),
-            "mean": sum(acted) / len(acted) if acted else 0.0,
-            "p95": _quantile(acted, 0.95),
+            "count": len(action_delays),
+            "mean": sum(action_delays) / len(action_delays) if action_delays else 0.0,
+            "p95": _quantile(action_delays, 0.95),
         },
         "interventions": dict(sorted(tally.interventions.items())),
         "tickets": dict(sorted(tally.tickets.items())),
-        **_recovered(tally),
+        **_recoveries(tally),
         "finished_work_restarted": tally.restarted_finished,
         "acted_on_waiting_finished_or_other": tally.acted_wrongly,
         "llm_calls": 0,
     }
 
 
-def _recovered(tally: Tally) -> dict[str, Any]:
+def _recoveries(tally: Tally) -> dict[str, Any]:
     """Count tasks, by how their last try ended."""
     of_task: dict[str, list[Any]] = defaultdict(list)
     for attempt in tally.recoveries:  # newest first
         of_task[attempt.task_id].append(attempt)
-    saved = lost = watched = beyond = never = tries = 0
+    savings = losses = watch_count = beyond = never = tries = 0
     for attempts in of_task.values():
         started_attempts = [each for each in attempts if each.started_at is not None]
         tries += len(started_attempts)
@@ -76,22 +76,22 @@ def _recovered(tally: Tally) -> dict[str, Any]:
         elif attempts[0].session_id in tally.beyond_help:
             beyond += 1
         elif attempts[0].is_under_way:
-            watched += 1
+            watch_count += 1
         elif attempts[0].state is RecoveryState.FAILED:
-            lost += 1
+            losses += 1
         else:
-            saved += 1
+            savings += 1
     return {
         "recoveries": {
-            "tasks": saved + lost,
-            "saved": saved,
-            "lost": lost,
+            "tasks": savings + losses,
+            "saved": savings,
+            "lost": losses,
             "tries": tries,
             "beyond_help": beyond,
-            "watched_still": watched,
+            "watched_still": watch_count,
             "refused_by_the_hours_limit": never,
         },
-        "recovered_share": saved / (saved + lost) if saved + lost else math.nan,
+        "recovered_share": savings / (savings + losses) if savings + losses else math.nan,
     }
 
 
@@ -105,5 +105,5 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+    ranking = sorted(values)
+    return ranking[min(len(ranking) - 1, math.ceil(share * len(ranking)) - 1)] if ranking else 0.0

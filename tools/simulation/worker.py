@@ -26,7 +26,7 @@ _TIMES: Final = {FaultKind.DOOM_LOOP: 3, FaultKind.ERROR_STREAK: 5, FaultKind.RE
 
 
 @dataclass(slots=True)
-class Saved:
+class Checkpoint:
     """A checkpoint: when, how many turns were left, and whether it can be read."""
 
     checkpoint_id: str
@@ -59,7 +59,7 @@ class Worker:
         self.skew = 0.0
         self.saving = True
         self.left = 0
-        self.chain: list[Saved] = []
+        self.chain: list[Checkpoint] = []
         self.ended: set[str] = set()
         """Sessions that were finished or called off."""
         self.wanted: FaultKind | None = None
@@ -73,8 +73,8 @@ class Worker:
         self.beat_at = 0.0
         self._context = 2_000
         self._inputs: deque[int] = deque(maxlen=5)
-        self._failed = 0
-        self._known = 0
+        self._failure_bits = 0
+        self._known_turns = 0
         self._turns_here = 0
         self._open = ""
 
@@ -95,7 +95,7 @@ class Worker:
         self.incarnation_id = self.fleet.new_id("i")
         self.alive, self.waits, self.saving, self._open = True, False, True, ""
         self.skew = 0.0
-        self._failed = self._known = self._turns_here = 0
+        self._failure_bits = self._known_turns = self._turns_here = 0
         self.beat_at = self.fleet.now
         self.say(
             EventType.EXECUTION_STARTED,
@@ -178,9 +178,9 @@ class Worker:
             EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens or self._context, "output_tokens": 100}
         )
         self._inputs.append(tokens or self._context)
-        self._count(failed=False)
-        started = {"tool": tool, "call_id": number}
-        self.say(EventType.TOOL_CALL_STARTED, started | ({"timeout": declares} if declares else {}))
+        self._count(has_failed=False)
+        start_data = {"tool": tool, "call_id": number}
+        self.say(EventType.TOOL_CALL_STARTED, start_data | ({"timeout": declares} if declares else {}))
         yield 0.3 * gap if lasts is None else lasts
         dice = self.random.random()
         if not error and not result and dice < 0.04:
@@ -195,14 +195,14 @@ class Worker:
         }
         if error:
             data["error_type"] = error
-        self._count(failed=bool(error))
+        self._count(has_failed=bool(error))
         if mark is not None and (mark.kind is not FaultKind.ERROR_RATE or self._many_fail()):
             self._must_be_seen(mark)
         self.say(EventType.TOOL_CALL_COMPLETED, data)
         if not verdict:
             dice = self.random.random()
             verdict = "ACCEPT" if dice < 0.3 else "RETRY" if dice < 0.36 else "CONTINUE"
-        self._count(failed=False)
+        self._count(has_failed=False)
         self.say(EventType.STEP_COMPLETED, {"verdict": verdict, "text": number})
         if mark is not None:
             self.fleet.look_for(mark)
@@ -216,7 +216,7 @@ class Worker:
     def _save(self) -> None:
         now = self._now
         name = self.fleet.new_id("c")
-        self.chain.append(Saved(name, now, self.left, self.random.random() > 0.15))
+        self.chain.append(Checkpoint(name, now, self.left, self.random.random() > 0.15))
         del self.chain[:-5]
         self.say(EventType.CHECKPOINT_SAVED, {"checkpoint_id": name})
 
@@ -225,12 +225,12 @@ class Worker:
         return self.fleet.now
 
     def _many_fail(self) -> bool:
-        return self._known >= 8 and self._failed.bit_count() > 0.25 * self._known
+        return self._known_turns >= 8 and self._failure_bits.bit_count() > 0.25 * self._known_turns
 
-    def _count(self, *, failed: bool) -> None:
+    def _count(self, *, has_failed: bool) -> None:
         """Keep, as anybody could who looks on, which of the last calls and steps failed."""
-        self._failed = (self._failed << 1 | failed) & ((1 << _WINDOW) - 1)
-        self._known = min(_WINDOW, self._known + 1)
+        self._failure_bits = (self._failure_bits << 1 | has_failed) & ((1 << _WINDOW) - 1)
+        self._known_turns = min(_WINDOW, self._known_turns + 1)
 
     # -- what only looks like trouble ---------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Worker:
     def _backs_off(self) -> Acts:
         self.say(EventType.LLM_CALL_STARTED)
         yield 2.0
-        self._count(failed=True)
+        self._count(has_failed=True)
         self.say(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
         self.waits = True
         self.say(EventType.WORKER_WAITING, {"reason": "backoff"})
@@ -407,7 +407,7 @@ class Worker:
             self.say(EventType.LLM_CALL_STARTED)
             yield self.random.uniform(5, 60)
             times += 1
-            self._count(failed=True)
+            self._count(has_failed=True)
             if times == 3:
                 self._must_be_seen(fault)
             self.say(EventType.LLM_CALL_COMPLETED, {"error_type": "APIError", "error": "503"})

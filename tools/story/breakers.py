@@ -21,11 +21,11 @@ async def break_and_mend(service: Service) -> None:
         for _ in range(3):
             breaker.admit().record_failure(ConnectionError("503 from the other side"))
 
-    def admitted() -> bool:
+    def is_admitted() -> bool:
         try:
             weather.admit().record_success()
         except CallRefusedError:
             return False
         return True
 
-    await until(admitted, "the breaker lets a call through to see how it goes")
+    await until(is_admitted, "the breaker lets a call through to see how it goes")

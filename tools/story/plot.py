@@ -16,9 +16,9 @@ from tests.clients.fixtures import FOLDER, load_fixture
 from tools.story.breakers import break_and_mend
 from tools.story.graphs import begin_graphs
 from tools.story.stage import Stage
-from tools.story.workers import TROUBLED, Fleet, clerk, librarian
+from tools.story.workers import TROUBLED_WORKERS, Fleet, clerk, librarian
 
-HAPPENED: Final = (
+EVENTS: Final = (
     'max_over_time(queenright_agent_state{state="stuck"}[5m]) == 1',
     'queenright_tickets_total{cause="doom_loop"} > 0',
     'queenright_tickets_total{cause="provider_failure"} > 0',
@@ -78,7 +78,7 @@ async def play(stage: Stage) -> None:
         await _until_query(http, stage, 'queenright_triage_total{decision="dismiss"} > 0', "it is dismissed")
         # Queries look five minutes back, and a busy machine takes that long to come here.
         stage.step_log.write_text("this is no step\n" * 3)
-        fleet.begin(*TROUBLED)
+        fleet.begin(*TROUBLED_WORKERS)
         await begin_graphs(service)
         await _foreign_telemetry(http, stage.running.otlp_url)
         await _coding_agent(http, stage.running.otlp_url)
@@ -92,7 +92,7 @@ async def play(stage: Stage) -> None:
         await http.post(f"{url}/api/agents/archivist/nudge", json={"by": "ada", "message": "Do save."})
         await _until_query(http, stage, 'queenright_tickets_total{cause="retry_storm"} > 0', "it is told")
         fleet.better.set()
-        for query in HAPPENED:
+        for query in EVENTS:
             await _until_query(http, stage, query, query)
         await asyncio.sleep(2)
 

@@ -41,7 +41,7 @@ class Provider(OpenAIServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked = {JUDGE: 0, QUEEN: 0}
+        self._request_counts = {JUDGE: 0, QUEEN: 0}
 
     async def _answer(
         self, reply: Reply, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -55,8 +55,8 @@ class Provider(OpenAIServer):
         if not tools:
             return Thought(text=["Good morning."], usage=(10, 3), model=model)
         if not _about(UNIMPORTANT, messages):
-            self._asked[model] += 1
-            match model, self._asked[model]:
+            self._request_counts[model] += 1
+            match model, self._request_counts[model]:
                 case (str(), 1) if model == JUDGE:
                     return Refusal(status=500, message="overloaded")
                 case (str(), 2) if model == JUDGE:

@@ -36,8 +36,8 @@ class Story:
         answer = self.prometheus.get("/query", params=parameters).json()
         if answer["status"] != "success":
             raise AssertionError(f"{expr}: {answer['error']}")
-        found = answer["data"]["result"]
-        return found if isinstance(found, list) and answer["data"]["resultType"] == "vector" else [found]
+        series = answer["data"]["result"]
+        return series if isinstance(series, list) and answer["data"]["resultType"] == "vector" else [series]
 
     def range(self, expr: str, *, step: float = 1) -> list[dict[str, Any]]:
         """Return the series of a range query over the whole story, ``step`` seconds apart."""

@@ -18,7 +18,7 @@ SMALL: Final = "anthropic/claude-haiku-4-5"
 LARGE: Final = "anthropic/claude-sonnet-4-5"
 
 
-class Overloaded(Exception):
+class OverloadedError(Exception):
     """What a provider's client raises."""
 
 
@@ -81,10 +81,10 @@ def librarian(fleet: Fleet) -> None:
     with fleet.worker("librarian") as worker:
         for number in itertools.count():
             with worker.step("catalogue") as step:
-                model, read, written = (LARGE, 4_000, 400) if number % 3 == 0 else (SMALL, 1_200, 150)
+                model, read, output_tokens = (LARGE, 4_000, 400) if number % 3 == 0 else (SMALL, 1_200, 150)
                 with step.llm(model, "anthropic") as llm:
                     fleet.rest(0.02)
-                    llm.usage(read, written)
+                    llm.usage(read, output_tokens)
                 with step.tool("search", {"page": number}) as tool:
                     if number % 9 == 4:
                         tool.error(TimeoutError("the catalogue does not answer"))
@@ -191,7 +191,7 @@ def courier(fleet: Fleet) -> None:
         while fleet.rest():
             with worker.step("deliver") as step:
                 with step.llm(LARGE, "anthropic") as llm:
-                    llm.error(Overloaded("529 overloaded_error: the provider refuses all requests"))
+                    llm.error(OverloadedError("529 overloaded_error: the provider refuses all requests"))
                 step.verdict(Verdict.RETRY)
 
 
@@ -212,7 +212,7 @@ def typesetter(fleet: Fleet) -> None:
                 step.verdict(Verdict.ACCEPT)
 
 
-TROUBLED: Final = (
+TROUBLED_WORKERS: Final = (
     researcher,
     proofreader,
     surveyor,

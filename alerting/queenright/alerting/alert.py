@@ -177,11 +177,11 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
         elif ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
         return f"{agent} {became}: it {words} ({ticket.severity.value})."
-    wanted = "".join(f" {request.title}" for request in requests if ticket.is_live)
+    request_titles = "".join(f" {request.title}" for request in requests if ticket.is_live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
     now_too = f", and now it {_WORDS[others[0]]}" if others and of_runs else ""
-    return f"{agent} {words}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
+    return f"{agent} {words}{now_too} ({ticket.severity.value}).{request_titles}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:
@@ -199,9 +199,10 @@ def _describe_end(ticket: EscalationTicket) -> str:
     if ticket.closed_at is None:
         return ""
     why = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
-    acknowledged = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
+    sentence = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
     return redact(
-        inert(f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{why}.{acknowledged}"), 400
+        inert(f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{why}.{sentence}"),
+        400,
     )
 
 

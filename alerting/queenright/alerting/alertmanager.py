@@ -108,9 +108,9 @@ class AlertmanagerClient:
             AlertmanagerError: The request failed.
         """
         body = await self._request("GET", peer, "/api/v2/alerts", limit=MAX_LIST_BYTES)
-        listed = await asyncio.to_thread(_read, body)
+        rows = await asyncio.to_thread(_read, body)
         try:
-            return [alert for alert in listed if labels.items() <= alert["labels"].items()]
+            return [alert for alert in rows if labels.items() <= alert["labels"].items()]
         except (TypeError, LookupError, AttributeError):
             raise _unexpected_response(peer, "a list of alerts") from None
 
@@ -196,8 +196,8 @@ class AlertmanagerClient:
             raise PeerUnavailableError(peer.name, f"did not answer in {PEER_TIMEOUT_SECONDS:g} s") from None
         except httpx.HTTPError as error:
             # `from None`: the chained exception holds the request with the credentials.
-            reached = not isinstance(error, httpx.ConnectError)
-            raise PeerUnavailableError(peer.name, _reason(error), was_reached=reached) from None
+            has_connected = not isinstance(error, httpx.ConnectError)
+            raise PeerUnavailableError(peer.name, _reason(error), was_reached=has_connected) from None
         if status // 100 != 2:
             raise _status_error(method, peer, status, content)
         if len(content) > limit:
@@ -258,8 +258,8 @@ def _read(body: bytes) -> Any:
         return None
 
 
-def _unexpected_response(peer: PeerAddress, expected: str) -> PeerUnavailableError:
-    return PeerUnavailableError(peer.name, f"answered something other than {expected}")
+def _unexpected_response(peer: PeerAddress, expectation: str) -> PeerUnavailableError:
+    return PeerUnavailableError(peer.name, f"answered something other than {expectation}")
 
 
 def _reason(error: Exception) -> str:

@@ -110,10 +110,10 @@ def without_receivers(
     Args:
         config: What ``render_alertmanager`` returned.
     """
-    loaded = yaml.safe_load(config)
+    document = yaml.safe_load(config)
     if slack:
-        del loaded["global"]["slack_api_url_file"]
-    for receiver in loaded["receivers"]:
+        del document["global"]["slack_api_url_file"]
+    for receiver in document["receivers"]:
         notifies = {"slack_configs", "pagerduty_configs"} & receiver.keys()
         for is_off, key in ((slack, "slack_configs"), (pagerduty, "pagerduty_configs")):
             if is_off:
@@ -121,7 +121,7 @@ def without_receivers(
         has_nobody = notifies and not {"slack_configs", "pagerduty_configs"} & receiver.keys()
         if has_nobody or (deadman and receiver["name"] == "deadman"):
             receiver.pop("webhook_configs", None)
-    return config.partition("\n")[0] + "\n" + yaml.safe_dump(loaded, sort_keys=False, width=120)
+    return config.partition("\n")[0] + "\n" + yaml.safe_dump(document, sort_keys=False, width=120)
 
 
 def render_prometheus(
@@ -188,9 +188,9 @@ def _is_within(url: str, service_url: str) -> bool:
 
 
 def _alertmanagers(urls: str | Sequence[str] | None) -> str:
-    listed = [urls] if isinstance(urls, str) else list(urls or ())
+    url_list = [urls] if isinstance(urls, str) else list(urls or ())
     configs = []
-    for url in listed:
+    for url in url_list:
         parts = urlsplit(url)
         config: dict[str, object] = {"scheme": parts.scheme, "static_configs": [{"targets": [parts.netloc]}]}
         if prefix := parts.path.rstrip("/"):

@@ -47,8 +47,8 @@ _MARKUP: Final = re.compile(r"<(?=[!@#]|[a-z][a-z0-9+.-]*:|www\.|\[link removed\
 def plain(text: str, limit: int, *, ours: Collection[str] = ()) -> str:
     """Sanitize a model's text to one line without links, commands, markup and secrets."""
     line = " ".join(text[:_READ].replace("`", "").split())
-    unlinked = _LINK.sub(lambda link: link[0] if _is_ours(link[0], ours) else NO_LINK, line)
-    return redact(inert(_COMMAND.sub(NO_COMMAND, unlinked)), limit)
+    safe_line = _LINK.sub(lambda link: link[0] if _is_ours(link[0], ours) else NO_LINK, line)
+    return redact(inert(_COMMAND.sub(NO_COMMAND, safe_line)), limit)
 
 
 def inert(text: str) -> str:

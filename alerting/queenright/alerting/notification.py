@@ -68,7 +68,7 @@ _COLLECTED_SECONDS: Final = 8.0
 _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
 _NOTIFIED_STATUSES: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 
-_COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
+_SESSION_COUNT: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
 
 def _is_firing(now: ColumnElement[float]) -> ColumnElement[bool]:
@@ -255,14 +255,14 @@ def enqueue(
     if ticket.status is TicketStatus.OPEN:
         return
     current = _find_firing(conn, ticket.ticket_id, now)
-    joined = None
+    shared_alert = None
     if current is None and ticket.status in _NOTIFIED_STATUSES:
-        joined = _find_joined(conn, ticket, earlier_tickets, now)
-    sessions = _sessions(current or joined) + (joined is not None)
+        shared_alert = _find_joined(conn, ticket, earlier_tickets, now)
+    sessions = _sessions(current or shared_alert) + (shared_alert is not None)
     annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
     if ticket.status in _NOTIFIED_STATUSES:
-        if joined is not None:
-            _join(conn, ticket, joined, annotations, now)
+        if shared_alert is not None:
+            _join(conn, ticket, shared_alert, annotations, now)
         elif current is None:
             _insert(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
         elif _is_more_severe(ticket, current):
@@ -297,8 +297,8 @@ def find_joined(
         ticket: A ticket without a notification.
         earlier_tickets: See ``enqueue``.
     """
-    joined = _find_joined(conn, ticket, earlier_tickets, now)
-    return None if joined is None or _is_more_severe(ticket, joined) else joined.ticket_id
+    shared_alert = _find_joined(conn, ticket, earlier_tickets, now)
+    return None if shared_alert is None or _is_more_severe(ticket, shared_alert) else shared_alert.ticket_id
 
 
 def _find_joined(
@@ -375,13 +375,14 @@ def _join(
             _end(conn, holder, now, now, silent=True)
         elif holder.ticket_id != ticket.ticket_id:
             summary = (
-                _COUNTED.sub("", holder.annotations["summary"]) + f" {count} sessions, one after the other."
+                _SESSION_COUNT.sub("", holder.annotations["summary"])
+                + f" {count} sessions, one after the other."
             )
-            counted = {**holder.annotations, "summary": summary, SESSIONS: count}
+            new_annotations = {**holder.annotations, "summary": summary, SESSIONS: count}
             if is_worse:
-                _replace(conn, holder, labels, counted, now)
+                _replace(conn, holder, labels, new_annotations, now)
             else:
-                _update_annotations(conn, holder, counted, now)
+                _update_annotations(conn, holder, new_annotations, now)
     if is_worse:
         conn.execute(_MARK_REPLACED, {"of": earlier.key, "now": now})
 
@@ -521,10 +522,10 @@ def read_changed(
     state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at, OUTBOX.c.active)
     # Two queries, because SQLite would scan all active rows for one with OR.
     new = state.where(OUTBOX.c.id > above)
-    changed = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
+    changes = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
     ids = [
         row.id
-        for row in conn.execute(union_all(new, changed))
+        for row in conn.execute(union_all(new, changes))
         if row.active
         and (
             (known_row := known_rows.get(row.id)) is None
@@ -538,21 +539,21 @@ def read_changed(
     ]
 
 
-def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
+def _read(conn: Connection, condition: ColumnElement[bool]) -> list[Notification]:
     notifications = {
         row.id: _notification(row._mapping)
-        for row in conn.execute(select(OUTBOX).where(wanted).order_by(OUTBOX.c.id)).all()
+        for row in conn.execute(select(OUTBOX).where(condition).order_by(OUTBOX.c.id)).all()
         if row.active
     }
     deliveries = conn.execute(
         select(OUTBOX_DELIVERIES)
         .join(OUTBOX, OUTBOX.c.id == OUTBOX_DELIVERIES.c.outbox_id)
-        .where(wanted, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
+        .where(condition, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
     )
     for row in deliveries.all():
         if (notification := notifications.get(row.outbox_id)) is not None:
-            accepted = notification.fired if row.status == "firing" else notification.resolved
-            accepted[row.peer] = row.delivered_at
+            acceptances = notification.fired if row.status == "firing" else notification.resolved
+            acceptances[row.peer] = row.delivered_at
     return list(notifications.values())
 
 
@@ -586,14 +587,14 @@ def list_notifications(
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    delivered = deliveries_of(conn, {row.ticket_id for row in rows})
-    return [_to_record(row, tuple(states[row.id]), delivered.get(row.ticket_id, ()), now) for row in rows]
+    messages = deliveries_of(conn, {row.ticket_id for row in rows})
+    return [_to_record(row, tuple(states[row.id]), messages.get(row.ticket_id, ()), now) for row in rows]
 
 
 def _to_record(
     row: Row[Any],
     peers: tuple[PeerDeliveryState, ...],
-    delivered: Iterable[DeliveredNotification],
+    messages: Iterable[DeliveredNotification],
     now: float,
 ) -> NotificationRecord:
     holds = _has_not_ended(row.ends_at, row.updated_at, now)
@@ -612,7 +613,7 @@ def _to_record(
         peers=peers,
         notified=tuple(
             delivered_notification
-            for delivered_notification in delivered
+            for delivered_notification in messages
             if delivered_notification.alert_key == row.alert_key
         ),
     )
@@ -620,8 +621,8 @@ def _to_record(
 
 def _is_over(row: Row[Any], peers: Collection[PeerDeliveryState]) -> bool:
     """Return whether every peer that answered has accepted the end."""
-    accepted = {peer.peer for peer in peers if peer.status == "resolved"}
-    return row.ends_at is not None and bool(accepted) and accepted >= {peer.peer for peer in peers}
+    acceptances = {peer.peer for peer in peers if peer.status == "resolved"}
+    return row.ends_at is not None and bool(acceptances) and acceptances >= {peer.peer for peer in peers}
 
 
 def _notification(row: object) -> Notification:
@@ -653,11 +654,11 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
         )
     )
     row_times = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
-    accepted = {key for key, delivered_at in row_times.items() if delivered_at is not None}
+    acceptances = {key for key, delivered_at in row_times.items() if delivered_at is not None}
     rows: dict[tuple[int, str, str], dict[str, Any]] = {}
     for receipt in receipts:
         key = (receipt.notification_id, receipt.peer, receipt.status)
-        if key in accepted:
+        if key in acceptances:
             continue
         rows[key] = {
             "attempts": receipt.attempts,
@@ -666,8 +667,8 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
             "last_error": receipt.error,
         }
         if receipt.error is None:
-            accepted.add(key)
-    changed = [
+            acceptances.add(key)
+    changes = [
         {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in row_times
     ]
     new = [
@@ -675,8 +676,8 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
         for key, row in rows.items()
         if key not in row_times
     ]
-    if changed:
-        conn.execute(_UPDATE_DELIVERY, changed)
+    if changes:
+        conn.execute(_UPDATE_DELIVERY, changes)
     if new:
         conn.execute(_INSERT_DELIVERY, new)
 
@@ -685,8 +686,8 @@ def _close(conn: Connection, completed_ids: Collection[int], now: float) -> None
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for closed in (*(OUTBOX.c.id.in_(some) for some in _batches(completed_ids)), given_up):
-        conn.execute(update(OUTBOX).where(OUTBOX.c.active, closed).values(active=False, updated_at=now))
+    for condition in (*(OUTBOX.c.id.in_(some) for some in _batches(completed_ids)), given_up):
+        conn.execute(update(OUTBOX).where(OUTBOX.c.active, condition).values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
     conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))

@@ -18,18 +18,21 @@ _QUERY_BATCH: Final = 500
 """Maximum values per query, because SQLite limits them."""
 
 _LEDGER: Final = RECEIVER_NOTIFICATIONS
-_HELD: Final = OUTBOX.alias("held")
-_NAMED: Final = OUTBOX.alias("named")
+_HOLDER: Final = OUTBOX.alias("held")
+_RECIPIENT: Final = OUTBOX.alias("named")
 _SHARED_DELIVERIES: Final = (
-    select(_HELD.c.ticket_id.label("holder"), _LEDGER)
+    select(_HOLDER.c.ticket_id.label("holder"), _LEDGER)
     .distinct()
-    .join(_NAMED, (_NAMED.c.alert_key == _HELD.c.alert_key) & (_NAMED.c.ticket_id != _HELD.c.ticket_id))
+    .join(
+        _RECIPIENT,
+        (_RECIPIENT.c.alert_key == _HOLDER.c.alert_key) & (_RECIPIENT.c.ticket_id != _HOLDER.c.ticket_id),
+    )
     .join(
         _LEDGER,
-        (_LEDGER.c.ticket_id == _NAMED.c.ticket_id) & (_LEDGER.c.alert_key == _HELD.c.alert_key),
+        (_LEDGER.c.ticket_id == _RECIPIENT.c.ticket_id) & (_LEDGER.c.alert_key == _HOLDER.c.alert_key),
     )
-    .where(_HELD.c.ticket_id.in_(bindparam("of", expanding=True)), _LEDGER.c.status == "firing")
-    .where(or_(_HELD.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _HELD.c.ends_at))
+    .where(_HOLDER.c.ticket_id.in_(bindparam("of", expanding=True)), _LEDGER.c.status == "firing")
+    .where(or_(_HOLDER.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _HOLDER.c.ends_at))
 )
 """Deliveries of alerts that tickets share, recorded under another ticket that shares them."""
 
@@ -62,23 +65,23 @@ def record_deliveries(
         alerts: Ticket id, alert key and status of each alert.
     """
     distinct = dict.fromkeys(alerts)
-    known_ids = _known(conn, {ticket_id for ticket_id, _, _ in distinct})
+    known_ids = _find_known(conn, {ticket_id for ticket_id, _, _ in distinct})
     where = (_LEDGER.c.dedup_key == dedup_key, _LEDGER.c.receiver == receiver)
     rows = conn.execute(select(_LEDGER).where(*where)).all()
     before = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
-    delivered = [alert for alert in distinct if alert[0] in known_ids]
-    again = [before[alert] for alert in delivered if alert in before]
+    known_alerts = [alert for alert in distinct if alert[0] in known_ids]
+    again = [before[alert] for alert in known_alerts if alert in before]
     for some in _parts(again):
         conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(some)).values(notified_at=now))
     new = [
         {"ticket_id": ticket_id, "alert_key": key, "status": status}
         | {"receiver": receiver, "dedup_key": dedup_key, "first_notified_at": now, "notified_at": now}
-        for ticket_id, key, status in delivered
+        for ticket_id, key, status in known_alerts
         if (ticket_id, key, status) not in before
     ]
     if new:
         conn.execute(insert(_LEDGER), new)
-    return len(delivered)
+    return len(known_alerts)
 
 
 def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
@@ -93,8 +96,8 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
             deliveries.setdefault(row.ticket_id, []).append(_delivery(row, row.ticket_id))
         for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
             deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
-    for listed in deliveries.values():
-        listed.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
+    for messages in deliveries.values():
+        messages.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
     return deliveries
 
 
@@ -103,7 +106,7 @@ def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
     return set(conn.execute(select(_LEDGER.c.ticket_id).where(_LEDGER.c.dedup_key == dedup_key)).scalars())
 
 
-def _known(conn: Connection, tickets: Collection[str]) -> set[str]:
+def _find_known(conn: Connection, tickets: Collection[str]) -> set[str]:
     known_ids: set[str] = set()
     for some in _parts(tickets):
         known_ids |= set(

@@ -80,8 +80,8 @@ def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> s
         rule_kind := next((kind for kind in FindingKind if action == _advice(ticket, kind)), None)
     ) is not None:
         return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
-    suggested = plain(action, _ACTION_LIMIT, ours=ours)
-    return f"{by_rule}\n{_attribute('judge', ticket.judge_model)} suggests: {suggested}"
+    suggestion = plain(action, _ACTION_LIMIT, ours=ours)
+    return f"{by_rule}\n{_attribute('judge', ticket.judge_model)} suggests: {suggestion}"
 
 
 def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:

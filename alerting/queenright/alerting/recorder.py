@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from queenright.runtime.events import Clock
 
-_KEPT: Final = 200
+_MAX_MESSAGES: Final = 200
 _MAX_BODY: Final = 1 << 20
 # Slack's: https://api.slack.com/legacy/interactive-message-field-guide, .../reference/messaging/attachments
 _MAX_BUTTONS: Final = 5
@@ -55,11 +55,11 @@ class Recorder:
     def __init__(
         self, on_message: Callable[[RecordedMessage], None] | None = None, *, clock: Clock = time.time
     ) -> None:
-        self.received: deque[RecordedMessage] = deque(maxlen=_KEPT)
+        self.received: deque[RecordedMessage] = deque(maxlen=_MAX_MESSAGES)
         """The latest messages, oldest first."""
         self.count = 0
         """Number of received messages; only the latest are kept."""
-        self.refused: deque[str] = deque(maxlen=_KEPT)
+        self.refused: deque[str] = deque(maxlen=_MAX_MESSAGES)
         """Reasons of rejected requests."""
         self._on_message = on_message
         self._clock = clock

@@ -66,8 +66,8 @@ class AlertingSettings(BaseModel):
         except ValueError as error:
             raise ValueError(f"is not a valid template: {error}") from None
         if unknown := fields - PLACEHOLDERS:
-            allowed = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
-            raise ValueError(f"{{{sorted(unknown)[0]}}} is unknown; allowed are {allowed}")
+            placeholders = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
+            raise ValueError(f"{{{sorted(unknown)[0]}}} is unknown; allowed are {placeholders}")
         return template
 
     @field_serializer("alertmanager_urls", when_used="json")

@@ -98,7 +98,7 @@ class ControlChannel:
         self._handled_ids: dict[str, None] = {}
         self._checkpoint_id: str | None = None
         self._process: int | None = None
-        self._closed = threading.Event()
+        self._close_event = threading.Event()
         self._nudges = JobQueue("queenright-nudges")
         self._terminations = JobQueue("queenright-terminations")
         self._answers = InstructionAnswers(connect, jitter)
@@ -107,10 +107,10 @@ class ControlChannel:
         _channels.add(self)
 
     def _reset(self) -> None:
-        closed = self._closed.is_set()
-        self._closed = threading.Event()
-        if closed:
-            self._closed.set()
+        close_event = self._close_event.is_set()
+        self._close_event = threading.Event()
+        if close_event:
+            self._close_event.set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiting: deque[Instruction] = deque()
@@ -119,7 +119,7 @@ class ControlChannel:
     def start(self) -> None:
         """Start polling. Further calls do nothing."""
         with self._lock:
-            if self._closed.is_set() or self._thread is not None:
+            if self._close_event.is_set() or self._thread is not None:
                 return
             self._process = self._process or os.getpid()
             self._thread = threading.Thread(target=self._poll, name="queenright-control", daemon=True)
@@ -148,13 +148,13 @@ class ControlChannel:
             checkpoint_id: The worker's last checkpoint.
         """
         with self._lock:
-            if self._closed.is_set():
+            if self._close_event.is_set():
                 return
             self._checkpoint_id = checkpoint_id or None
-            self._closed.set()
-            unanswered = [*self._waiting, *self._unread_terminations]
+            self._close_event.set()
+            remaining = [*self._waiting, *self._unread_terminations]
             self._waiting, self._unread_terminations = deque(), []
-        for instruction in unanswered:
+        for instruction in remaining:
             self._answer_after_end(instruction)
 
     def drain(self, seconds: float) -> None:
@@ -166,16 +166,18 @@ class ControlChannel:
     # -- polling --------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        closed, client, failures = self._closed, None, 0
-        while os.getppid() == self._process and not closed.is_set():
-            closed.wait(1.0)  # a forked child polls only after its parent has exited
-        while not closed.is_set():
-            started = time.monotonic()
+        close_event, client, failures = self._close_event, None, 0
+        while os.getppid() == self._process and not close_event.is_set():
+            close_event.wait(1.0)  # a forked child polls only after its parent has exited
+        while not close_event.is_set():
+            start_time = time.monotonic()
             try:
                 client = client or self._connect()
                 has_news = self._receive(client.fetch(self._wait))
                 failures = 0
-                closed.wait(0.0 if has_news else max(0.0, _PAUSE_SECONDS - (time.monotonic() - started)))
+                close_event.wait(
+                    0.0 if has_news else max(0.0, _PAUSE_SECONDS - (time.monotonic() - start_time))
+                )
             except Exception as error:
                 failures += 1
                 if failures > _SILENT_FAILURES:
@@ -183,7 +185,7 @@ class ControlChannel:
                         "Queenright cannot fetch instructions (%s); the agent continues and polling retries.",
                         error,
                     )
-                closed.wait(backoff(failures, self._jitter))
+                close_event.wait(backoff(failures, self._jitter))
         if client is not None:
             with suppress_errors:
                 client.close()
@@ -233,7 +235,7 @@ class ControlChannel:
             )
         else:
             with self._lock:
-                has_room = len(self._waiting) < _MAX_WAITING and not self._closed.is_set()
+                has_room = len(self._waiting) < _MAX_WAITING and not self._close_event.is_set()
                 if has_room:
                     self._waiting.append(instruction)
             if not has_room and not self._is_late(instruction):
@@ -249,9 +251,9 @@ class ControlChannel:
             return
         outcome, checkpoint_id, detail = "done", None, ""
         try:
-            returned = function()
+            result = function()
             checkpoint_id = (
-                returned if isinstance(instruction, Termination) and isinstance(returned, str) else None
+                result if isinstance(instruction, Termination) and isinstance(result, str) else None
             )
         except BaseException as error:
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
@@ -265,7 +267,7 @@ class ControlChannel:
 
     def _is_late(self, instruction: Instruction) -> bool:
         """Return whether an instruction is too late to deliver; if so, answer it."""
-        if self._closed.is_set():
+        if self._close_event.is_set():
             self._answer_after_end(instruction)
             return True
         if instruction.expires_at <= self._clock():

@@ -101,7 +101,7 @@ class Delivery:
         self._interval = interval
         self._records: _Queue[Any] = _Queue("logs", capacity)
         self._spans: _Queue[Any] = _Queue("spans", capacity)
-        self._closed = False
+        self._is_closed = False
         self._give_up_at = 0.0
         self._reset()
         after_fork_in_child(self._reset_after_fork)
@@ -114,7 +114,7 @@ class Delivery:
         self._sender: Sender | None = None
         self._failures = 0
         self._in_flight = 0
-        self._delivered = False
+        self._has_delivered = False
 
     def _reset_after_fork(self) -> None:
         # Queued items and the connection belong to the parent.
@@ -138,7 +138,7 @@ class Delivery:
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread is not None or self._closed:
+            if self._thread is not None or self._is_closed:
                 return
             thread = threading.Thread(target=self._run, name="queenright-delivery", daemon=True)
             thread.start()
@@ -149,10 +149,10 @@ class Delivery:
         """Send queued items now; return whether all were delivered within ``timeout`` seconds."""
         if self._thread is None:
             return not self._records.items and not self._spans.items
-        flushed = threading.Event()
-        self._waiting.append(flushed)
+        flush_event = threading.Event()
+        self._waiting.append(flush_event)
         self._wake.set()
-        return flushed.wait(timeout) and not self._records.items and not self._spans.items
+        return flush_event.wait(timeout) and not self._records.items and not self._spans.items
 
     def close(self, timeout: float = 2.0) -> None:
         """
@@ -161,37 +161,37 @@ class Delivery:
         If the service was reachable before, retry for up to ``FINAL_DELIVERY_SECONDS``: losing the end of a
         run while the service restarts would look like a process that died.
         """
-        if self._closed:
+        if self._is_closed:
             return
-        if self._delivered:
+        if self._has_delivered:
             timeout = max(timeout, FINAL_DELIVERY_SECONDS)
         self._give_up_at = time.monotonic() + timeout
-        self._closed = True
+        self._is_closed = True
         thread = self._thread
         self._wake.set()
         if thread is not None and thread.is_alive():
             thread.join(timeout)
-        lost = self._in_flight
+        loss_count = self._in_flight
         for queue in (self._records, self._spans):
             if queue.items:
-                lost += len(queue.items)
+                loss_count += len(queue.items)
                 DROPPED.count(queue.signal, len(queue.items))
                 queue.items.clear()
-        if lost:
+        if loss_count:
             warn_once(
                 "Queenright lost %s at exit: %s did not accept them. "
                 "Start the service, or set OTEL_EXPORTER_OTLP_ENDPOINT to its address.",
-                format_count(lost, "telemetry record"),
+                format_count(loss_count, "telemetry record"),
                 self._sender.destination if self._sender else "the service",
             )
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._is_closed:
             self._wake.wait(self._pause())
             self._wake.clear()
             self._cycle()
         # Items queued during the last delivery, such as the end of the run, or not delivered yet.
-        while self._delivered and (self._records.items or self._spans.items):
+        while self._has_delivered and (self._records.items or self._spans.items):
             remaining = self._give_up_at - time.monotonic()
             if remaining <= 0:
                 break
@@ -224,8 +224,8 @@ class Delivery:
                 "until it exits.",
                 self._sender.destination,
             )
-        for flushed in waiting:
-            flushed.set()
+        for flush_event in waiting:
+            flush_event.set()
 
     def _drain(self, queue: _Queue[Any], number: int) -> bool:
         while number > 0 and self._sender is not None:
@@ -241,7 +241,7 @@ class Delivery:
                 return False
             if result is SendResult.REJECTED:
                 DROPPED.count(queue.signal, len(batch))
-            self._delivered = self._delivered or result is SendResult.DELIVERED
+            self._has_delivered = self._has_delivered or result is SendResult.DELIVERED
         return True
 
 

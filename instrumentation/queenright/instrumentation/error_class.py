@@ -184,9 +184,9 @@ def error_class(text: str, arguments: object = None) -> str:
     if is_refused_by_shell(text):
         return SHELL_REFUSED
     if ("Error" in text or "Exception" in text or "Timeout" in text) and (
-        named := _EXCEPTION_NAME.findall(text)
+        exception_names := _EXCEPTION_NAME.findall(text)
     ):
-        return str(named[-1])[:_CLASS_LIMIT]
+        return str(exception_names[-1])[:_CLASS_LIMIT]
     lines = [line.strip() for line in reversed(text.splitlines()) if line and not line.isspace()]
     line = next((line for line in lines if _ERROR_WORD.search(line)), lines[0] if lines else "")
     for argument in _strings_in(arguments):

@@ -93,7 +93,7 @@ _HEXADECIMAL = re.compile(
     rf"){_END}"
 )
 _ULID = re.compile(rf"[0-7](?<![A-Za-z0-9].)(?=[0-9]{{0,24}}[A-Z])[0-9A-HJKMNP-TV-Z]{{25}}{_END}")
-_PREFIXED = re.compile(
+_PREFIXED_ID = re.compile(
     r"[_-](?<=[celgnpqstu].)(?:(?<=call.)|(?<=toolu.)|(?<=tooluse.)|(?<=chatcmpl.)|(?<=\breq.)|(?<=\bfc.)|(?<=\brs.)|(?<=\bresp.)"
     r"|(?<=\bmsg.)|(?<=\brun.)|(?<=\bevt.)|(?<=\bgen.))(?:(?=[A-Za-z]*\d)|(?=[A-Za-z]{16}))"
     r"[A-Za-z0-9]+(?![A-Za-z0-9_])"
@@ -101,7 +101,7 @@ _PREFIXED = re.compile(
 _EPOCH = re.compile(rf"1(?<![A-Za-z0-9.].)[5-9]\d{{8}}(?:\.\d+|\d{{3}}|\d{{6}}|\d{{9}}){_END}")
 _ADDRESS = re.compile(rf"0x[0-9a-fA-F]{{8,16}}{_END}")
 _TEMPORARY = re.compile(r"/tmp[a-z0-9_]{8}(?![A-Za-z0-9_])")
-_MEASURED = re.compile(
+_MEASUREMENT = re.compile(
     r" (?:(?<=\bin.)|(?<=\btook.)|(?<=\bafter.)|(?<=\belapsed.)|(?<=\belapsed:.))"
     r"\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|secs?|seconds?)(?![A-Za-z])"
 )
@@ -111,7 +111,7 @@ _AGO = re.compile(
     r"[ (\n](?<!since.)(?:\d+|an?) (?:sec(?:ond)?|min(?:ute)?|hour|hr|day|week|month|year)s? ago(?![A-Za-z])"
 )
 # `key: value` in prose, log lines and serialized objects; `_mask_keyed_value` checks the key.
-_KEYED = re.compile(r"""[:=]\s?(?:\\?["'])?[a-zA-Z_.:+-]{0,64}+\d[\w.:+-]*""")
+_KEY_WITH_NUMBER = re.compile(r"""[:=]\s?(?:\\?["'])?[a-zA-Z_.:+-]{0,64}+\d[\w.:+-]*""")
 _LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
 _WORD = re.compile(r"[^\W_]")
 # A digit first, so that the engine skips to digits.
@@ -140,7 +140,7 @@ _FAILURE_WORD: Final = re.compile(
 )
 _SHORT: Final = 400
 # A short result that tells of a failure; "error rate" and "2 errors" are about something else.
-_FAILED: Final = re.compile(
+_FAILURE: Final = re.compile(
     r"(?<!\d )(?:Error|Exception|Traceback)\b|^\W*(?:error:|fatal:|failed to\b)"
     r"|\b(?:refused|timed out|out of memory)\b",
     re.MULTILINE,
@@ -212,7 +212,7 @@ def arguments_fingerprint(arguments: object) -> str:
     return _digest(_canonical(arguments, of_arguments=True))
 
 
-def result_fingerprint(result: object, arguments: object = None, *, failed: bool = False) -> str:
+def result_fingerprint(result: object, arguments: object = None, *, has_failed: bool = False) -> str:
     """
     Return the fingerprint of a tool's result, without the text that it repeats from its arguments.
 
@@ -247,20 +247,20 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
         and _NOTHING_FOUND.fullmatch(canonical) is not None
     ):
         return NOTHING_FOUND
-    is_failure = failed or _has_failure_shape(canonical, arguments)
+    is_failure = has_failed or _has_failure_shape(canonical, arguments)
     if is_failure:
         canonical = _POSITION.sub("#", canonical)
     tells_failure = bool(arguments) and _tells_failure(canonical)
     if is_failure or tells_failure:
         canonical = _ATTEMPT.sub("#", canonical)
     if tells_failure:
-        masked = _NUMBER_OF_FAILURE.sub(lambda match: match["code"] or "#", canonical)
-        if masked != canonical:
+        text_without_numbers = _NUMBER_OF_FAILURE.sub(lambda match: match["code"] or "#", canonical)
+        if text_without_numbers != canonical:
             # For other arguments, the numbers may tell another failure.
-            canonical = masked + _canonical(arguments, of_arguments=True)
-    counted = _STEP_COUNT.match(canonical) if canonical[1:2] in _STEP_COUNT_BEGINS else None
-    if counted is not None and _acts_on_element(arguments):
-        canonical = canonical[counted.end() :]
+            canonical = text_without_numbers + _canonical(arguments, of_arguments=True)
+    step_count = _STEP_COUNT.match(canonical) if canonical[1:2] in _STEP_COUNT_BEGINS else None
+    if step_count is not None and _acts_on_element(arguments):
+        canonical = canonical[step_count.end() :]
     return _digest(canonical)
 
 
@@ -284,7 +284,7 @@ def _tells_failure(canonical: str) -> bool:
         return False
     if len(canonical) > _SHORT:
         return "Traceback " in canonical and _FAILURE_SHAPE.search(canonical) is not None
-    return any(word in canonical for word in _FAILED_HINTS) and _FAILED.search(canonical) is not None
+    return any(word in canonical for word in _FAILED_HINTS) and _FAILURE.search(canonical) is not None
 
 
 def _acts_on_element(arguments: object) -> bool:
@@ -338,12 +338,12 @@ def _of_text(text: str, *, of_arguments: bool) -> str:
     text = text.strip()
     if text[:1] in "{[" and len(text) <= _JSON_LIMIT and text[-1:] in "}]":
         try:
-            parsed = json.loads(text)
+            json_value = json.loads(text)
         except ValueError:
             pass
         else:
             parts = _Parts(of_arguments=of_arguments)
-            _write(parsed, parts, _DEPTH, None)
+            _write(json_value, parts, _DEPTH, None)
             return "".join(parts)
     return '"' + _mask(text, of_arguments=of_arguments)
 
@@ -365,7 +365,7 @@ def _scrub(text: str) -> str:
         if b"00:00:00" in digits:
             for pattern in _STAMPS:
                 text = pattern.sub("~", text)
-        text = _KEYED.sub(_mask_keyed_value, text, _MAX_KEYED)
+        text = _KEY_WITH_NUMBER.sub(_mask_keyed_value, text, _MAX_KEYED)
     if size >= 16:
         hexadecimal = raw.translate(_HEXADECIMAL_AS_0)
         if _HEXADECIMAL_SHAPE in hexadecimal or _UUID_SHAPE in hexadecimal:
@@ -373,7 +373,7 @@ def _scrub(text: str) -> str:
         if size >= 26 and _ULID_SHAPE in raw.translate(_CAPITALS_AS_0):
             text = _ULID.sub("~", text)
     if b"_" in raw or b"-" in raw:
-        text = _PREFIXED.sub("~", text)
+        text = _PREFIXED_ID.sub("~", text)
     if b"0000000000" in digits:
         text = _EPOCH.sub("~", text)
     if b"0x" in raw:
@@ -381,7 +381,7 @@ def _scrub(text: str) -> str:
     if b"/tmp" in raw:
         text = _TEMPORARY.sub("~", text)
     if b" 0" in digits and _MEASURED_SHAPE.search(digits) is not None:
-        text = _MEASURED.sub("~", text)
+        text = _MEASUREMENT.sub("~", text)
     if b"s)" in raw:
         text = _MEASURED_ASIDE.sub("~", text)
     if b" ago" in raw:
@@ -498,18 +498,18 @@ arguments."""
 
 
 def _classify_key(key: str) -> tuple[str, _Test, _Test]:
-    normalized = _normalize_key(key)
+    plain_key = _normalize_key(key)
     is_volatile: _Test = None
     is_of_call: _Test = None
-    if normalized in _VOLATILE_KEYS:
+    if plain_key in _VOLATILE_KEYS:
         is_volatile = _is_scalar
-    elif normalized in ("duration", "durationseconds"):
+    elif plain_key in ("duration", "durationseconds"):
         is_volatile = _is_measured
-    elif normalized in _MAYBE_KEYS:
+    elif plain_key in _MAYBE_KEYS:
         is_volatile = _is_clock_reading
-    if normalized in _CALL_KEYS:
+    if plain_key in _CALL_KEYS:
         is_of_call = _is_generated
-    elif normalized in _TIME_OF_CALL:
+    elif plain_key in _TIME_OF_CALL:
         is_of_call = _is_clock_reading
     entry = (f"{key!r}:", is_volatile, is_of_call)
     if len(_keys) < _MAX_CACHED_KEYS and len(key) < 100:

@@ -24,7 +24,7 @@ _ESCAPE: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
 )
 """Terminal escape sequences, which are removed as a whole."""
-_UNSEEN: Final = re.compile(
+_INVISIBLE: Final = re.compile(
     r"[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0001-\U000e007f]+"
 )
 """Invisible characters that would make two different names look the same."""
@@ -76,7 +76,7 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     this, so that an agent has the same name everywhere.
     """
     if not text.isprintable():
-        text = _CONTROL.sub(" ", _UNSEEN.sub("", _ESCAPE.sub("", text)))
+        text = _CONTROL.sub(" ", _INVISIBLE.sub("", _ESCAPE.sub("", text)))
     text = text.strip()
     if _is_blank(text):
         return ""

@@ -12,11 +12,11 @@ from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.names import MetricName
 
-REMEMBERED: Final = 10_000
+MAX_KNOWN_VALUES: Final = 10_000
 """Number of folded values remembered; beyond it, old values are counted again."""
 
 
-class Limited:
+class LimitCounter:
     """
     The counter ``queenright_series_limited_total``.
 
@@ -46,7 +46,7 @@ class Limited:
         # Hashes, so that a stream of long new names cannot fill the memory.
         key = hash((metric.name, value))
         if key not in self._seen_hashes:
-            if len(self._seen_hashes) >= REMEMBERED:
+            if len(self._seen_hashes) >= MAX_KNOWN_VALUES:
                 self._seen_hashes.clear()
             self._seen_hashes.add(key)
             self._counts[metric].inc()

@@ -15,7 +15,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.families import counter, gauge, histogram
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.label_limit import Limited
+from queenright.instrumentation.label_limit import LimitCounter
 from queenright.instrumentation.names import OTHER, MetricName
 from queenright.instrumentation.verdict import Verdict
 
@@ -80,7 +80,7 @@ class WorkerFamilies:
         self.cost: Counter | None = family(names.AGENT_COST) if is_service else None
         if not is_service:
             registry.register(DROPPED)
-        self.limited = Limited(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
+        self.limited = LimitCounter(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
         self._agents: dict[str, AgentSeries] = {}
         self._reset_lock()
         after_fork_in_child(self._reset_lock)

@@ -15,7 +15,7 @@ def format_dollars(dollars: float) -> str:
     return "< $0.01" if 0 < dollars < 0.005 else f"${dollars:,.2f}"
 
 
-def format_spend(dollars: float | None, tokens: int, unpriced: int) -> str:
+def format_spend(dollars: float | None, tokens: int, unpriced_tokens: int) -> str:
     """
     Format the cost of model calls; empty if there were none.
 
@@ -29,5 +29,5 @@ def format_spend(dollars: float | None, tokens: int, unpriced: int) -> str:
     """
     if dollars is None:
         return f"{format_count(tokens, 'token')} (no price known)" if tokens else ""
-    not_priced = f", {unpriced:,} not priced" if unpriced else ""
+    not_priced = f", {unpriced_tokens:,} not priced" if unpriced_tokens else ""
     return f"{format_dollars(dollars)} ({format_count(tokens, 'token')}{not_priced})"

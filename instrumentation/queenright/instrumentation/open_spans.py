@@ -66,13 +66,13 @@ Attributes = dict[str, str | int | float | bool]
 
 
 @dataclass(slots=True)
-class _Reported:
+class _Report:
     """A span whose start was sent."""
 
     span: ref[Span]
     context: SpanContext
     attributes: Attributes
-    reported: int
+    report_time: int
     """Time of the last record about it, in nanoseconds since the epoch."""
 
 
@@ -102,15 +102,15 @@ class OpenSpans(SpanProcessor):
     def _reset(self) -> None:
         # In a forked child, open spans belong to the parent, which reports them.
         self._new: dict[int, ref[Span]] = {}
-        self._undecided: dict[int, ref[Span]] = {}
-        self._reported: dict[int, _Reported] = {}
+        self._candidates: dict[int, ref[Span]] = {}
+        self._reports: dict[int, _Report] = {}
         self._undecided_seen = 0
         self._lock = threading.Lock()
         """Held by `tick` and `shutdown`; the agent's threads take no lock."""
         self._calm_ticks = _IDLE
 
     # Lock-free: the agent's threads add spans to `_new` and remove them from any dict; the ticker moves them
-    # from `_new` to the others. While a record of a span is queued, the span is not in `_reported`, so that
+    # from `_new` to the others. While a record of a span is queued, the span is not in `_reports`, so that
     # its end record always comes last.
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -136,8 +136,8 @@ class OpenSpans(SpanProcessor):
             context = span.get_span_context()
             if context is None or self._new.pop(context.span_id, None) is not None:
                 return
-            if self._undecided.pop(context.span_id, None) is None:
-                entry = self._reported.pop(context.span_id, None)
+            if self._candidates.pop(context.span_id, None) is None:
+                entry = self._reports.pop(context.span_id, None)
                 if entry is not None:
                     self._put_ended(entry, span)
         except Exception as error:
@@ -161,15 +161,15 @@ class OpenSpans(SpanProcessor):
                 self._decide(self._new, span_id, reference, span, now)
         if not 0 <= _seconds(self._undecided_seen, now) < INTERVAL:
             self._undecided_seen = now
-            for span_id, reference in list(self._undecided.items()):
+            for span_id, reference in list(self._candidates.items()):
                 span = reference()
                 if span is None:
-                    self._undecided.pop(span_id, None)
+                    self._candidates.pop(span_id, None)
                 else:
-                    self._decide(self._undecided, span_id, reference, span, now)
-        for span_id, entry in list(self._reported.items()):
+                    self._decide(self._candidates, span_id, reference, span, now)
+        for span_id, entry in list(self._reports.items()):
             self._follow(span_id, entry, now)
-        if self._reported:
+        if self._reports:
             return GRACE
         # Ticks become rare in an idle process; a process with only short spans is not idle.
         self._calm_ticks += 1
@@ -183,35 +183,35 @@ class OpenSpans(SpanProcessor):
         """Report a span, or keep it as undecided: some libraries set its kind later."""
         attributes = self._describe(span) if _is_exported(span) else None
         if attributes is not None:
-            if len(self._reported) >= CAPACITY:
+            if len(self._reports) >= CAPACITY:
                 DROPPED.count("logs")
                 source.pop(span_id, None)
                 return
-            entry = _Reported(reference, span.get_span_context(), attributes, now)
+            entry = _Report(reference, span.get_span_context(), attributes, now)
             self._put(names.EVENT_SPAN_STARTED, span.start_time or now, entry)
-            self._reported[span_id] = entry
+            self._reports[span_id] = entry
             source.pop(span_id, None)
         elif source is self._new:
-            if _is_exported(span) and len(self._undecided) < CAPACITY:
-                self._undecided[span_id] = reference
+            if _is_exported(span) and len(self._candidates) < CAPACITY:
+                self._candidates[span_id] = reference
             if source.pop(span_id, None) is None:
-                self._undecided.pop(span_id, None)
+                self._candidates.pop(span_id, None)
 
-    def _follow(self, span_id: int, entry: _Reported, now: int) -> None:
+    def _follow(self, span_id: int, entry: _Report, now: int) -> None:
         """Send a heartbeat for a reported span if one is due, or report its end if it was lost."""
         span = entry.span()
         if span is None or not span.is_recording():
             # Garbage-collected, ended while a record was queued, or ended without on_end because another
             # processor raised.
-            if self._reported.pop(span_id, None) is not None:
+            if self._reports.pop(span_id, None) is not None:
                 self._put_ended(entry, span)
-        elif not 0 <= _seconds(entry.reported, now) < INTERVAL:
+        elif not 0 <= _seconds(entry.report_time, now) < INTERVAL:
             entry.attributes = self._describe(span) or entry.attributes
-            entry.reported = now
+            entry.report_time = now
             # Removed while queueing, so that the end is not queued before this record.
-            if self._reported.pop(span_id, None) is not None:
+            if self._reports.pop(span_id, None) is not None:
                 self._put(names.EVENT_SPAN_OPEN, now, entry)
-                self._reported[span_id] = entry
+                self._reports[span_id] = entry
 
     def _describe(self, span: Span) -> Attributes | None:
         # One unreadable span must not hide the others.
@@ -222,17 +222,17 @@ class OpenSpans(SpanProcessor):
     def _parent_id(self, span: ReadableSpan) -> int | None:
         """Return the nearest reported ancestor, otherwise the parent."""
         parent = span.parent
-        while parent is not None and parent.span_id not in self._reported:
-            reference = self._undecided.get(parent.span_id)
+        while parent is not None and parent.span_id not in self._reports:
+            reference = self._candidates.get(parent.span_id)
             ancestor = reference() if reference is not None else None
             parent = ancestor.parent if ancestor is not None else None
         parent = parent or span.parent
         return parent.span_id if parent is not None else None
 
-    def _put(self, event: str, time_ns: int, entry: _Reported) -> None:
+    def _put(self, event: str, time_ns: int, entry: _Report) -> None:
         self._delivery.put_record(StartRecord(event, time_ns, entry.context, entry.attributes))
 
-    def _put_ended(self, entry: _Reported, span: ReadableSpan | None) -> None:
+    def _put_ended(self, entry: _Report, span: ReadableSpan | None) -> None:
         self._delivery.put_record(
             StartRecord(
                 names.EVENT_SPAN_ENDED,
@@ -253,8 +253,8 @@ class OpenSpans(SpanProcessor):
                 if self.is_closed:
                     return
                 self.is_closed = True
-            for span_id in list(self._reported):
-                entry = self._reported.pop(span_id, None)
+            for span_id in list(self._reports):
+                entry = self._reports.pop(span_id, None)
                 if entry is not None:
                     self._put_ended(entry, entry.span())
             self._delivery.close()
@@ -296,7 +296,9 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     if kind is Kind.TOOL:
         values[names.GEN_AI_TOOL_NAME] = fields["tool"] or fields["entity"] or subject
         values[names.GEN_AI_TOOL_CALL_ID] = fields["call_id"]
-    attributes: Attributes = {key: cleaned for key, value in values.items() if (cleaned := clean_name(value))}
+    attributes: Attributes = {
+        key: clean_value for key, value in values.items() if (clean_value := clean_name(value))
+    }
     attributes[names.OPEN_SPAN_START] = span.start_time or 0
     attributes[names.HEARTBEAT_INTERVAL] = INTERVAL
     return attributes

@@ -64,7 +64,7 @@ _WEBHOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|webhook\.office\.com/webhookb2/|discord(?:app)?\.com/api/webhooks/)[\w/@-]+"
 )
 _NAMES = ("pass", "pwd", "secret", "credential", "key", "token", "sig", "curl", "mysql", "mariadb")
-_NAMED = re.compile(
+_NAMED_VALUE = re.compile(
     r"""(?isx)
     (
       (?: pass(?:word|wd|phrase) | (?: (?<![a-z]) | (?<=\\[nrt]) ) pwd | secret | credentials?
@@ -319,9 +319,9 @@ class _HiddenValues:
         self._lock = threading.Lock()
 
 
-_hidden: Final = _HiddenValues()
+_hidden_values: Final = _HiddenValues()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hidden.reset_lock)
+    os.register_at_fork(after_in_child=_hidden_values.reset_lock)
 
 
 def hide(values: Iterable[str]) -> None:
@@ -331,7 +331,7 @@ def hide(values: Iterable[str]) -> None:
     They are masked as they are and as quoted in JSON, in a Python literal and in a URL. Values shorter than 6
     characters are ignored, because they occur in too many words. Thread-safe.
     """
-    _hidden.add(values)
+    _hidden_values.add(values)
 
 
 def hide_named(values: Mapping[str, str]) -> None:
@@ -352,11 +352,11 @@ def _may_be_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    quoted = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    quotations = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
     for safe in ("", "/"):
-        quoted.add(quote(value.encode("utf-8", "replace"), safe=safe))
+        quotations.add(quote(value.encode("utf-8", "replace"), safe=safe))
     # Control characters are removed, as in the text that is searched.
-    forms = {_CONTROL.sub("", form) for form in (value, value.strip(), *quoted)}
+    forms = {_CONTROL.sub("", form) for form in (value, value.strip(), *quotations)}
     return {form for form in forms if len(form) >= _MIN_LENGTH and form not in MASK}
 
 
@@ -376,11 +376,11 @@ def redact(text: str, limit: int = 500) -> str:
     if limit <= 0:
         return ""
     size = max(_WINDOW, 4 * limit)
-    hidden = _hidden.forms
+    hidden_forms = _hidden_values.forms
     is_whole = len(text) <= size
-    window = text if is_whole else text[_after_hidden(text, len(text) - size, hidden) :]
+    window = text if is_whole else text[_after_hidden(text, len(text) - size, hidden_forms) :]
     window = _CONTROL.sub("", window)
-    for form in hidden:
+    for form in hidden_forms:
         if form in window:
             window = window.replace(form, MASK)
     if (
@@ -418,7 +418,7 @@ def _mask_secrets(text: str) -> str:
 
 def _mask_named_values(text: str) -> str:
     """Mask values that are named as secrets by a key, an element, an option or the preceding words."""
-    text = _NAMED.sub(rf"\1{MASK}", text)
+    text = _NAMED_VALUE.sub(rf"\1{MASK}", text)
     if "<" in text:
         text = _ELEMENT.sub(rf"\1{MASK}", text)
         text = _ELEMENT_WITH_NAME.sub(rf"\1{MASK}", text)
@@ -435,18 +435,18 @@ def _mask_named_values(text: str) -> str:
 def _mask_stated_secrets(text: str) -> str:
     """Mask secrets stated in prose, such as "the password is X"."""
     parts: list[str] = []
-    done = at = 0
+    copy_end = at = 0
     while match := _SENTENCE.search(text, at):
         start, end = _find_secret(match)
         if start < end:
             if match["old"] is not None and MASK not in match["old"]:
                 # The old secret may still be valid elsewhere.
-                parts += (text[done : match.start("old")], MASK)
-                done = match.end("old")
-            parts += (text[done:start], MASK)
-            done = end
+                parts += (text[copy_end : match.start("old")], MASK)
+                copy_end = match.end("old")
+            parts += (text[copy_end:start], MASK)
+            copy_end = end
         at = max(end, match.end())
-    return "".join((*parts, text[done:]))
+    return "".join((*parts, text[copy_end:]))
 
 
 def _find_secret(match: re.Match[str]) -> tuple[int, int]:
@@ -615,21 +615,21 @@ def mask_name(name: str) -> str:
     stay different and equal names stay equal, in every process. E-mail addresses count as names here and are
     not masked.
     """
-    hidden = _hidden.forms
+    hidden_forms = _hidden_values.forms
     if len(name) > _MAX_CACHED_LENGTH:
-        return _mask_name.__wrapped__(name, hidden)
-    if hidden:
-        return _mask_name(name, hidden)
+        return _mask_name.__wrapped__(name, hidden_forms)
+    if hidden_forms:
+        return _mask_name(name, hidden_forms)
     return name if len(name) < _MIN_NAME_LENGTH else _mask_unhidden_name(name)
 
 
 @lru_cache(_NAMES_KEPT)
-def _mask_name(name: str, hidden: tuple[str, ...]) -> str:
-    masked = name
-    for form in hidden:
-        if form in masked:
-            masked = masked.replace(form, MASK)
-    return _replace_masks(name, _mask_secrets(masked))
+def _mask_name(name: str, hidden_forms: tuple[str, ...]) -> str:
+    result = name
+    for form in hidden_forms:
+        if form in result:
+            result = result.replace(form, MASK)
+    return _replace_masks(name, _mask_secrets(result))
 
 
 @lru_cache(_NAMES_KEPT)
@@ -639,16 +639,16 @@ def _mask_unhidden_name(name: str) -> str:
     return _replace_masks(name, _mask_secrets(name))
 
 
-def _replace_masks(name: str, masked: str) -> str:
-    if masked == name:
+def _replace_masks(name: str, result: str) -> str:
+    if result == name:
         return name
     mark = blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
-    return masked.replace(MASK, f"redacted-{mark}")
+    return result.replace(MASK, f"redacted-{mark}")
 
 
-def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
+def _after_hidden(text: str, start: int, hidden_forms: Iterable[str]) -> int:
     """Return ``start``, moved behind a hidden value that the cut would split."""
-    for form in hidden:
+    for form in hidden_forms:
         position = text.find(form, max(0, start - len(form) + 1), start + len(form) - 1)
         if position >= 0:
             start = max(start, position + len(form))
@@ -657,7 +657,7 @@ def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
 
 def cut_before_hidden(text: str, end: int) -> int:
     """Return ``end``, moved before a hidden value of several words that it splits or that is incomplete."""
-    for form in _hidden.forms:
+    for form in _hidden_values.forms:
         if re.search(r"\s", form):
             start = text.find(form[0], max(0, end - len(form) + 1), end)
             while start >= 0:

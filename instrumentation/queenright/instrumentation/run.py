@@ -120,7 +120,7 @@ class Run:
         self._span: Span = INVALID_SPAN
         self._process = os.getpid()
         self._fork_count = fork_count.number
-        self._started = self._ended = False
+        self._has_started = self._has_ended = False
         self._node: str | None = None
         self._bad_steps = 0
         self._error = 0
@@ -129,15 +129,15 @@ class Run:
         self._reasons: list[str] = []
         self._progress = ""
         self._active_at = self._ticked_at = self._beat_at = 0.0
-        self._stalled = False
+        self._is_stalled = False
 
     # -- beginning and end ---------------------------------------------------------------------
 
     def start(self) -> None:
         """Open the run's span and send the first heartbeat."""
-        if self._started:
+        if self._has_started:
             return
-        self._started = True
+        self._has_started = True
         now = self.clock()
         about: dict[str, str | int | float | bool] = {
             **self.attributes,
@@ -177,11 +177,11 @@ class Run:
 
     def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
         """End the run's span and remove its series; once, and not in a child whose parent still runs."""
-        if self._ended or not self._started:
+        if self._has_ended or not self._has_started:
             return
         if os.getpid() != self._process and os.getppid() == self._process:
             return
-        self._ended = True
+        self._has_ended = True
         TICKER.leave(self)
         if self.control is not None:
             self.control.close(self.last_checkpoint_id)
@@ -197,7 +197,7 @@ class Run:
 
     def touch(self) -> None:
         """Start the run if needed, and join the ticker again after a fork."""
-        if not self._started:
+        if not self._has_started:
             self.start()
         if self._fork_count != fork_count.number:
             self._fork_count = fork_count.number
@@ -212,7 +212,7 @@ class Run:
     def record_activity(self, now: float) -> None:
         """Record activity, which resets the stall clock."""
         self._active_at = now
-        self._stalled = False
+        self._is_stalled = False
         self.series.activity(now)
 
     def enter_node(self, node: str) -> None:
@@ -352,11 +352,11 @@ class Run:
         return min(MAX_TICK_SECONDS, max(0.05, self._interval * 0.2))
 
     def _detect_stall(self, now: float) -> None:
-        if self._stalled or self._reasons:
+        if self._is_stalled or self._reasons:
             return
         limits = [limit for _, limit in list(self._open.values())]
         if now - self._active_at >= max(limits, default=STALL_SECONDS[Phase.IDLE]):
-            self._stalled = True
+            self._is_stalled = True
             self.series.count_stall(self.phase.value)
 
 

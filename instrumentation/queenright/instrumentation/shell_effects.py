@@ -22,7 +22,7 @@ def words_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+_QUOTATION: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _SPECIAL: Final = re.compile(r"[;|&<>\n'\"]")
 _REDIRECT: Final = re.compile(r"(?<![0-9&<=-])[12]?>{1,2}(?!\s*(?:/dev/null|&))")
 _PARTS: Final = re.compile(r"&&|\|\||[;|\n]")
@@ -192,10 +192,10 @@ def effect_of_command(command: str) -> Effect | None:
     if "sh " in command and (inner := _OTHER_SHELL.fullmatch(command)) is not None:
         return effect_of_command(inner[1] or inner[2] or "")
     if "<<" in command:
-        command, replaced = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
-        if not replaced:
+        command, document_count = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
+        if not document_count:
             command = command.partition("\n")[0]
-    bare = _QUOTED.sub("''", command) if "'" in command or '"' in command else command
+    bare = _QUOTATION.sub("''", command) if "'" in command or '"' in command else command
     effects: set[Effect | None] = set()
     for part in _PARTS.split(bare):
         effect = _effect_of_part(part)
@@ -234,15 +234,15 @@ def _without_wrappers(words: list[str]) -> list[str]:
     at, size = 0, len(words)
     while at < size:
         wrapper = words[at].rsplit("/", 1)[-1]
-        valued = _WRAPPERS.get(wrapper)
-        if valued is None:
+        letters = _WRAPPERS.get(wrapper)
+        if letters is None:
             if "=" not in words[at] or words[at][0] in "=-[":
                 break
             at += 1
             continue
         at += 1
         while at < size and words[at][0] == "-":
-            at += 2 if len(words[at]) == 2 and words[at][1] in valued else 1
+            at += 2 if len(words[at]) == 2 and words[at][1] in letters else 1
         if wrapper == "timeout":
             at += 1  # its length
     return words[at:] if at else words

@@ -58,9 +58,9 @@ class _SpanBlock:
     """
 
     __slots__ = (
-        "_attached",
         "_attributes",
         "_context",
+        "_context_token",
         "_run",
         "_span",
         "ended_at",
@@ -73,7 +73,7 @@ class _SpanBlock:
         self._run = run
         self._span: Span = INVALID_SPAN
         self._context: Context | None = None
-        self._attached: Token[Context] | None = None
+        self._context_token: Token[Context] | None = None
         self._attributes: dict[str, str | int | float | bool] = {}
         self.started_at = self.ended_at = 0.0
         self.error_type: str | None = None
@@ -103,7 +103,7 @@ class _SpanBlock:
         )
         # Attached, so that spans of other instrumented libraries in this block become children.
         self._context = set_span_in_context(span)
-        self._attached = attach(self._context)
+        self._context_token = attach(self._context)
 
     def __enter__(self) -> Self:
         # `suppress_errors`, inlined: this is the hot path of every step.
@@ -125,11 +125,11 @@ class _SpanBlock:
             with suppress_errors:
                 if self._span.is_recording():
                     self._span.end()
-        if (attached := self._attached) is not None:
-            self._attached = None
+        if (token := self._context_token) is not None:
+            self._context_token = None
             # Not `detach`, which logs an error if a block exits in a different task than it was entered in.
             try:
-                attached.var.reset(attached)
+                token.var.reset(token)
             except (AttributeError, ValueError):
                 return
 
@@ -322,7 +322,7 @@ class ToolCall(_SpanBlock):
             self.outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
             # The same failure again is the same result again.
             text = f"{error_type}: {error_text}"
-            self.result_hash = self.result_hash or result_fingerprint(text, self._arguments, failed=True)
+            self.result_hash = self.result_hash or result_fingerprint(text, self._arguments, has_failed=True)
         self._arguments = None
         if self.result_hash:
             span.set_attribute(names.TOOL_RESULT_HASH, self.result_hash)

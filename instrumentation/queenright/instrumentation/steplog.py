@@ -52,11 +52,11 @@ class StepLog:
     def __init__(self, path: Path) -> None:
         # Inherit the permissions of the parent folder: a runtime's sessions are readable by their owner only.
         parent = next((folder for folder in path.parents if folder.is_dir()), path.parent)
-        shared = parent.stat().st_mode & 0o077 if parent.is_dir() else 0o077
-        path.parent.mkdir(0o700 | shared, parents=True, exist_ok=True)
+        other_rights = parent.stat().st_mode & 0o077 if parent.is_dir() else 0o077
+        path.parent.mkdir(0o700 | other_rights, parents=True, exist_ok=True)
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o600 | (shared & 0o044))
+        self._file = os.open(path, flags, 0o600 | (other_rights & 0o044))
         size = os.fstat(self._file).st_size
         # A line cut by a crash needs a line break before the next line.
         self._ends_in_partial_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
@@ -75,13 +75,13 @@ class StepLog:
             if self._ends_in_partial_line:
                 data = b"\n" + data
             try:
-                written = os.write(self._file, data)
+                byte_count = os.write(self._file, data)
             except OSError as error:
-                written = 0
+                byte_count = 0
                 warn_once("Queenright cannot write the step log %s: %s", self.path, error)
-            if written:
-                self._ends_in_partial_line = written < len(data)
-        if written < len(data):
+            if byte_count:
+                self._ends_in_partial_line = byte_count < len(data)
+        if byte_count < len(data):
             DROPPED.count("steps")
 
     def close(self) -> None:

@@ -113,9 +113,9 @@ class Telemetry:
         self._delivery = Delivery(
             connect or (lambda: OtlpSender(base, resource)), interval=interval, capacity=capacity
         )
-        disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        self._records = records and not disabled
-        if tracer_provider is None and disabled:
+        is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        self._records = records and not is_disabled
+        if tracer_provider is None and is_disabled:
             tracer_provider = NoOpTracerProvider()
         light = LightTracer(self._delivery.put_span)
         self.tracer: Final = tracer_provider.get_tracer(SCOPE.name) if tracer_provider else light
@@ -164,8 +164,8 @@ class _SharedTelemetry:
             return self._by_endpoint[key]
 
     def flush(self, timeout: float) -> bool:
-        flushed = [telemetry.flush(timeout) for telemetry in list(self._by_endpoint.values())]
-        return all(flushed)
+        results = [telemetry.flush(timeout) for telemetry in list(self._by_endpoint.values())]
+        return all(results)
 
     def close(self) -> None:
         for telemetry in list(self._by_endpoint.values()):

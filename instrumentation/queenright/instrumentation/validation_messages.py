@@ -125,8 +125,8 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
             fault = Fault(path=path, kind=error["type"], message=message, value=_value_of(error))
             faults[path, is_name] = fault
         elif message not in earlier.message:
-            joined = f"{earlier.message}, or {message.removeprefix('it must be ')}"
-            faults[path, is_name] = replace(earlier, message=joined)
+            alternatives = f"{earlier.message}, or {message.removeprefix('it must be ')}"
+            faults[path, is_name] = replace(earlier, message=alternatives)
     paths = {path for path, _ in faults}
     return [
         fault
@@ -202,5 +202,5 @@ def shorten_value(value: object) -> str:
     text = repr(value)
     if len(text) > _REPR_LIMIT:
         return f"a value of {len(text):,} characters"
-    masked = redact(text, _REPR_LIMIT)
-    return masked if len(masked) <= _VALUE_LIMIT else f"{masked[: _VALUE_LIMIT - 1]}…"
+    excerpt = redact(text, _REPR_LIMIT)
+    return excerpt if len(excerpt) <= _VALUE_LIMIT else f"{excerpt[: _VALUE_LIMIT - 1]}…"

@@ -83,7 +83,7 @@ class EventBus:
         self._on_publish = on_publish
         self._listeners: list[Subscription | Expectation] = []
         self._routes: dict[EventType, tuple[Subscription | Expectation, ...]] = {}
-        self._closed = False
+        self._is_closed = False
 
     def connect(
         self,
@@ -150,7 +150,7 @@ class EventBus:
         """
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
-        if self._closed:
+        if self._is_closed:
             raise RuntimeError(f"cannot subscribe {name!r}: the bus is closed")
         subscription = Subscription(
             handler,
@@ -183,7 +183,7 @@ class EventBus:
         Raises:
             RuntimeError: The bus is closed, or no event loop is running.
         """
-        if self._closed:
+        if self._is_closed:
             raise RuntimeError("cannot expect an event: the bus is closed")
         expectation = Expectation(
             event_filter=EventFilter(frozenset(types) if types else None, filters),
@@ -275,7 +275,7 @@ class EventBus:
 
         Pending waits for events raise RuntimeError.
         """
-        self._closed = True
+        self._is_closed = True
         tasks = [s.task for s in self.subscriptions if s.task is not None and s.task is not current_task()]
         for listener in tuple(self._listeners):
             if isinstance(listener, Subscription):

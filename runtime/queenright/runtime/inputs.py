@@ -63,13 +63,13 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
     Raises:
         InvalidInputError: A field is missing, or its value does not match the function's annotation.
     """
-    required = _required_names(node, function)
+    required_names = _required_names(node, function)
     for field in missing_input(node, function, values):
-        unused = [name for name in values if name not in required]
-        close = get_close_matches(field, unused, 1, 0.5)
+        other_names = [name for name in values if name not in required_names]
+        close = get_close_matches(field, other_names, 1, 0.5)
         hint = f" (is {close[0]!r} a typo?)" if close else ""
         raise InvalidInputError(
-            f"input {field!r} is missing{hint}: node {node.id!r} needs {', '.join(required)}, "
+            f"input {field!r} is missing{hint}: node {node.id!r} needs {', '.join(required_names)}, "
             f"but got {', '.join(map(repr, values)) or 'nothing'}",
             field=field,
         )
@@ -140,7 +140,7 @@ def check_names(
     node: NodeSpec,
     function: Callable[..., Any] | None,
     fields: Collection[str],
-    used: Collection[str],
+    memory_keys: Collection[str],
 ) -> None:
     """
     Check that something uses each input field; an unused one is probably misspelt.
@@ -153,17 +153,17 @@ def check_names(
     Raises:
         InvalidInputError: Nothing uses one of the fields.
     """
-    accepted = _accepted_names(node, function)
-    if accepted is None:
+    accepted_names = _accepted_names(node, function)
+    if accepted_names is None:
         return
     for field in fields:
-        if field in accepted or field in used or field in ALWAYS_KNOWN:
+        if field in accepted_names or field in memory_keys or field in ALWAYS_KNOWN:
             continue
-        allowed = list(dict.fromkeys((*accepted, *sorted(used))))
-        close = get_close_matches(field, allowed, 1, 0.5)
+        names = list(dict.fromkeys((*accepted_names, *sorted(memory_keys))))
+        close = get_close_matches(field, names, 1, 0.5)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise InvalidInputError(
-            f"input {field!r} is unknown{hint}: graph {graph.id!r} takes {', '.join(allowed) or 'no input'}",
+            f"input {field!r} is unknown{hint}: graph {graph.id!r} takes {', '.join(names) or 'no input'}",
             field=field,
         )
 
@@ -174,8 +174,8 @@ def used_names(
     """Return the memory keys that a graph's nodes, edges and goal may use."""
     names: set[str] = set()
     for node in graph.nodes:
-        accepted = _accepted_names(node, functions.get(node.function))
-        names.update(accepted or (), node.output_keys)
+        accepted_names = _accepted_names(node, functions.get(node.function))
+        names.update(accepted_names or (), node.output_keys)
     conditions = [edge.expression for edge in graph.edges]
     for edge in graph.edges:
         names.update(edge.input_mapping, edge.input_mapping.values())
@@ -194,13 +194,13 @@ def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -
     A value without an annotation, or that does not match it, is returned unchanged.
     """
     hints = _hints(function)
-    converted = dict(values)
+    arguments = dict(values)
     for field in values.keys() & hints.keys():
         try:
-            converted[field] = _as_annotated(hints[field], values[field])
+            arguments[field] = _as_annotated(hints[field], values[field])
         except ValidationError:
             continue
-    return converted
+    return arguments
 
 
 def _accepted_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
@@ -249,11 +249,11 @@ def _as_annotated(hint: Any, value: Any) -> Any:
     if type(value) is hint:
         return value
     try:
-        converted = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        arguments = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
     except (PydanticUserError, TypeError):
         return value  # an annotation that does not describe a JSON value
     # For an ``Iterable``, pydantic returns a one-shot iterator.
-    return value if isinstance(converted, Iterator) else converted
+    return value if isinstance(arguments, Iterator) else arguments
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -64,16 +64,16 @@ class IncarnationRegistry:
 
     def __init__(self, process: str) -> None:
         self.process = process
-        self._respawned: dict[Path, str] = {}
+        self._respawn_ids: dict[Path, str] = {}
 
     def resolve(self, folder: Path, new: str = "") -> str:
         """Return the incarnation id of runs in ``folder``, after setting it to ``new`` if that is given."""
         if new:
-            self._respawned.pop(folder, None)
-            self._respawned[folder] = new
-            if len(self._respawned) > _MAX_RESPAWNED_SESSIONS:
-                del self._respawned[next(iter(self._respawned))]
-        return self._respawned.get(folder, self.process)
+            self._respawn_ids.pop(folder, None)
+            self._respawn_ids[folder] = new
+            if len(self._respawn_ids) > _MAX_RESPAWNED_SESSIONS:
+                del self._respawn_ids[next(iter(self._respawn_ids))]
+        return self._respawn_ids.get(folder, self.process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class Subscription:
         self._others: deque[tuple[int, AgentEvent]] = deque()
         self._number = 0
         self._task: asyncio.Task[None] | None = None
-        self._cancelled = False
+        self._is_cancelled = False
         # A handler must not run in the span of the publisher.
         self._context = contextvars.copy_context()
 
@@ -75,7 +75,7 @@ class Subscription:
 
     def cancel(self) -> None:
         """Unsubscribe. Discards queued events, and cancels a running handler unless it is the caller."""
-        self._cancelled = True
+        self._is_cancelled = True
         self._remove(self)
         self._others.clear()
         while self._alerts:
@@ -88,7 +88,7 @@ class Subscription:
     def offer(self, event: AgentEvent) -> None:
         """Queue an event of one of its types if the other conditions match. Called by the bus."""
         # An earlier subscriber of the same event may have cancelled this one.
-        if self._cancelled or (self._where and not matches(event, self._where)):
+        if self._is_cancelled or (self._where and not matches(event, self._where)):
             return
         if len(self._others) + len(self._alerts) >= self._capacity:
             # Drop the oldest event that is not an alert. Alerts are always queued.
@@ -134,7 +134,7 @@ class Subscription:
 
     async def _process_queue(self) -> None:
         """Process the queue, then end; the next event starts a new task."""
-        handled = 0
+        count = 0
         try:
             while (item := self._pop_next()) is not None:
                 if isinstance(item, asyncio.Future):
@@ -147,8 +147,8 @@ class Subscription:
                         await result
                 except Exception as error:
                     self._on_error(self.name, error)
-                handled += 1
-                if handled % _YIELD_AFTER == 0:
+                count += 1
+                if count % _YIELD_AFTER == 0:
                     await asyncio.sleep(0)
         finally:
             self._task = None

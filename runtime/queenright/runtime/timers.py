@@ -51,8 +51,8 @@ async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> A
     number = 0
     while True:
         number += 1
-        passed = math.ceil((monotonic() - t0) / seconds - _TOLERANCE) - 1
-        skipped = max(0, passed - number + 1)
+        past_ticks = math.ceil((monotonic() - t0) / seconds - _TOLERANCE) - 1
+        skipped = max(0, past_ticks - number + 1)
         number += skipped
         await sleep(max(0.0, t0 + number * seconds - monotonic()))
         yield Tick(number, skipped)

@@ -48,7 +48,7 @@ def series_of_a_worker() -> tuple[Series, ...]:
         stamp(1.0)
     agent.set_waiting("user_input", is_waiting=False)
     agent.set_bad_steps(1, 1)
-    found = []
+    rows = []
     for family in registry.collect():
         for sample in family.samples:
             if "agent" not in sample.labels or sample.name.endswith("_created"):
@@ -61,8 +61,8 @@ def series_of_a_worker() -> tuple[Series, ...]:
             elif family.type in ("counter", "histogram"):
                 kind = "counter"
             labels = tuple((name, value) for name, value in sample.labels.items() if name != "agent")
-            found.append(Series(sample.name, labels, kind, sample.value))
-    return tuple(found)
+            rows.append(Series(sample.name, labels, kind, sample.value))
+    return tuple(rows)
 
 
 class Fleet:

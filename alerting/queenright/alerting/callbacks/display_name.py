@@ -17,7 +17,7 @@ def display_name(*names: str, otherwise: str) -> str:
         otherwise: The fallback if all are blank.
     """
     for name in names:
-        cleaned = " ".join("".join(c if c.isprintable() else " " for c in name).split())
-        if cleaned:
-            return redact(cleaned, _LENGTH_LIMIT)
+        text = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+        if text:
+            return redact(text, _LENGTH_LIMIT)
     return otherwise

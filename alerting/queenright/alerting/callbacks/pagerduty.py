@@ -91,12 +91,12 @@ def read_event(body: bytes) -> IncidentEvent:
         event = _Webhook.model_validate_json(body).event
     except ValidationError as error:
         raise InvalidEventError(describe_faults(error.errors(include_input=False), limit=1)) from None
-    agent, handled = event.agent or _Agent(), list(IncidentChange)
+    agent, changes = event.agent or _Agent(), list(IncidentChange)
     data = event.data or _Data()
     return IncidentEvent(
         event_id=event.id,
         event_type=event.event_type,
-        change=IncidentChange(event.event_type) if event.event_type in handled else None,
+        change=IncidentChange(event.event_type) if event.event_type in changes else None,
         at=event.occurred_at.timestamp(),
         by=display_name(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
         by_person=agent.type == "user_reference",

@@ -66,20 +66,20 @@ def check_pagerduty(body: bytes, *, signatures: str, secrets: Sequence[SecretStr
     Raises:
         InvalidSignatureError: There is no signature, or none is valid.
     """
-    received = [part.strip() for part in signatures.split(",", _MAX_SIGNATURES)[:_MAX_SIGNATURES]]
-    received = [part for part in received if part.startswith("v1=")]
-    if not received:
+    parts = [part.strip() for part in signatures.split(",", _MAX_SIGNATURES)[:_MAX_SIGNATURES]]
+    parts = [part for part in parts if part.startswith("v1=")]
+    if not parts:
         raise InvalidSignatureError("X-PagerDuty-Signature has no signature of version 1 (v1=…)")
-    expected = [f"v1={_digest(body, secret)}" for secret in secrets]
-    if not any(_are_equal(signature, other) for signature in expected for other in received):
+    digests = [f"v1={_digest(body, secret)}" for secret in secrets]
+    if not any(_are_equal(signature, other) for signature in digests for other in parts):
         raise InvalidSignatureError(
             "X-PagerDuty-Signature is wrong; is the secret of this webhook subscription in one of "
             "alerting.pagerduty_webhook_secret_files?"
         )
 
 
-def _digest(signed: bytes, secret: SecretStr) -> str:
-    return hmac.new(secret.get_secret_value().encode(), signed, hashlib.sha256).hexdigest()
+def _digest(message: bytes, secret: SecretStr) -> str:
+    return hmac.new(secret.get_secret_value().encode(), message, hashlib.sha256).hexdigest()
 
 
 def _are_equal(first: str, second: str) -> bool:

@@ -68,30 +68,30 @@ def queenright_section(config: str) -> dict[str, Any]:
     The route matches only Queenright alerts. Receivers are named ``queenright-…`` and contain their own Slack
     URL, so that no global setting is needed.
     """
-    parsed: dict[str, Any] = yaml.safe_load(config)
-    root: dict[str, Any] = parsed["route"]
-    slack = parsed["global"]["slack_api_url_file"]
+    document: dict[str, Any] = yaml.safe_load(config)
+    root: dict[str, Any] = document["route"]
+    slack = document["global"]["slack_api_url_file"]
     return {
         "route": _prefix_receivers({"matchers": ['alertname=~"Queenright.+"'], **root}),
-        "inhibit_rules": parsed["inhibit_rules"],
-        "receivers": [_prefix_receiver(receiver, slack) for receiver in parsed["receivers"]],
+        "inhibit_rules": document["inhibit_rules"],
+        "receivers": [_prefix_receiver(receiver, slack) for receiver in document["receivers"]],
     }
 
 
 def _prefix_receivers(route: Mapping[str, Any]) -> dict[str, Any]:
     """Return a route with prefixed receivers, including its child routes."""
-    prefixed = dict(route)
-    if "receiver" in prefixed:
-        prefixed["receiver"] = _PREFIX + prefixed["receiver"]
-    if "routes" in prefixed:
-        prefixed["routes"] = [_prefix_receivers(child) for child in prefixed["routes"]]
-    return prefixed
+    renamed_part = dict(route)
+    if "receiver" in renamed_part:
+        renamed_part["receiver"] = _PREFIX + renamed_part["receiver"]
+    if "routes" in renamed_part:
+        renamed_part["routes"] = [_prefix_receivers(child) for child in renamed_part["routes"]]
+    return renamed_part
 
 
 def _prefix_receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
-    prefixed = {**receiver, "name": _PREFIX + receiver["name"]}
-    if "slack_configs" in prefixed:
-        prefixed["slack_configs"] = [
-            {"api_url_file": slack, **config} for config in prefixed["slack_configs"]
+    renamed_part = {**receiver, "name": _PREFIX + receiver["name"]}
+    if "slack_configs" in renamed_part:
+        renamed_part["slack_configs"] = [
+            {"api_url_file": slack, **config} for config in renamed_part["slack_configs"]
         ]
-    return prefixed
+    return renamed_part

@@ -22,11 +22,11 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     Reports unknown metrics, missing runbooks, unbalanced brackets and quotes, missing annotations and labels,
     and duplicate rules.
     """
-    listed = list(rules)
-    recorded = {rule.name for rule in listed if not rule.is_alert}
-    faults = [f"{rule.name}: {fault}" for rule in listed for fault in _faults(rule, recorded)]
+    all_rules = list(rules)
+    record_names = {rule.name for rule in all_rules if not rule.is_alert}
+    faults = [f"{rule.name}: {fault}" for rule in all_rules for fault in _faults(rule, record_names)]
     keys: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-    for rule in listed:
+    for rule in all_rules:
         key = (rule.name, tuple(sorted(rule.labels.items())))
         if key in keys:
             faults.append(f"{rule.name}: another rule has the same name and labels")
@@ -34,12 +34,12 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     return faults
 
 
-def _faults(rule: LoadedRule, recorded: set[str]) -> Iterator[str]:
+def _faults(rule: LoadedRule, record_names: set[str]) -> Iterator[str]:
     bare = _TEXT.sub('""', rule.expr)
     if not _is_balanced(bare) or bare.replace('""', "").count('"'):
         yield f"unbalanced brackets or quotes in {rule.expr!r}"
     for metric in sorted(set(_METRIC.findall(bare))):
-        if metric not in recorded and not _is_exposed(metric):
+        if metric not in record_names and not _is_exposed(metric):
             yield f"unknown metric {metric}: it is neither exposed nor recorded"
     if not rule.is_alert:
         return

@@ -26,7 +26,7 @@ from queenright.alerting.rules import Group, Selectors
 
 _MONITORING: Final = "monitoring.coreos.com/v1"
 _JOB: Final = re.compile(r'(?:^|,)\s*job\s*=\s*"([^"]*)"')
-_WRITTEN: Final = "Written by `queenright rules export --format kubernetes`."
+_HEADER: Final = "Written by `queenright rules export --format kubernetes`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ def kubernetes_files(
     deadman = deadman_warning(deadman_url)
     part = queenright_section(config)
     return {
-        "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
-        **{path: yaml_text(content, comments=[_WRITTEN]) for path, content in objects.items()},
+        "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_HEADER]),
+        **{path: yaml_text(content, comments=[_HEADER]) for path, content in objects.items()},
         "alertmanager-snippet.yaml": yaml_text(
             {
                 "route": {"routes": [part["route"]]},
@@ -92,11 +92,11 @@ def kubernetes_files(
                 "receivers": part["receivers"],
                 "templates": ["/etc/alertmanager/config/*.tmpl"],
             },
-            comments=[_WRITTEN, *_SNIPPET, *deadman],
+            comments=[_HEADER, *_SNIPPET, *deadman],
         ),
-        "helm-values.yaml": yaml_text(_helm_values(groups, extras, selectors), comments=[_WRITTEN, *_VALUES]),
+        "helm-values.yaml": yaml_text(_helm_values(groups, extras, selectors), comments=[_HEADER, *_VALUES]),
         "helm-values-alertmanager.yaml": yaml_text(
-            _helm_alertmanager(part, extras), comments=[_WRITTEN, *_ALERTMANAGER_VALUES, *deadman]
+            _helm_alertmanager(part, extras), comments=[_HEADER, *_ALERTMANAGER_VALUES, *deadman]
         ),
         **{f"templates/{name}": text for name, text in extras.templates.items()},
     }

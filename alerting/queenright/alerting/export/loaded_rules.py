@@ -120,15 +120,15 @@ def _read_folder(folder: Path) -> list[LoadedRule]:
 
 
 def _read_file(path: Path) -> list[LoadedRule]:
-    loaded: list[LoadedRule] = []
+    result: list[LoadedRule] = []
     for document in _read_documents(path):
         rules = _parse_document(document)
         if rules is None:
             raise UnreadableRulesError(
                 f"{path} is not a rule file: it needs `groups`, each with `name` and `rules`"
             )
-        loaded += [replace(rule, file=str(path)) for rule in rules]
-    return loaded
+        result += [replace(rule, file=str(path)) for rule in rules]
+    return result
 
 
 def _read_documents(path: Path) -> list[Any]:

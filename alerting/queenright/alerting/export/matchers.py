@@ -73,6 +73,6 @@ def _own_labels(of: Of) -> frozenset[str]:
     """Return the labels of Queenright's metrics, except those that all worker metrics share."""
     workers = [metric for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_")]
     others = [metric for metric in names.METRICS.values() if metric not in workers]
-    listed = {label for metric in (workers if of == "worker" else others) for label in metric.labels}
-    shared = set.intersection(*(set(metric.labels) for metric in workers)) if of == "worker" else set()
-    return frozenset(listed - shared | {"le"})
+    all_labels = {label for metric in (workers if of == "worker" else others) for label in metric.labels}
+    common_labels = set.intersection(*(set(metric.labels) for metric in workers)) if of == "worker" else set()
+    return frozenset(all_labels - common_labels | {"le"})

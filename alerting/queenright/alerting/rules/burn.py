@@ -91,7 +91,7 @@ class Objective:
 def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objective, ...]:
     """Return the objectives of the fleet."""
     bound = f'le="{INTERVENTION_TARGET_SECONDS:.1f}"'
-    acted = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
+    intervention_count = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
     in_time = select(selectors, names.TIME_TO_INTERVENTION, bound, suffix="_bucket")
     return (
         Objective(
@@ -113,8 +113,8 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             alert="QueenrightSlowInterventionsBurn",
             name="queenright_slow_interventions",
             all_name="queenright_first_interventions",
-            all_rate=f"sum(rate({acted}[5m]))",
-            bad_rate=f"sum(rate({acted}[5m])) - sum(rate({in_time}[5m]))",
+            all_rate=f"sum(rate({intervention_count}[5m]))",
+            bad_rate=f"sum(rate({intervention_count}[5m])) - sum(rate({in_time}[5m]))",
             budget=LATE_SHARE,
             minimum=_MINIMUM_PROBLEMS,
             unit="problems",

@@ -19,7 +19,7 @@ _DEGRADED_MINIMUM: Final = 5
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the alerts about the fleet, its objectives, and interventions."""
-    fleet = (_degraded(selectors),)
+    fleet = (_degraded_alert(selectors),)
     acting = (_breaker(settings, selectors), _given_up(selectors), _from_start(selectors))
     return (
         Group(name="queenright-fleet", file=FILE, links=links, rules=fleet),
@@ -28,14 +28,14 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     )
 
 
-def _degraded(selectors: Selectors) -> Alert:
+def _degraded_alert(selectors: Selectors) -> Alert:
     share, minimum = DEGRADED_SHARE, _DEGRADED_MINIMUM
-    unpaged = select(selectors, names.UNPAGED_AGENTS)
+    unpaged_agents = select(selectors, names.UNPAGED_AGENTS)
     return Alert(
         name="QueenrightFleetDegraded",
         why="Agents that a ticket has paged about are not counted: one problem is one page. This covers "
         f"problems without a critical ticket. Fleets below {minimum} agents are excluded.",
-        expr=f"sum({unpaged}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
+        expr=f"sum({unpaged_agents}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
         for_="5m",
         keep_firing_for="5m",
         severity="critical",
@@ -51,17 +51,17 @@ def _degraded(selectors: Selectors) -> Alert:
 def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
     timeout = settings.circuit_breaker.default.recovery_timeout_seconds
     window = duration(5 * timeout)
-    closed = select(selectors, names.CIRCUIT_BREAKER_STATE, 'state="closed"')
-    opened = select(selectors, names.CIRCUIT_BREAKER_STATE, 'state="open"')
+    closed_state = select(selectors, names.CIRCUIT_BREAKER_STATE, 'state="closed"')
+    open_state = select(selectors, names.CIRCUIT_BREAKER_STATE, 'state="open"')
     any_state = select(selectors, names.CIRCUIT_BREAKER_STATE)
     return Alert(
         name="QueenrightCircuitBreakerOpen",
         why="A failing breaker alternates between open and half open, and may close briefly between "
         "failures. An unused one stays half open, which is ignored after an hour. The last line excludes "
         "breakers that no longer exist; a restart of the service within a minute does not resolve the alert.",
-        expr=f"max by (breaker, partition) (avg_over_time({closed}[{window}])) <= 0.5\n"
+        expr=f"max by (breaker, partition) (avg_over_time({closed_state}[{window}])) <= 0.5\n"
         "and\n"
-        f"max by (breaker, partition) (max_over_time({opened}[1h])) == 1\n"
+        f"max by (breaker, partition) (max_over_time({open_state}[1h])) == 1\n"
         "and\n"
         f"max by (breaker, partition) (last_over_time({any_state}[1m])) == 1",
         for_=duration(3 * timeout),

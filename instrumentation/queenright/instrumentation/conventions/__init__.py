@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 def _attributes() -> dict[str, tuple[str, ...]]:
-    joined: dict[str, tuple[str, ...]] = {}
+    names_by_key: dict[str, tuple[str, ...]] = {}
     for convention in CONVENTIONS:
         for field, spellings in convention.attributes.items():
-            joined[field] = joined.get(field, ()) + spellings
-    return joined
+            names_by_key[field] = names_by_key.get(field, ()) + spellings
+    return names_by_key
 
 
 def _merge_tables(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:

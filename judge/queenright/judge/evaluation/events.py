@@ -117,7 +117,7 @@ class RunSteps:
         }
         whole = self._is_complete(name, result, step.get("result_hash"), "result")
         if whole:
-            data["result_hash"] = result_fingerprint(result, args, failed=is_failure)
+            data["result_hash"] = result_fingerprint(result, args, has_failed=is_failure)
         else:
             data["result_hash"] = _word(step.get("result_hash")) or None
         if is_failure:

@@ -52,7 +52,7 @@ class ValidationResult:
         return not self.errors
 
 
-def find_unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
+def find_unknown_names(parts: AgentParts, offered_names: Collection[str] = ()) -> list[str]:
     """Return errors for functions, judges and tools that a graph names and its folder does not define."""
     errors: list[str] = []
     tools = {tool.name: tool for tool in parts.tools}
@@ -64,11 +64,11 @@ def find_unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list
         ):
             for name in names:
                 # An MCP server may provide the tool; that is known only when it is connected.
-                elsewhere = kind == "tool" and (parts.mcp_servers or name in offered)
+                elsewhere = kind == "tool" and (parts.mcp_servers or name in offered_names)
                 if name and name not in available and not elsewhere:
-                    defined = ", ".join(available) or "none"
+                    names_text = ", ".join(available) or "none"
                     errors.append(
-                        f"node {node.id!r}: {kind} {name!r} is not in {kind}s.py; defined there: {defined}"
+                        f"node {node.id!r}: {kind} {name!r} is not in {kind}s.py; defined there: {names_text}"
                     )
     return errors
 

@@ -82,8 +82,8 @@ def hide_credentials(
 ) -> None:
     """Mask the values of an agent's credentials wherever text leaves the process."""
     models = [spec.model, *(node.model for node in spec.graph.nodes)]
-    referenced = [name for server in servers.values() for name in server.variables]
-    hide_variables([*spec.credentials, *referenced], filter(None, models), environment)
+    variables = [name for server in servers.values() for name in server.variables]
+    hide_variables([*spec.credentials, *variables], filter(None, models), environment)
 
 
 def _load_agent_py(modules: AgentModules) -> tuple[AgentSpec, LLMProvider | None]:
@@ -107,22 +107,22 @@ def _load_tools(modules: AgentModules) -> tuple[Tool, ...]:
     path, module = modules.folder / "tools.py", modules.load("tools")
     if module is None:
         return ()
-    listed = getattr(module, "tools", None)
-    if isinstance(listed, list | tuple):
-        wrong = [type(each).__name__ for each in listed if not isinstance(each, Tool)]
+    tool_list = getattr(module, "tools", None)
+    if isinstance(tool_list, list | tuple):
+        wrong = [type(each).__name__ for each in tool_list if not isinstance(each, Tool)]
         if wrong:
             raise AgentLoadError(
                 path, f"`tools` contains a {wrong[0]}; use tool_from_function to make a Tool"
             )
-        tools = tuple(listed)
+        tools = tuple(tool_list)
     else:
-        converted = []
+        function_tools = []
         for function in _public(modules, "tools", inspect.isfunction).values():
             try:
-                converted.append(tool_from_function(function))
+                function_tools.append(tool_from_function(function))
             except (TypeError, ValueError) as error:
                 raise AgentLoadError(path, str(error), line=function.__code__.co_firstlineno) from error
-        tools = tuple(converted)
+        tools = tuple(function_tools)
     names = [tool.name for tool in tools]
     duplicates = [name for name in names if names.count(name) > 1]
     if duplicates:
@@ -151,5 +151,5 @@ def _public(modules: AgentModules, name: str, accept: Callable[[Any], bool]) -> 
 
 
 def _is_public(module: types.ModuleType, key: str, value: object) -> bool:
-    defined = getattr(value, "__module__", None) == module.__name__
-    return defined and not key.startswith("_") and not inspect.ismodule(value)
+    is_own = getattr(value, "__module__", None) == module.__name__
+    return is_own and not key.startswith("_") and not inspect.ismodule(value)

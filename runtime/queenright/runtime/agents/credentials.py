@@ -57,31 +57,31 @@ def get_model_variables(model: str) -> tuple[str, ...]:
 
 
 def missing_credentials(
-    declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]
+    names: Iterable[str], models: Iterable[str], environment: Mapping[str, str]
 ) -> list[str]:
     """
     Return the names of variables that are unset or empty; ``A or B`` where either is enough.
 
     Args:
-        declared: Variables that the agent declares.
+        names: Variables that the agent declares.
         models: Names of the models that it uses.
         environment: The environment, usually ``os.environ``.
     """
-    needed = [(name,) for name in declared] + [get_model_variables(model) for model in models]
-    absent = [" or ".join(names) for names in needed if names and not any(map(environment.get, names))]
+    alternatives = [(name,) for name in names] + [get_model_variables(model) for model in models]
+    absent = [" or ".join(names) for names in alternatives if names and not any(map(environment.get, names))]
     return list(dict.fromkeys(absent))
 
 
-def hide_variables(declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> None:
+def hide_variables(names: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> None:
     """
     Mask the values of variables wherever text leaves the process.
 
     Args:
-        declared: Variables that hold credentials.
+        names: Variables that hold credentials.
         models: Model names; the variables that their providers read are masked too.
     """
-    names = [*declared, *(name for model in models for name in get_model_variables(model))]
-    hide(environment.get(name, "") for name in names)
+    model_names = [name for model in models for name in get_model_variables(model)]
+    hide(environment.get(name, "") for name in (*names, *model_names))
 
 
 def find_references(text: str) -> list[str]:

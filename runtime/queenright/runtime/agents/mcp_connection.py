@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 10.0
 """The client waits 2 s for a server to exit and 2 s more after SIGTERM; this must exceed both."""
 _LOG_LIMIT: Final = 1_000_000
-_SHOWN: Final = 80
+_EXCERPT_CHARACTERS: Final = 80
 _GUARD: Final = Path(__file__).with_name("mcp_guard.py")
 
 
@@ -42,9 +42,9 @@ class McpConnection:
 
     def __init__(self, transport: Transport, *, name: str) -> None:
         self._end_event = asyncio.Event()
-        self._watched = _Watched(transport, self._end_event, name)
+        self._transport = _WatchedTransport(transport, self._end_event, name)
         self._stop = asyncio.Event()
-        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: mcp.Client
         self.is_suspect = False
         """Whether a call was abandoned before its answer: the server may be hanging."""
@@ -53,7 +53,7 @@ class McpConnection:
 
     async def open(self) -> None:
         """Wait until the server has listed its tools; raise the error if it could not."""
-        await asyncio.shield(self._opened)
+        await asyncio.shield(self._opening)
 
     @property
     def is_gone(self) -> bool:
@@ -63,7 +63,7 @@ class McpConnection:
     @property
     def invalid_output(self) -> str:
         """The first invalid output of the server, or an empty string."""
-        return self._watched.invalid_output
+        return self._transport.invalid_output
 
     def mark_gone(self, error: Exception) -> None:
         """Mark the connection as gone if ``error`` says so."""
@@ -79,7 +79,7 @@ class McpConnection:
     async def close(self) -> None:
         """Close the connection. A server started here has exited when this returns."""
         self._stop.set()
-        if not self._opened.done():
+        if not self._opening.done():
             self._task.cancel()
         try:
             await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
@@ -92,7 +92,7 @@ class McpConnection:
         import mcp
 
         try:
-            async with mcp.Client(self._watched, cache=None) as self.client:
+            async with mcp.Client(self._transport, cache=None) as self.client:
                 cursor: str | None = None
                 while True:
                     page = await self.client.list_tools(cursor=cursor)
@@ -100,41 +100,41 @@ class McpConnection:
                     cursor = page.next_cursor
                     if not cursor:
                         break
-                if not self._opened.done():
-                    self._opened.set_result(None)
+                if not self._opening.done():
+                    self._opening.set_result(None)
                 await self._stop.wait()
         except Exception as error:
-            if not self._opened.done():
-                self._opened.set_exception(error)
+            if not self._opening.done():
+                self._opening.set_exception(error)
             else:
                 logger.debug("%s ended: %s", self._task.get_name(), type(error).__name__)
         finally:
             self._end_event.set()
-            if not self._opened.done():
-                self._opened.cancel()
-            elif not self._opened.cancelled():
-                self._opened.exception()  # retrieve it: the waiter may be gone, and asyncio would complain
+            if not self._opening.done():
+                self._opening.cancel()
+            elif not self._opening.cancelled():
+                self._opening.exception()  # retrieve it: the waiter may be gone, and asyncio would complain
 
 
-class _Watched:
+class _WatchedTransport:
     """
     A transport that notices when the server closes its end, so that no call is lost to find out.
 
     Invalid output of the server is logged once and dropped.
     """
 
-    def __init__(self, transport: Transport, ended: asyncio.Event, name: str) -> None:
+    def __init__(self, transport: Transport, end_event: asyncio.Event, name: str) -> None:
         self.invalid_output = ""
         self._transport = transport
-        self._end_event = ended
+        self._end_event = end_event
         self._name = name
 
     async def __aenter__(self) -> Any:
         read, write = await self._transport.__aenter__()
         return _WatchedStream(read, self._end_event, self._reject), write
 
-    async def __aexit__(self, *raised: Any) -> bool | None:
-        return await self._transport.__aexit__(*raised)
+    async def __aexit__(self, *error_info: Any) -> bool | None:
+        return await self._transport.__aexit__(*error_info)
 
     def _reject(self, error: Exception) -> None:
         if not self.invalid_output:
@@ -147,9 +147,9 @@ class _Watched:
 
 
 class _WatchedStream:
-    def __init__(self, stream: Any, ended: asyncio.Event, reject: Callable[[Exception], None]) -> None:
+    def __init__(self, stream: Any, end_event: asyncio.Event, reject: Callable[[Exception], None]) -> None:
         self._stream = stream
-        self._end_event = ended
+        self._end_event = end_event
         self._reject = reject
 
     def __getattr__(self, name: str) -> Any:
@@ -171,8 +171,8 @@ class _WatchedStream:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, *raised: Any) -> bool | None:
-        suppress: bool | None = await self._stream.__aexit__(*raised)
+    async def __aexit__(self, *error_info: Any) -> bool | None:
+        suppress: bool | None = await self._stream.__aexit__(*error_info)
         return suppress
 
 
@@ -180,7 +180,7 @@ def _describe_output(error: Exception) -> str:
     """Return the unparsable output in one short line."""
     faults = error.errors() if isinstance(error, ValidationError) else []
     output = str(faults[0]["input"]) if faults else str(error)
-    return repr(redact(" ".join(output.split())[:_SHOWN]))
+    return repr(redact(" ".join(output.split())[:_EXCERPT_CHARACTERS]))
 
 
 def _is_not_parse_error(record: logging.LogRecord) -> bool:

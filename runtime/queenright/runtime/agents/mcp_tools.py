@@ -63,7 +63,7 @@ class McpServer:
         self._sleep = sleep
         self._connecting = asyncio.Lock()
         self._connection: McpConnection | None = None
-        self._closed = False
+        self._is_closed = False
 
     @property
     def timeout_seconds(self) -> float:
@@ -120,7 +120,7 @@ class McpServer:
 
     async def close(self) -> None:
         """Close the connection permanently, and stop the server if it was started here."""
-        self._closed = True
+        self._is_closed = True
         async with self._connecting:
             if self._connection is not None:
                 await self._connection.close()
@@ -128,7 +128,7 @@ class McpServer:
 
     async def _require_connection(self) -> McpConnection:
         async with self._connecting:
-            if self._closed:
+            if self._is_closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
             if self._connection is not None and self._connection.is_suspect:
                 await self._probe(self._connection)
@@ -163,7 +163,7 @@ class McpServer:
             ) from error
         spec = self._spec
         required_by = f"MCP server {self.name!r}"
-        filled = {
+        substitute = {
             name: {
                 k: substitute_variables(text, self._environment, required_by=required_by)
                 for k, text in texts.items()
@@ -171,12 +171,12 @@ class McpServer:
             for name, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
         }
         hide(self._environment[name] for name in spec.variables)
-        for texts in (filled["env"], filled["headers"]):
+        for texts in (substitute["env"], substitute["headers"]):
             hide_named(texts)
         if spec.command:
-            transport = stdio_transport(spec, filled["env"], self._folder, self._log)
+            transport = stdio_transport(spec, substitute["env"], self._folder, self._log)
         else:
-            transport = http_transport(filled["url"]["url"], filled["headers"])
+            transport = http_transport(substitute["url"]["url"], substitute["headers"])
         connection = McpConnection(transport, name=f"mcp {self.name}")
         try:
             await within(spec.connect_timeout_seconds, connection.open(), self._sleep)
@@ -206,9 +206,9 @@ async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[s
         MissingCredentialError: A server references a variable that is not set.
     """
     servers = list(servers)
-    offered = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
+    declaration = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
     pairs: list[tuple[McpServer, mcp.Tool]] = []
-    for server, tools in zip(servers, offered, strict=True):
+    for server, tools in zip(servers, declaration, strict=True):
         if isinstance(tools, BaseException):
             raise tools
         pairs += [(server, tool) for tool in tools]
@@ -225,17 +225,17 @@ async def _list_tools(connection: McpConnection) -> None:
     await connection.client.list_tools()
 
 
-def _tool(server: McpServer, offered: mcp.Tool, name: str) -> Tool:
+def _tool(server: McpServer, declaration: mcp.Tool, name: str) -> Tool:
     async def run(arguments: Mapping[str, Any]) -> str:
-        return await server.call(offered.name, arguments)
+        return await server.call(declaration.name, arguments)
 
     return Tool(
         name=name[:_NAME_LIMIT],
-        description=offered.description or offered.title or "",
-        arguments=offered.input_schema,
+        description=declaration.description or declaration.title or "",
+        arguments=declaration.input_schema,
         run=run,
         timeout_seconds=server.timeout_seconds,
-        effect=_effect_of(offered.annotations),
+        effect=_effect_of(declaration.annotations),
     )
 
 
@@ -255,12 +255,12 @@ def _sanitize(name: str) -> str:
 
 def result_text(result: CallToolResult) -> str:
     """Return a result as text for a model; content that is not text is named, not included."""
-    structured = result.structured_content
+    content = result.structured_content
     is_text = all(block.type == "text" for block in result.content)
     # With several text blocks or none, the structured value is easier to read.
-    if structured is not None and is_text and len(result.content) != 1:
-        wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
-        return json_text(structured["result"] if wrapped else structured)
+    if content is not None and is_text and len(result.content) != 1:
+        value = isinstance(content, dict) and content.keys() == {"result"}
+        return json_text(content["result"] if value else content)
     return "\n".join(_block(block) for block in result.content)
 
 

@@ -134,8 +134,8 @@ def _parse(expression: str) -> ast.expr:
     problem = next(_problems(tree, 0), None)
     if problem is not None:
         raise ConditionError(expression, problem)
-    resolved: ast.expr = ast.fix_missing_locations(_LookUps().visit(tree))
-    return resolved
+    tree_of_lookups: ast.expr = ast.fix_missing_locations(_LookUps().visit(tree))
+    return tree_of_lookups
 
 
 def _problems(node: ast.AST, depth: int) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _problems(node: ast.AST, depth: int) -> Iterator[str]:
     if depth > _MAX_DEPTH:
         yield f"is nested more than {_MAX_DEPTH} deep"
         return
-    if type(node) not in _ALLOWED:
+    if type(node) not in _ALLOWED_NODES:
         yield f"{_WORDS.get(type(node), type(node).__name__)} is not allowed"
         return
     if isinstance(node, ast.Constant) and not isinstance(node.value, str | int | float | None):
@@ -200,13 +200,13 @@ def _describe_missing(tree: ast.AST, error: LookupError) -> str:
 
 
 def _numbers_only(operation: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
-    def checked(left: Any, right: Any) -> Any:
+    def checked_operation(left: Any, right: Any) -> Any:
         for value in (left, right):
             if not isinstance(value, int | float):
                 raise TypeError(f"{sign} needs numbers, not {type(value).__name__}")
         return operation(left, right)
 
-    return checked
+    return checked_operation
 
 
 def _add(left: Any, right: Any) -> Any:
@@ -237,7 +237,7 @@ _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
     ast.IsNot: operator.is_not,
 }
 
-_ALLOWED: Final = frozenset(
+_ALLOWED_NODES: Final = frozenset(
     {
         *_OPERATORS,
         ast.And,

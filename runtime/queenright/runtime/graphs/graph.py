@@ -52,18 +52,18 @@ class GraphSpec(Spec):
     @classmethod
     def _name_edges(cls, edges: tuple[EdgeSpec, ...]) -> tuple[EdgeSpec, ...]:
         """Name unnamed edges; a second one between the same nodes is ``source-target-2``."""
-        used = {edge.id for edge in edges}
-        named = []
+        edge_ids = {edge.id for edge in edges}
+        named_edges = []
         for edge in edges:
             if not edge.id:
                 name, number = f"{edge.source}-{edge.target}", 1
-                while name in used:
+                while name in edge_ids:
                     number += 1
                     name = f"{edge.source}-{edge.target}-{number}"
-                used.add(name)
+                edge_ids.add(name)
                 edge = edge.model_copy(update={"id": name})
-            named.append(edge)
-        return tuple(named)
+            named_edges.append(edge)
+        return tuple(named_edges)
 
     @model_validator(mode="after")
     def _validate_graph(self) -> GraphSpec:

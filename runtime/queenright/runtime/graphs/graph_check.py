@@ -46,16 +46,16 @@ def adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:
 
 def reachable_from(start: str, targets: Adjacency) -> dict[str, None]:
     """Return the nodes reachable from ``start``, nearest first; ``start`` itself only if it is in a cycle."""
-    reached: dict[str, None] = {}
+    reachable_nodes: dict[str, None] = {}
     frontier = [start]
     while frontier:
         current, frontier = frontier, []
         for source in current:
             for target in targets.get(source, ()):
-                if target not in reached:
-                    reached[target] = None
+                if target not in reachable_nodes:
+                    reachable_nodes[target] = None
                     frontier.append(target)
-    return reached
+    return reachable_nodes
 
 
 def _id_problems(
@@ -72,9 +72,9 @@ def _id_problems(
 
 def _router_problems(node: NodeSpec, edges: Sequence[EdgeSpec]) -> Iterator[str]:
     if node.node_type == "router":
-        used = {edge.route for edge in edges if edge.source == node.id and edge.when == "route"}
+        routes = {edge.route for edge in edges if edge.source == node.id and edge.when == "route"}
         for route in node.routes:
-            if route not in used:
+            if route not in routes:
                 yield f"node {node.id!r}: route {route!r} has no edge"
 
 
@@ -130,11 +130,11 @@ def _unreachable_nodes(
     by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> Iterator[str]:
     targets = adjacency(edges)
-    reached: set[str] = set()
+    reachable_nodes: set[str] = set()
     for start in {entry.node_id for entry in entry_points}:
-        reached |= {start, *reachable_from(start, targets)}
+        reachable_nodes |= {start, *reachable_from(start, targets)}
     for node_id in by_id:
-        if node_id not in reached and entry_points:
+        if node_id not in reachable_nodes and entry_points:
             yield f"node {node_id!r} is not reachable from any entry point"
 
 
@@ -148,14 +148,14 @@ def _endless_cycles(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) ->
     edges = [edge for edge in edges if edge.source in by_id and edge.target in by_id]
     targets = adjacency(edges)
     reachable = {node_id: reachable_from(node_id, targets) for node_id in by_id}
-    checked: set[str] = set()
+    checked_nodes: set[str] = set()
     for node_id in by_id:
-        if node_id in checked or node_id not in reachable[node_id]:
+        if node_id in checked_nodes or node_id not in reachable[node_id]:
             continue
         cycle = dict.fromkeys(
             [node_id, *(other for other in reachable[node_id] if node_id in reachable[other])]
         )
-        checked.update(cycle)
+        checked_nodes.update(cycle)
         has_exit = any(target not in cycle for source in cycle for target in targets[source])
         if not has_exit and all(_always_continues(by_id[source], edges) for source in cycle):
             names = " -> ".join(repr(name) for name in (*cycle, node_id))

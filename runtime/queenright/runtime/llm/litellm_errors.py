@@ -94,11 +94,11 @@ def _headers(error: Exception) -> dict[str, str]:
         getattr(error, "headers", None),
     ]
     inner = getattr(error, "original_exception", None)
-    merged = _headers(inner) if isinstance(inner, Exception) and inner is not error else {}
+    result = _headers(inner) if isinstance(inner, Exception) and inner is not error else {}
     for headers in reversed(places):
         if isinstance(headers, Mapping):
-            merged |= {str(name).lower(): str(value) for name, value in headers.items()}
-    return merged
+            result |= {str(name).lower(): str(value) for name, value in headers.items()}
+    return result
 
 
 def _provider_message(error: Exception) -> str:

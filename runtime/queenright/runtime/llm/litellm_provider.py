@@ -179,7 +179,7 @@ class LiteLlmProvider:
         litellm = await asyncio.to_thread(_litellm)
         request: dict[str, Any] = {
             "model": self._name,
-            "messages": to_openai_messages(messages, marked=self._needs_cache_markers),
+            "messages": to_openai_messages(messages, with_cache_markers=self._needs_cache_markers),
             # Some providers reject an empty list, but accept none.
             "tools": to_openai_tools(tools) or None,
             "timeout": self._timeout,
@@ -248,10 +248,10 @@ class LiteLlmProvider:
         if accumulator.finish_reason == "content_filter" and accumulator.is_empty:
             raise ModelError(f"{self._name}: the provider's content filter blocked the whole answer")
         usage = accumulator.usage
-        priced = litellm.ModelResponse(
+        billed_response = litellm.ModelResponse(
             model=accumulator.model or self._name, **({"usage": usage} if usage else {})
         )
-        return accumulator.reply(_cost(litellm, priced, self._name) if usage else 0.0)
+        return accumulator.reply(_cost(litellm, billed_response, self._name) if usage else 0.0)
 
     async def _whole(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
         response = await self._ask(litellm, request)
@@ -262,7 +262,7 @@ class LiteLlmProvider:
 
     async def _ask(self, litellm: Any, request: dict[str, Any]) -> Any:
         # After a second 422, litellm returns None without a reason.
-        failed = ModelError(f"{self._name}: the provider cannot process the request")
+        failure = ModelError(f"{self._name}: the provider cannot process the request")
         try:
             response = await litellm.acompletion(**request)
             if response is not None:
@@ -272,9 +272,9 @@ class LiteLlmProvider:
                 raise _NotStreamedError from None
             if "tool_choice" in request and rejects_tool_choice(error):
                 raise _NotForcedError from None
-            failed = to_model_error(self._name, error, now=self._clock())
+            failure = to_model_error(self._name, error, now=self._clock())
         # Outside `except`: the provider's message may contain a key, and a traceback shows causes.
-        raise failed
+        raise failure
 
     async def _chunks(self, stream: Any, accumulator: ReplyAccumulator) -> AsyncGenerator[Any, None]:
         try:
@@ -284,8 +284,8 @@ class LiteLlmProvider:
         except Exception as error:
             if accumulator.is_empty and rejects_streaming(error):
                 raise _NotStreamedError from None
-            failed = to_model_error(self._name, error, now=self._clock())
-        raise failed
+            failure = to_model_error(self._name, error, now=self._clock())
+        raise failure
 
 
 def _litellm() -> Any:
@@ -315,8 +315,8 @@ def _has_streaming(litellm: Any, name: str) -> bool:
 
 def _is_json(stream: Any) -> bool:
     """Return whether the server answered a streaming request with a single JSON document."""
-    hidden = getattr(stream, "_hidden_params", None) or {}
-    headers = hidden.get("additional_headers") or {}
+    hidden_parameters = getattr(stream, "_hidden_params", None) or {}
+    headers = hidden_parameters.get("additional_headers") or {}
     return str(headers.get("llm_provider-content-type", "")).startswith("application/json")
 
 
@@ -331,7 +331,7 @@ _MARKED_CLOUDS: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "openrou
 """litellm providers that serve Claude and support Anthropic's cache markers."""
 
 
-def to_openai_messages(messages: Sequence[Message], *, marked: bool) -> list[dict[str, Any]]:
+def to_openai_messages(messages: Sequence[Message], *, with_cache_markers: bool) -> list[dict[str, Any]]:
     """
     Convert a conversation, oldest message first.
 
@@ -340,7 +340,7 @@ def to_openai_messages(messages: Sequence[Message], *, marked: bool) -> list[dic
             system prompt's marker also covers the tools, which these providers read before it.
     """
     rows = [_to_openai(message) for message in messages]
-    if marked and rows:
+    if with_cache_markers and rows:
         for row in (rows[0], rows[-1]):
             if row["content"]:
                 row["cache_control"] = {"type": "ephemeral"}

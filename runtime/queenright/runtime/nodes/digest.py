@@ -45,9 +45,9 @@ def digest(entries: Sequence[Entry], *, limit: int) -> str:
 def _line(entry: Entry) -> str:
     text = " ".join(entry.message.content.split())
     if entry.kind is EntryKind.ASSISTANT:
-        called = ", ".join(f"{call.name}({call.arguments[:60]})" for call in entry.message.tool_calls)
+        calls = ", ".join(f"{call.name}({call.arguments[:60]})" for call in entry.message.tool_calls)
         parts = [f"said: {text}"] if text else []
-        return _clip("- you " + "; ".join([*parts, *([f"called {called}"] if called else [])]), _LINE)
+        return _clip("- you " + "; ".join([*parts, *([f"called {calls}"] if calls else [])]), _LINE)
     if entry.kind is EntryKind.TOOL:
         return _clip(f"- {entry.data.get('tool') or 'a tool'} answered: {text}", _LINE)
     author = "the user" if entry.kind is EntryKind.USER else "instruction"

@@ -279,10 +279,10 @@ class EventLoopNode:
                     await self._call_model(step)
                     await self._tools.run_calls(visit, step)
                 await self._decide(step)
-            except VisitStoppedError as stopped:
-                step.verdict(Verdict.ESCALATE, stopped.finding.evidence)
-                if stopped.finding.hold_seconds <= 0:
-                    await self._escalate(stopped.finding)
+            except VisitStoppedError as stop:
+                step.verdict(Verdict.ESCALATE, stop.finding.evidence)
+                if stop.finding.hold_seconds <= 0:
+                    await self._escalate(stop.finding)
 
     async def _call_model(self, step: StepReport) -> None:
         """Call the model, and append its reply to the conversation."""

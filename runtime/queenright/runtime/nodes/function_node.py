@@ -121,6 +121,6 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
             f"function {spec.function!r} of node {spec.id!r} did not return {missing[0]!r}; "
             f"it must return an object with: {', '.join(spec.output_keys)}"
         )
-    copied = SharedMemory({key: outputs[key] for key in spec.output_keys if key in outputs}).read_all()
-    check_output_sizes(copied)
-    return copied
+    copies = SharedMemory({key: outputs[key] for key in spec.output_keys if key in outputs}).read_all()
+    check_output_sizes(copies)
+    return copies

@@ -256,7 +256,7 @@ class LlmReport(_Report):
         self._delta_type = EventType.CLIENT_OUTPUT_DELTA if client_facing else EventType.LLM_TEXT_DELTA
         self._tokens: tuple[int, int] | None = None
         self._cost: float | None = None
-        self._truncated: bool | None = None
+        self._is_truncated: bool | None = None
         self._has_emitted_text = False
 
     def usage(self, input_tokens: int, output_tokens: int, cost: float) -> None:
@@ -269,7 +269,7 @@ class LlmReport(_Report):
         """Set the provider's finish reason."""
         if reason:
             self._block.finished(reason)
-            self._truncated = True if reason in CUT_OFF else None
+            self._is_truncated = True if reason in CUT_OFF else None
 
     def ensure_text(self, text: str) -> None:
         """Emit the whole text, if no piece of it was emitted: not every provider streams."""
@@ -286,13 +286,13 @@ class LlmReport(_Report):
         return EventType.LLM_CALL_STARTED, {"model": self._block.model}
 
     def _end_event(self) -> tuple[EventType, dict[str, Any]]:
-        read, written = self._tokens or (None, None)
+        input_tokens, output_tokens = self._tokens or (None, None)
         return EventType.LLM_CALL_COMPLETED, {
             "model": self._block.model,
-            "input_tokens": read,
-            "output_tokens": written,
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
             "cost_usd": self._cost,
-            "truncated": self._truncated,
+            "truncated": self._is_truncated,
             "error_type": self._block.error_type,
             "error": self._block.error_text,
         }

@@ -82,8 +82,8 @@ class ToolRunner:
         }
         try:
             while tasks:
-                finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in [task for task in tasks if task in finished]:
+                done_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in tasks if task in done_tasks]:
                     await self._answer(visit, tasks.pop(task), *task.result())
         except BaseException as error:
             for task in tasks:
@@ -104,8 +104,8 @@ class ToolRunner:
         if tool is not None and call.name not in self._builtin_names:
             seconds = tool.timeout_seconds or self._timeout_seconds
         refusal = await self._refusal(call) if seconds is not None else None
-        declared = tool.effect if tool is not None else ""
-        async with step.tool(call.name, call.arguments, call.id, seconds, declared) as report:
+        effect = tool.effect if tool is not None else ""
+        async with step.tool(call.name, call.arguments, call.id, seconds, effect) as report:
             if refusal is not None:
                 text = f"error: {call.name} was not run: {refusal}. Do something else, or ask."
                 result = ToolResult(text, failed=True, error=refusal)
@@ -169,10 +169,10 @@ class ToolRunner:
 
 def with_unique_ids(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     """Return the calls of a turn with unique ids, even if the model repeated ids."""
-    used: set[str] = set()
+    known_ids: set[str] = set()
     unique = []
     for number, call in enumerate(calls, start=1):
-        call_id = call.id if call.id and call.id not in used else f"call_{turn}_{number}"
-        used.add(call_id)
+        call_id = call.id if call.id and call.id not in known_ids else f"call_{turn}_{number}"
+        known_ids.add(call_id)
         unique.append(ToolCall(call_id, call.name, call.arguments))
     return tuple(unique)

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 _PART: Final = re.compile(r"(0[0-9]{9}|[1-9][0-9]{9,})\.json")
 _TRIES: Final = 100
-_OMITTED: Final = "(earlier messages were omitted)"
+_OMISSION_NOTE: Final = "(earlier messages were omitted)"
 
 
 class Conversation:
@@ -62,7 +62,7 @@ class Conversation:
 
     def __init__(self, directory: Path, *, disk: Disk, clock: Clock) -> None:
         self._parts = directory / "parts"
-        self._cleared = directory / "cleared.json"
+        self._clear_file = directory / "cleared.json"
         self._disk = disk
         self._clock = clock
         self._entries: list[Entry] = []
@@ -126,11 +126,11 @@ class Conversation:
             )
         async with self._writing:
             at = self._clock()
-            added = [Entry.of(d, seq=self._last_seq + n, at=at) for n, d in enumerate(drafts, start=1)]
+            additions = [Entry.of(d, seq=self._last_seq + n, at=at) for n, d in enumerate(drafts, start=1)]
             # The numbers stay assigned even on failure: files with these numbers may exist.
-            self._last_seq = added[-1].seq
-            await self._disk.run(partial(self._add, added))
-            return added
+            self._last_seq = additions[-1].seq
+            await self._disk.run(partial(self._add, additions))
+            return additions
 
     async def repair(self, text: str) -> list[Entry]:
         """
@@ -183,16 +183,16 @@ class Conversation:
                 max_tokens=max_tokens // 2 - reserve,
                 max_entries=None if keep_messages is None else max(keep_messages // 2, 1),
             )
-            removed = _entries(items[:position])
-            if all(entry.kind is EntryKind.SUMMARY for entry in removed):
-                removed, kept_entries = [], _entries(items)
+            removals = _entries(items[:position])
+            if all(entry.kind is EntryKind.SUMMARY for entry in removals):
+                removals, kept_entries = [], _entries(items)
                 new = None
             else:
                 kept_entries = _entries(items[position:])
-                text = clip(summary(removed) or _OMITTED, max(reserve - 4, 1) * 4)
-                new = self._summary_entry(removed, kept_entries, text)
-            await self._disk.run(partial(self._shorten, removed, _within(new, kept_entries, max_tokens)))
-            return len(removed)
+                text = clip(summary(removals) or _OMISSION_NOTE, max(reserve - 4, 1) * 4)
+                new = self._summary_entry(removals, kept_entries, text)
+            await self._disk.run(partial(self._shorten, removals, _within(new, kept_entries, max_tokens)))
+            return len(removals)
 
     async def rewind(self, seq: int) -> int:
         """
@@ -205,10 +205,10 @@ class Conversation:
             OSError: The disk write failed.
         """
         async with self._writing:
-            removed = [entry for entry in self._entries if entry.seq > seq]
-            if removed:
-                await self._disk.run(partial(self._remove_newest, removed))
-            return len(removed)
+            removals = [entry for entry in self._entries if entry.seq > seq]
+            if removals:
+                await self._disk.run(partial(self._remove_newest, removals))
+            return len(removals)
 
     async def clear(self) -> None:
         """
@@ -220,14 +220,14 @@ class Conversation:
         async with self._writing:
             await self._disk.run(self._remove_all)
 
-    def _summary_entry(self, removed: Sequence[Entry], kept_entries: Sequence[Entry], text: str) -> Entry:
+    def _summary_entry(self, removals: Sequence[Entry], kept_entries: Sequence[Entry], text: str) -> Entry:
         """
         Create the summary, with the number and file of the newest removed entry before all kept ones.
 
         One rename therefore puts it in place, and it sorts first.
         """
         begin = min(entry.seq for entry in kept_entries)
-        through = max(entry.seq for entry in removed if entry.seq < begin)
+        through = max(entry.seq for entry in removals if entry.seq < begin)
         draft = Draft(
             kind=EntryKind.SUMMARY,
             message=Message(role="user", content=text),
@@ -239,31 +239,31 @@ class Conversation:
     # The methods below block and run in a thread. They change the state in memory as soon as it is on disk,
     # even if the caller was cancelled.
 
-    def _add(self, added: Sequence[Entry]) -> None:
-        write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in added})
-        self._entries = [*self._entries, *added]
+    def _add(self, additions: Sequence[Entry]) -> None:
+        write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in additions})
+        self._entries = [*self._entries, *additions]
 
-    def _shorten(self, removed: Sequence[Entry], kept_entries: Sequence[Entry]) -> None:
+    def _shorten(self, removals: Sequence[Entry], kept_entries: Sequence[Entry]) -> None:
         current = {entry.seq: entry for entry in self._entries}
         # The summary has the lowest number: it is written before the entries it replaces are removed.
-        changed = [entry for entry in kept_entries if current.get(entry.seq) is not entry]
-        write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in changed})
+        changes = [entry for entry in kept_entries if current.get(entry.seq) is not entry]
+        write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in changes})
         self._entries = list(kept_entries)
         numbers = {entry.seq for entry in kept_entries}
-        self._remove(entry.seq for entry in removed if entry.seq not in numbers)
+        self._remove(entry.seq for entry in removals if entry.seq not in numbers)
 
-    def _remove_newest(self, removed: Sequence[Entry]) -> None:
-        for entry in sorted(removed, key=lambda entry: entry.seq, reverse=True):
+    def _remove_newest(self, removals: Sequence[Entry]) -> None:
+        for entry in sorted(removals, key=lambda entry: entry.seq, reverse=True):
             self._path(entry.seq).unlink(missing_ok=True)
-        self._entries = [entry for entry in self._entries if entry not in removed]
+        self._entries = [entry for entry in self._entries if entry not in removals]
         sync_folder(self._parts)
 
     def _remove_all(self) -> None:
         if self._last_seq == 0:
             return
-        write_json(self._cleared, {"through": self._last_seq})
-        removed, self._entries = self._entries, []
-        self._remove(entry.seq for entry in removed)
+        write_json(self._clear_file, {"through": self._last_seq})
+        removals, self._entries = self._entries, []
+        self._remove(entry.seq for entry in removals)
 
     def _load(self) -> None:
         for _ in range(_TRIES):
@@ -281,34 +281,34 @@ class Conversation:
         Raises:
             FileNotFoundError: Another process shortened the conversation in the meantime.
         """
-        cleared = self._read_cleared()
+        clear_seq = self._read_cleared()
         numbers = self._numbers()
-        self._last_seq = max(cleared, *numbers, 0)
+        self._last_seq = max(clear_seq, *numbers, 0)
         entries: list[Entry] = []
         for seq in sorted(numbers, reverse=True):
-            if seq <= cleared:
+            if seq <= clear_seq:
                 break
             if (entry := self._read(seq)) is not None:
                 entries.append(entry)
                 if entry.kind is EntryKind.SUMMARY:
-                    cleared = seq - 1
+                    clear_seq = seq - 1
                     self._last_seq = max(self._last_seq, _number(entry.data.get("last_seq")))
                     break
         self._entries = entries[::-1]
         # Remove the files that a killed writer had marked as removed.
-        self._remove(seq for seq in numbers if seq <= cleared)
+        self._remove(seq for seq in numbers if seq <= clear_seq)
 
     def _read_cleared(self) -> int:
         try:
-            row = read_json(self._cleared)
+            row = read_json(self._clear_file)
         except FileNotFoundError:
             return 0
         except UnusableFileError as error:
-            self._skip(self._cleared, error.reason)
+            self._skip(self._clear_file, error.reason)
             return 0
         through = _number(row.get("through")) if isinstance(row, Mapping) else 0
         if not through:
-            self._skip(self._cleared, "it does not say up to which entry")
+            self._skip(self._clear_file, "it does not say up to which entry")
         return through
 
     def _numbers(self) -> list[int]:

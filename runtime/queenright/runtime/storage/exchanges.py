@@ -20,7 +20,7 @@ from queenright.runtime.storage.entries import Entry, EntryKind
 ANSWERS: Final = "answers"
 """Key in an answer's ``data``: ``seq`` of the calling entry, unless it is the last with that call id."""
 
-_CLIPPED: Final = "\n[… clipped]"
+_CLIP_MARK: Final = "\n[… clipped]"
 _MIN_LENGTH: Final = 32
 
 
@@ -99,13 +99,13 @@ def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: 
     The newest is always kept, as are unanswered calls with all that follows them.
     """
     first_kept = len(items)
-    used = entries = 0
+    tokens = entries = 0
     waiting = _waiting_position(items)
     while first_kept > 0:
         item = items[first_kept - 1]
-        used += count_tokens([item])
+        tokens += count_tokens([item])
         entries += len(item.entries)
-        room = used <= max_tokens and (max_entries is None or entries <= max_entries)
+        room = tokens <= max_tokens and (max_entries is None or entries <= max_entries)
         if not room and first_kept < len(items) and (waiting is None or first_kept <= waiting):
             break
         first_kept -= 1
@@ -124,7 +124,7 @@ def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
 
 def clip(text: str, length: int) -> str:
     """Clip ``text`` to ``length`` characters, with a marker at the end."""
-    return text if len(text) <= length else text[: max(length - len(_CLIPPED), 0)] + _CLIPPED
+    return text if len(text) <= length else text[: max(length - len(_CLIP_MARK), 0)] + _CLIP_MARK
 
 
 def _waiting_position(items: Sequence[Exchange]) -> int | None:

@@ -377,9 +377,9 @@ def _state_lock(session: Session) -> Path:
 
 def _remove_temporary_files(session: Session) -> None:
     """Remove temporary files of a killed writer. The caller holds the claim and the state's lock."""
-    torn = list(session.root.glob(f"{_STATE_FILE}.*{TEMP_SUFFIX}"))
+    leftovers = list(session.root.glob(f"{_STATE_FILE}.*{TEMP_SUFFIX}"))
     for name in _WRITTEN_FOLDERS:
-        torn += (session.path / name).rglob(f"*{TEMP_SUFFIX}")
-    for path in torn:
+        leftovers += (session.path / name).rglob(f"*{TEMP_SUFFIX}")
+    for path in leftovers:
         with suppress(OSError):
             path.unlink()

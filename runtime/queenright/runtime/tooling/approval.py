@@ -55,9 +55,9 @@ class ApprovalGate:
                 return
             try:
                 answer = callback(request)
-                approved = answer if isinstance(answer, bool) else await answer
+                is_approved = answer if isinstance(answer, bool) else await answer
             except Exception as error:
                 _log.error("the approval callback failed: %s", masked_traceback(error))
                 raise NotApprovedError("the approval callback failed") from error
-        if approved is not True:
+        if is_approved is not True:
             raise NotApprovedError("it was not approved")

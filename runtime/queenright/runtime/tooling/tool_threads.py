@@ -40,8 +40,8 @@ class ToolThreads:
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
-        self._abandoned: Counter[str] = Counter()
-        self._changed: set[asyncio.Future[None]] = set()
+        self._abandoned_counts: Counter[str] = Counter()
+        self._change_waiters: set[asyncio.Future[None]] = set()
 
     def count_running(self, session_id: str) -> int:
         """Return the number of functions that run for a session."""
@@ -60,7 +60,7 @@ class ToolThreads:
             TooManyThreadsError: All threads run abandoned functions, which may never end.
         """
         while self._running[session_id] >= MAX_THREADS_PER_SESSION:
-            if self._abandoned[session_id] >= MAX_THREADS_PER_SESSION:
+            if self._abandoned_counts[session_id] >= MAX_THREADS_PER_SESSION:
                 raise TooManyThreadsError(
                     f"{MAX_THREADS_PER_SESSION} calls that timed out are still running in this session, "
                     f"so no other is started until one of them ends"
@@ -76,8 +76,8 @@ class ToolThreads:
                 result = context.run(function)
             except BaseException as error:
                 # A future cannot hold a StopIteration.
-                raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
-                deliver(lambda: answer.set_exception(raised))
+                failure = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+                deliver(lambda: answer.set_exception(failure))
             else:
                 deliver(lambda: answer.set_result(result))
 
@@ -89,7 +89,7 @@ class ToolThreads:
             nonlocal has_ended
             has_ended = True
             if is_abandoned:
-                self._abandoned[session_id] -= 1
+                self._abandoned_counts[session_id] -= 1
                 _abandoned_threads.discard(thread)
             self._end(session_id)
             if not answer.done():
@@ -108,28 +108,28 @@ class ToolThreads:
         except asyncio.CancelledError:
             if not has_ended:
                 is_abandoned = True
-                self._abandoned[session_id] += 1
+                self._abandoned_counts[session_id] += 1
                 _abandoned_threads.add(thread)
                 self._notify_change()
             raise
 
     def _end(self, session_id: str) -> None:
         self._running[session_id] -= 1
-        for counter in (self._running, self._abandoned):
+        for counter in (self._running, self._abandoned_counts):
             if counter[session_id] <= 0:
                 del counter[session_id]
         self._notify_change()
 
     def _notify_change(self) -> None:
-        for changed in self._changed:
-            if not changed.done():
-                changed.set_result(None)
+        for waiter in self._change_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _change(self) -> None:
         """Wait until a thread has ended, or its caller stopped waiting."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed.add(changed)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._change_waiters.add(waiter)
         try:
-            await changed
+            await waiter
         finally:
-            self._changed.discard(changed)
+            self._change_waiters.discard(waiter)

@@ -121,13 +121,13 @@ class Tool:
             context: Values of the context parameters; missing ones are None.
         """
         try:
-            checked = self._check(arguments)
+            arguments_value = self._check(arguments)
         except InvalidToolArgumentsError as refusal:
             # The message only repeats what the model wrote, so nothing needs masking.
             return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
         values = context or {}
         parameters = {name: values.get(name) for name in self.context}
-        answer, error = await run_isolated(self._answer(checked, parameters, values, threads))
+        answer, error = await run_isolated(self._answer(arguments_value, parameters, values, threads))
         if isinstance(error, ToolError):
             return ToolResult(f"error: {self.name}: {_error_text(error)}", failed=True, error=error)
         if error is not None:
@@ -137,15 +137,15 @@ class Tool:
 
     async def _answer(
         self,
-        checked: object,
+        arguments_value: object,
         parameters: Mapping[str, object],
         context: Mapping[str, object],
         threads: ToolThreads | None,
     ) -> str:
         if self.threaded and threads is not None:
             session = str(context.get("session_id") or "")
-            return _text(await threads.run(session, lambda: self.run(checked, **parameters)))
-        answer = self.run(checked, **parameters)
+            return _text(await threads.run(session, lambda: self.run(arguments_value, **parameters)))
+        answer = self.run(arguments_value, **parameters)
         return _text(await answer if inspect.isawaitable(answer) else answer)
 
     def _check(self, arguments: str) -> object:
@@ -299,7 +299,7 @@ _ARGUMENT = re.compile(r"^\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _SECTION = re.compile(
     r"^\s*(Args|Arguments|Parameters|Returns?|Raises|Yields?|Examples?|Notes?):\s*$", re.IGNORECASE
 )
-_WANTED: Final = ("args", "arguments", "parameters")
+_ARGUMENT_SECTIONS: Final = ("args", "arguments", "parameters")
 
 
 def build_arguments_model(function: Callable[..., Any], *, without: Collection[str]) -> type[BaseModel]:
@@ -352,7 +352,7 @@ def parse_argument_descriptions(docstring: str) -> dict[str, str]:
     inside, current, depth = False, "", 0
     for line in docstring.splitlines():
         if section := _SECTION.match(line):
-            inside, current = section[1].lower() in _WANTED, ""
+            inside, current = section[1].lower() in _ARGUMENT_SECTIONS, ""
         elif inside and line.strip():
             indent = len(line) - len(line.lstrip())
             match = _ARGUMENT.match(line)

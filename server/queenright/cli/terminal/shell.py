@@ -45,11 +45,11 @@ def run_shell(options: ShellOptions) -> int:
     load = agent_loader(options.config, telemetry=options.telemetry)
     loaded: dict[str, AgentRunner] = {}
     # The user may load agents from anywhere, the agent only from folders next to its own.
-    agent_lifecycle = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
+    agent_lifecycle = Lifecycle([options.folder.resolve().parent], load=load, runners=loaded)
     runner = load(
         options.folder, model=options.model, storage=options.storage, offered_tools=agent_lifecycle.tools
     )
-    return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, loaded=loaded), options))
+    return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, runners=loaded), options))
 
 
 def agent_loader(config: Path | None, *, telemetry: bool) -> partial[AgentRunner]:

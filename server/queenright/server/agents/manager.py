@@ -326,7 +326,7 @@ class AgentManager:
         def load(path: Path) -> AgentRunner:
             return self._load(self.roots.agent(str(path)), None, None, lifecycle)
 
-        lifecycle = Lifecycle(self.roots.folders, load=load, loaded=added_graphs)
+        lifecycle = Lifecycle(self.roots.folders, load=load, runners=added_graphs)
         return lifecycle
 
     async def _start_agent(

@@ -13,7 +13,7 @@ from queenright.health.interventions.intervention import Intervention, Intervent
 from queenright.health.interventions.target import ActionKind
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
-from queenright.instrumentation.label_limit import Limited
+from queenright.instrumentation.label_limit import LimitCounter
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import count_abandoned_threads
 
@@ -76,7 +76,7 @@ class InterventionMetrics:
         self,
         registry: CollectorRegistry,
         breakers: Callable[[], Iterable[BreakerSeries]],
-        limited: Limited,
+        limited: LimitCounter,
         left_out: Gauge,
         *,
         recovering: Callable[[], Sized] = tuple,

@@ -27,7 +27,7 @@ from queenright.health.health_state import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter, gauge, gauge_family, histogram
-from queenright.instrumentation.label_limit import Limited
+from queenright.instrumentation.label_limit import LimitCounter
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.metrics.interventions import BreakerSeries, InterventionMetrics
 
@@ -85,7 +85,7 @@ class ServiceMetrics:
         self._delay = histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         for kind in FindingKind:
             self._delay.labels(kind.value)
-        limited = Limited(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
+        limited = LimitCounter(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
         left_out = gauge(names.SERIES_LEFT_OUT, None)
         self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
         self.telemetry_dropped = counter(names.TELEMETRY_DROPPED, registry)

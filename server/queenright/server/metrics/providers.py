@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from queenright.health.provider_traffic import ModelCall, ProviderTraffic
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, histogram
-from queenright.instrumentation.label_limit import Limited
+from queenright.instrumentation.label_limit import LimitCounter
 from queenright.runtime.events import Clock
 
 MAX_MODELS: Final = 50
@@ -31,7 +31,7 @@ class ProviderMetrics:
         self._providers, self._clock = providers, clock
         self._calls = counter(names.PROVIDER_CALLS, registry)
         self._duration = histogram(names.PROVIDER_CALL_DURATION, registry, _BUCKETS)
-        self._limited = Limited(registry, (names.PROVIDER_CALLS,))
+        self._limited = LimitCounter(registry, (names.PROVIDER_CALLS,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
         registry.register(LiveGauges(self._read_limits, names.PROVIDER_LIMITED_UNTIL))
 

@@ -145,7 +145,7 @@ def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
         return None
     content = next((value[key] for key in ("response", "result", "output", "content") if key in value), None)
     failed = value.get("is_error") is True
-    hashed = None if content is None else result_fingerprint(unwrap_payload(content), failed=failed)
+    hashed = None if content is None else result_fingerprint(unwrap_payload(content), has_failed=failed)
     return CallResult(id_in(id_), hashed, failed)
 
 

@@ -214,15 +214,15 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
         data |= effect_facts(data["tool"], arguments)
     add_unreported_failure(data, result, arguments)
     failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = text_of(fields.get("result_hash"))
-    if not data["result_hash"]:
-        data["result_hash"] = None if result is None else result_fingerprint(result, arguments, failed=failed)
+    data["result_hash"] = text_of(fields.get("result_hash")) or None
+    if data["result_hash"] is None and result is not None:
+        data["result_hash"] = result_fingerprint(result, arguments, has_failed=failed)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:
         # A repeated failure is a repeated result.
         text = f"{data['error_type']}: {data.get('error', '')}"
-        data["result_hash"] = result_fingerprint(text, arguments, failed=True)
+        data["result_hash"] = result_fingerprint(text, arguments, has_failed=True)
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
         data["args_hash"] = None  # nothing of the call was recorded
     _add_duration(observation)

@@ -150,7 +150,7 @@ def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     # Results are not recorded here. A repeated failure is a repeated result.
     if failed:
         text = f"{data['error_type']}: {data.get('error', '')}"
-        data["result_hash"] = result_fingerprint(text, arguments, failed=True)
+        data["result_hash"] = result_fingerprint(text, arguments, has_failed=True)
 
 
 def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
@@ -248,7 +248,7 @@ def _add_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments:
         data["error"] = redact(plain_text(error))
     result = error or call.get("tool_response")
     if result is not None:
-        data["result_hash"] = result_fingerprint(result, arguments, failed=bool(error))
+        data["result_hash"] = result_fingerprint(result, arguments, has_failed=bool(error))
 
 
 def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: 
     else:
         add_unreported_failure(data, text, arguments)
         failure = data.get("error_type", "")
-    data["result_hash"] = result_fingerprint(f"{failure}\n{text}", arguments, failed=bool(failure))
+    data["result_hash"] = result_fingerprint(f"{failure}\n{text}", arguments, has_failed=bool(failure))
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:

@@ -138,7 +138,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             observation.data["outcome"] = ToolOutcome.ERROR.value
             add_error(observation.data, record.get("error_type") or "error", record.get("error"))
             text = f"{observation.data['error_type']}: {observation.data.get('error', '')}"
-            observation.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
+            observation.data["result_hash"] = result_fingerprint(text, arguments, has_failed=True)
     return observation
 
 
@@ -266,7 +266,7 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
     result = response if text is None else text
     add_unreported_failure(data, result, arguments)
     failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = result_fingerprint(result, arguments, failed=failed)
+    data["result_hash"] = result_fingerprint(result, arguments, has_failed=failed)
 
 
 def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
