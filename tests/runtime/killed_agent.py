@@ -30,7 +30,8 @@ from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
 from queenright.runtime.storage.conversation import Conversation, EntryKind
 from queenright.runtime.storage.files import Disk, read_json
-from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.storage.session_state import SessionStatus
+from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.tooling.tools import Tool
 from queenright.server.agents.node_guards import health_guard
 

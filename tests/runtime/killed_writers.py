@@ -19,7 +19,8 @@ from typing import Any
 
 from queenright.runtime.storage import files
 from queenright.runtime.storage.files import ExecutionLock, write_files
-from queenright.runtime.storage.session_store import SessionState, SessionStore
+from queenright.runtime.storage.session_state import SessionState
+from queenright.runtime.storage.session_store import SessionStore
 
 
 def _say(word: str) -> None:

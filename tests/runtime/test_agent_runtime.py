@@ -16,7 +16,8 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply, ToolCall
 from queenright.runtime.nodes.event_loop import QuestionAnsweredError
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
-from queenright.runtime.storage.session_store import SessionStatus, SessionStore
+from queenright.runtime.storage.session_state import SessionStatus
+from queenright.runtime.storage.session_store import SessionStore
 from queenright.runtime.stream import ExecutionStream, RunNode, TooManyWaitingError
 from queenright.runtime.tooling.approval import ApprovalRequest
 from queenright.runtime.tooling.tools import Tool

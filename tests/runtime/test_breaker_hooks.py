@@ -23,7 +23,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.llm.model import ModelError, ModelReply, TransientModelError
 from queenright.runtime.storage.checkpoint_queue import MAX_QUEUED_CHECKPOINTS
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 

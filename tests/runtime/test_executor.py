@@ -20,7 +20,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CheckpointStore
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.session_store import SessionState, SessionStatus
+from queenright.runtime.storage.session_state import SessionState, SessionStatus
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 

@@ -18,7 +18,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.inputs import InvalidInputError, input_schema
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 from tests.runtime.conftest import ScriptedModel
 
 

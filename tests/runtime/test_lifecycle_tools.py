@@ -13,7 +13,7 @@ from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import ToolCall
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.tooling.tools import ToolRegistry
 from tests.runtime.agents import MODEL_FREE, adder, chatter, folder_of, talker
 from tests.runtime.conftest import FakeTime

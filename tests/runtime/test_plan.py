@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from queenright.runtime.graphs.conditions import ConditionError
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.plan import ready_nodes, select_edges
-from queenright.runtime.storage.session_store import PendingNode
+from queenright.runtime.storage.session_state import PendingNode
 
 
 def graph(*edges: EdgeSpec, nodes: str = "abcde") -> GraphSpec:

@@ -10,7 +10,7 @@ from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CheckpointStore
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 
 COUNTING = GraphSpec.model_validate(
     {

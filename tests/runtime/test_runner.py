@@ -21,7 +21,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 from tests.runtime.agents import CHATTER, MODEL_FREE, TALKER, TALKS, adder, chatter, folder_of, talker
 
 SECRET = "correct-horse-battery"

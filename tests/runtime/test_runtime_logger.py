@@ -6,7 +6,8 @@ import pytest
 from queenright.instrumentation.steplog import StepLog, step_log_path
 from queenright.runtime.storage.files import newest_lines, write_json
 from queenright.runtime.storage.runtime_logger import MAX_SUMMARY_EXECUTIONS, RuntimeLogger, VisitRow
-from queenright.runtime.storage.session_store import ExecutionState, SessionStatus, SessionStore
+from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
+from queenright.runtime.storage.session_store import SessionStore
 from tests.runtime.damage import DAMAGES, damage
 
 

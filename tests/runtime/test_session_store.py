@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.runtime.storage.files import UnusableFileError, lock_file, read_json, write_json
-from queenright.runtime.storage.session_store import (
+from queenright.runtime.storage.session_state import (
     ExecutionState,
     PendingNode,
+    SessionState,
+    SessionStatus,
+    execution_key,
+)
+from queenright.runtime.storage.session_store import (
     Session,
     SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
-    SessionState,
-    SessionStatus,
     SessionStore,
-    execution_key,
 )
 from tests.runtime.damage import damage, damages
 from tests.runtime.test_files import WRITERS, line, writer

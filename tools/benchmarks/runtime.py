@@ -19,7 +19,7 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.tooling.tools import Tool
 from queenright.server.agents.node_guards import health_guard
 from tools.benchmarks.row import Row

@@ -54,8 +54,8 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
-from queenright.runtime.storage.session_state import ExecutionState
-from queenright.runtime.storage.session_store import SessionExistsError, SessionStatus
+from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
+from queenright.runtime.storage.session_store import SessionExistsError
 from queenright.runtime.tooling.tools import Tool
 
 __all__ = [

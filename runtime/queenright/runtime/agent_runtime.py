@@ -44,8 +44,8 @@ from queenright.runtime.sessions import SessionResolver
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_branch import branch_session
-from queenright.runtime.storage.session_state import ExecutionState, SessionState
-from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
+from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.stream import EntryHandler, ExecutionStream
 from queenright.runtime.stream_services import StreamServices
 from queenright.runtime.tooling.approval import ApprovalCallback

@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.runtime.graphs.goal import GoalProgress
 from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.storage.checkpoint_store import Checkpoint
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 
 if TYPE_CHECKING:
     from queenright.runtime.executor import GraphExecutor

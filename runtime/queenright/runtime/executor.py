@@ -47,15 +47,14 @@ from queenright.runtime.storage.checkpoint_store import (
 from queenright.runtime.storage.conversation import Conversation, conversations_in, read_last_seq
 from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
-from queenright.runtime.storage.session_store import (
+from queenright.runtime.storage.session_state import (
     ExecutionState,
     PendingNode,
-    Session,
     SessionState,
     SessionStatus,
-    SessionStore,
     execution_key,
 )
+from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.tooling.approval import ApprovalRequest
 
 _log = logging.getLogger(__name__)

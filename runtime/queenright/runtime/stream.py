@@ -28,12 +28,8 @@ from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
-from queenright.runtime.storage.session_store import (
-    Session,
-    SessionStatus,
-    SessionStore,
-    execution_key,
-)
+from queenright.runtime.storage.session_state import SessionStatus, execution_key
+from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.stream_services import StreamServices
 from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
 

@@ -33,26 +33,10 @@ from queenright.runtime.storage.files import (
 )
 from queenright.runtime.storage.session_state import (
     SCHEMA_VERSION,
-    ExecutionState,
-    PendingNode,
     SessionState,
     SessionStatus,
     describe_invalid_state,
-    execution_key,
 )
-
-__all__ = [
-    "ExecutionState",
-    "PendingNode",
-    "Session",
-    "SessionBusyError",
-    "SessionExistsError",
-    "SessionNotFoundError",
-    "SessionState",
-    "SessionStatus",
-    "SessionStore",
-    "execution_key",
-]
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.executor import MissingInputError
 from queenright.runtime.inputs import INPUT_REFUSED
-from queenright.runtime.storage.session_state import ExecutionState, SessionState
-from queenright.runtime.storage.session_store import SessionStatus, SessionStore
+from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
+from queenright.runtime.storage.session_store import SessionStore
 
 _ERRNO: Final = re.compile(r"\A\[Errno \d+\] ")
 _GRAPH_ERRORS: Final = ("TooManyVisits", "ConditionError")

@@ -20,7 +20,7 @@ from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.inputs import INPUT_REFUSED
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_state import SessionStatus
 
 _END_TYPES: Final = frozenset(
     {EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.EXECUTION_PAUSED}

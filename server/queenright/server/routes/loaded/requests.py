@@ -14,7 +14,8 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
-from queenright.runtime.storage.session_store import Session, SessionState, SessionStore
+from queenright.runtime.storage.session_state import SessionState
+from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.params import AgentId
