@@ -18,7 +18,7 @@ from typing import Any, Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.llm.litellm_errors import rejects_streaming, rejects_tool_choice, to_model_error
-from queenright.runtime.llm.litellm_reply import ReplyAccumulator, parse_reply
+from queenright.runtime.llm.litellm_reply import ReplyAccumulator
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -72,28 +72,6 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
     if importlib.util.find_spec("litellm") is None:
         raise ProviderUnavailableError(f"the model {name!r} needs litellm: install queenright[llm]")
     return LiteLlmProvider(name, timeout_seconds=timeout_seconds)
-
-
-def check_model_name(name: str) -> None:
-    """
-    Check that litellm knows the provider of a model, without calling it.
-
-    Imports litellm, which takes seconds.
-
-    Raises:
-        ProviderUnavailableError: The provider is unknown.
-    """
-    if name.startswith(SCRIPTED):
-        return
-    import litellm
-
-    try:
-        litellm.get_llm_provider(name)
-    except litellm.exceptions.BadRequestError:
-        raise ProviderUnavailableError(
-            f"litellm knows no provider of the model {name!r}; write provider/model, such as "
-            "anthropic/claude-sonnet-4-5"
-        ) from None
 
 
 class LiteLlmProvider:
@@ -255,8 +233,12 @@ class LiteLlmProvider:
 
     async def _whole(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
         response = await self._ask(litellm, request)
+        accumulator = ReplyAccumulator(self._ids)
         try:
-            return parse_reply(response, _cost(litellm, response, self._name), self._ids)
+            accumulator.add(response)
+            if not response.choices:
+                raise IndexError("it has no choices")
+            return accumulator.reply(_cost(litellm, response, self._name))
         except (AttributeError, IndexError, TypeError) as error:
             raise ModelError(f"{self._name}: the response is malformed: {error}") from error
 

@@ -20,7 +20,7 @@ class _Call:
 
 class ReplyAccumulator:
     """
-    Accumulates a streamed reply.
+    Accumulates a reply: the pieces of a stream, or a whole response as a single piece.
 
     Args:
         ids: Generates the id of a tool call without one.
@@ -43,24 +43,25 @@ class ReplyAccumulator:
         return not self._text and not self._calls
 
     def add(self, chunk: Any) -> str:
-        """Add one chunk and return its text."""
+        """Add one chunk, or a whole response, and return its text."""
         self.model = getattr(chunk, "model", None) or self.model
         self.usage = getattr(chunk, "usage", None) or self.usage
         text = ""
         for choice in getattr(chunk, "choices", None) or ():
             if getattr(choice, "index", 0):
                 continue  # an alternative answer, which was not requested
-            delta = getattr(choice, "delta", None)
-            text += getattr(delta, "content", None) or ""
-            for piece in getattr(delta, "tool_calls", None) or ():
-                self._add_call(piece)
+            message = getattr(choice, "delta", None) or getattr(choice, "message", None)
+            text += getattr(message, "content", None) or ""
+            for position, piece in enumerate(getattr(message, "tool_calls", None) or ()):
+                self._add_call(piece, position)
             self.finish_reason = getattr(choice, "finish_reason", None) or self.finish_reason
         if text:
             self._text.append(text)
         return text
 
-    def _add_call(self, piece: Any) -> None:
-        index, call_id = getattr(piece, "index", None) or 0, getattr(piece, "id", None) or ""
+    def _add_call(self, piece: Any, position: int) -> None:
+        index, call_id = getattr(piece, "index", None), getattr(piece, "id", None) or ""
+        index = position if index is None else index
         function = getattr(piece, "function", None)
         call = self._open.get(index)
         # Some servers number every call 0; a different id means a different call.
@@ -83,29 +84,6 @@ class ReplyAccumulator:
             cost=cost,
             finish_reason=self.finish_reason,
         )
-
-
-def parse_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelReply:
-    """
-    Parse a response that was not streamed.
-
-    Raises:
-        AttributeError, IndexError, TypeError: The response is malformed.
-    """
-    choice = response.choices[0]
-    message, usage = choice.message, getattr(response, "usage", None)
-    return ModelReply(
-        text=message.content or "",
-        tool_calls=tuple(
-            ToolCall(str(call.id or ids()), str(call.function.name), call.function.arguments or "{}")
-            for call in message.tool_calls or ()
-        ),
-        input_tokens=_tokens(usage, "prompt_tokens"),
-        output_tokens=_tokens(usage, "completion_tokens"),
-        cached_tokens=_cached_tokens(usage),
-        cost=cost,
-        finish_reason=getattr(choice, "finish_reason", None) or "",
-    )
 
 
 def _tokens(usage: Any, name: str) -> int:

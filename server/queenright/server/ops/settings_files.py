@@ -6,7 +6,7 @@ import os
 
 from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
-from queenright.runtime.llm.litellm_provider import ProviderUnavailableError, check_model_name
+from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, ProviderUnavailableError
 from queenright.server.access.access import Access, tokens_file
 from queenright.server.access.addresses import address_of
 from queenright.server.access.token_file import read_tokens
@@ -64,8 +64,8 @@ def check_use(settings: Settings) -> None:
     ]
     for role, model in (("judge", settings.judging.judge.model), ("queen", settings.judging.queen.model)):
         try:
-            if model != RULES:
-                check_model_name(model)
+            if model != RULES and not model.startswith(SCRIPTED):
+                LiteLlmProvider(model).check()
         except ProviderUnavailableError as error:
             faults.append(f"judging.{role}.model: {error}")
     if faults:
