@@ -17,3 +17,11 @@ class ConflictError(QueenrightError):
 
 class InvalidValueError(QueenrightError):
     """Base class of errors about a value that is not allowed."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's message, or a note if its own ``__str__`` fails."""
+    try:
+        return str(error)
+    except BaseException as fault:
+        return f"(its message is not available: {type(fault).__name__})"

@@ -7,7 +7,8 @@ the implementation, or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Protocol
 
@@ -78,6 +79,32 @@ class Breakers(Protocol):
             parents: Names of shared breakers above this one; a call needs a permit from each.
         """
         ...
+
+
+@contextmanager
+def guarded_by(breaker: CallBreaker | None, *failures: type[Exception]) -> Iterator[None]:
+    """
+    Ask a breaker for a permit for a call, and report the outcome to it.
+
+    Args:
+        failures: Exceptions that are failures of the callee; others, such as a cancellation, say nothing.
+
+    Raises:
+        CallRefusedError: The breaker is open.
+    """
+    if breaker is None:
+        yield
+        return
+    permit = breaker.admit()
+    try:
+        yield
+    except failures as error:
+        permit.record_failure(error)
+        raise
+    except BaseException:
+        permit.release()
+        raise
+    permit.record_success()
 
 
 def get_model_breaker(breakers: Breakers, agent: str, model: str) -> CallBreaker:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from queenright.instrumentation.errors import error_text
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError
+from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError, guarded_by
 from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
@@ -94,28 +95,16 @@ async def request_reply(
 @contextmanager
 def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
     """
-    Ask the breaker for a permit for a model call, and report the outcome to it.
+    Guard a model call by a breaker. An invalid request says nothing about the provider.
 
     Raises:
         TransientModelError: The breaker is open.
     """
-    if breaker is None:
-        yield
-        return
     try:
-        permit = breaker.admit()
+        with guarded_by(breaker, TransientModelError, TimeoutError):
+            yield
     except CallRefusedError as refusal:
         raise TransientModelError(str(refusal), retry_after=refusal.retry_in) from refusal
-    try:
-        yield
-    except (TransientModelError, TimeoutError) as error:
-        permit.record_failure(error)
-        raise
-    except BaseException:
-        # An invalid request or a cancellation says nothing about the provider.
-        permit.release()
-        raise
-    permit.record_success()
 
 
 async def _reply(
@@ -131,7 +120,7 @@ async def _reply(
     if isinstance(error, ModelError | TimeoutError):
         raise error
     if error is not None:
-        raise ModelError(f"{type(error).__name__}: {redact(_error_text(error))}") from error
+        raise ModelError(f"{type(error).__name__}: {redact(error_text(error))}") from error
     if not isinstance(reply, ModelReply):
         raise ModelError(
             f"the provider {model.name!r} ({type(model).__name__}) returned a {type(reply).__name__}; "
@@ -145,13 +134,6 @@ async def _call_provider(
 ) -> object:
     work: object = model.complete(messages, tools, on_text)
     return await work if inspect.isawaitable(work) else work
-
-
-def _error_text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException as fault:  # __str__ is the provider's own code
-        return f"(its message is not available: {type(fault).__name__})"
 
 
 def backoff(

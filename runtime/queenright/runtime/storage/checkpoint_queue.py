@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError
+from queenright.runtime.breaker_protocols import CallBreaker, CallRefusedError, guarded_by
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.storage.checkpoint_store import CheckpointDraft, CheckpointStore
 from queenright.runtime.storage.files import Disk
@@ -128,20 +128,8 @@ class CheckpointQueue:
             _log.error("could not save a checkpoint of session %s, will retry: %s", self._session_id, error)
 
     async def _write(self, draft: CheckpointDraft, *, last: bool) -> str:
-        permit = None if self._breaker is None or last else self._breaker.admit()
-        try:
-            checkpoint_id = await self._disk.run(lambda: self._save(draft))
-        except OSError as error:
-            if permit is not None:
-                permit.record_failure(error)
-            raise
-        except BaseException:
-            if permit is not None:
-                permit.release()
-            raise
-        if permit is not None:
-            permit.record_success()
-        return checkpoint_id
+        with guarded_by(None if last else self._breaker, OSError):
+            return await self._disk.run(lambda: self._save(draft))
 
     def _save(self, draft: CheckpointDraft) -> str:
         checkpoint = self._checkpoints.save(draft)
