@@ -25,6 +25,7 @@ from queenright.instrumentation.control_client import (
     ServiceUnreachableError,
 )
 from queenright.instrumentation.error_guard import suppress_errors, warn_once
+from queenright.instrumentation.errors import error_text
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.instructions import (
     Instruction,
@@ -107,9 +108,9 @@ class ControlChannel:
         _channels.add(self)
 
     def _reset(self) -> None:
-        close_event = self._close_event.is_set()
+        is_closed = self._close_event.is_set()
         self._close_event = threading.Event()
-        if close_event:
+        if is_closed:
             self._close_event.set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -257,7 +258,7 @@ class ControlChannel:
             )
         except BaseException as error:
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
-                outcome, detail = "failed", _error_message(error)
+                outcome, detail = "failed", redact(f"{type(error).__name__}: {error_text(error)}")
                 warn_once(
                     "Queenright called the agent's callback for an instruction, which raised %s", detail
                 )
@@ -284,15 +285,6 @@ class ControlChannel:
             )
         else:
             self._answers.send_outcome(instruction.instruction_id, "refused", detail="the run has ended")
-
-
-def _error_message(error: BaseException) -> str:
-    """Return the class and text of an error, with secrets masked."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return redact(f"{type(error).__name__}: {text}")
 
 
 def _drain_all() -> None:

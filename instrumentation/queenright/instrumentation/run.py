@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass
 from typing import Any, Final
 
 from opentelemetry.context import Context, get_current
@@ -13,6 +14,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 
 from queenright.instrumentation import names
 from queenright.instrumentation.control import ControlChannel
+from queenright.instrumentation.errors import error_text
 from queenright.instrumentation.forks import fork_count
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import Operation, Phase, WaitingReason
@@ -43,15 +45,6 @@ def nanoseconds(time: float) -> int:
     return int(time * 1_000_000_000)
 
 
-def error_message(error: BaseException) -> str:
-    """Return the end of an error's text, with secrets masked."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return redact(text)
-
-
 def is_failure(error: BaseException | None) -> bool:
     """Return whether ``error`` means that a block failed; ``GeneratorExit`` and ``sys.exit(0)`` do not."""
     if error is None or isinstance(error, GeneratorExit):
@@ -59,6 +52,7 @@ def is_failure(error: BaseException | None) -> bool:
     return not (isinstance(error, SystemExit) and error.code in (None, 0))
 
 
+@dataclass(eq=False, kw_only=True)
 class Run:
     """
     One run of a worker.
@@ -66,57 +60,43 @@ class Run:
     Methods may raise. Callers on the agent's side wrap them in ``suppress_errors``.
     """
 
-    def __init__(
-        self,
-        *,
-        agent: str,
-        session_id: str,
-        incarnation_id: str,
-        graph_id: str,
-        framework: str,
-        version: str,
-        telemetry: Telemetry,
-        families: WorkerFamilies,
-        log: StepLog | None,
-        heartbeat_interval: float,
-        clock: Callable[[], float],
-        task_id: str = "",
-        repeatable: bool = False,
-        control: ControlChannel | None = None,
-        first_step: int = 0,
-    ) -> None:
+    agent: str
+    session_id: str
+    incarnation_id: str
+    graph_id: str
+    framework: str
+    version: str
+    telemetry: Telemetry
+    families: WorkerFamilies
+    log: StepLog | None
+    heartbeat_interval: float
+    clock: Callable[[], float]
+    task_id: str = ""
+    repeatable: bool = False
+    control: ControlChannel | None = None
+    first_step: InitVar[int] = 0
+
+    def __post_init__(self, first_step: int) -> None:
         self.attributes: dict[str, str | int | float | bool] = {
-            names.GEN_AI_AGENT_NAME: agent,
-            names.GEN_AI_CONVERSATION_ID: session_id,
-            names.INCARNATION_ID: incarnation_id,
+            names.GEN_AI_AGENT_NAME: self.agent,
+            names.GEN_AI_CONVERSATION_ID: self.session_id,
+            names.INCARNATION_ID: self.incarnation_id,
         }
-        if graph_id:
-            self.attributes[names.GRAPH_ID] = graph_id
-        self.agent = agent
-        self.session_id = session_id
-        self.incarnation_id = incarnation_id
-        self.graph_id = graph_id
-        self.task_id = task_id or session_id
-        self.repeatable = repeatable
-        self.control = control
-        self.telemetry = telemetry
-        self.tracer = telemetry.tracer
-        self.log = log
-        self.clock = clock
+        if self.graph_id:
+            self.attributes[names.GRAPH_ID] = self.graph_id
+        self.task_id = self.task_id or self.session_id
+        self.tracer = self.telemetry.tracer
         self.indexes = itertools.count(first_step)
         self.context: Context = get_current()
         self.trace_id = ""
         self.exemplar: dict[str, str] | None = None
-        self.series = families.acquire(agent)
+        self.series = self.families.acquire(self.agent)
         # Reported in heartbeats; counted since the start of this incarnation.
         self.token_count = self.error_count = 0
         self.last_tool_call: float | None = None
         self.last_checkpoint_id = ""
         # Whether arguments, results and feedback may leave the process.
         self.captures = os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in _CAPTURES
-        self._families = families
-        self._framework, self._version = framework, version
-        self._interval = heartbeat_interval
         self._span: Span = INVALID_SPAN
         self._process = os.getpid()
         self._fork_count = fork_count.number
@@ -142,16 +122,16 @@ class Run:
         about: dict[str, str | int | float | bool] = {
             **self.attributes,
             names.GEN_AI_OPERATION_NAME: Operation.INVOKE_AGENT.value,
-            names.FRAMEWORK: self._framework,
-            names.GEN_AI_AGENT_VERSION: self._version,
-            names.HEARTBEAT_INTERVAL: self._interval,
+            names.FRAMEWORK: self.framework,
+            names.GEN_AI_AGENT_VERSION: self.version,
+            names.HEARTBEAT_INTERVAL: self.heartbeat_interval,
             names.TASK_ID: self.task_id,
         }
         if self.repeatable:
             about[names.TASK_REPEATABLE] = True
         if self.control is not None:
             about[names.CONTROL] = True
-        if self._families.is_served:
+        if self.families.is_served:
             about[names.METRICS_SERVED] = True
         span = self._span = self.tracer.start_span(
             f"invoke_agent {self.agent}", None, SpanKind.INTERNAL, about, start_time=nanoseconds(now)
@@ -161,7 +141,7 @@ class Run:
         if context.is_valid:
             self.trace_id = f"{context.trace_id:032x}"
             self.exemplar = {"trace_id": self.trace_id}
-        self.series.set_info(self._framework, self._version)
+        self.series.set_info(self.framework, self.version)
         self.series.heartbeat(now)
         self.series.progress(now)
         self.series.set_bad_steps(id(self), 0)
@@ -191,7 +171,7 @@ class Run:
             self._span.set_attribute(names.WAITING_REASON, WaitingReason.PAUSED.value)
         self._span.end(nanoseconds(self.clock()))
         self.series.forget_run(id(self))
-        self._families.release(self.series)
+        self.families.release(self.series)
         if self.log is not None:
             self.log.close()
 
@@ -254,7 +234,7 @@ class Run:
 
     def fail(self, span: Span, error: BaseException) -> tuple[str, str]:
         """Mark ``span`` as failed and return the error's type and text. A propagating error counts once."""
-        kind, text = mask_name(type(error).__qualname__), error_message(error)
+        kind, text = mask_name(type(error).__qualname__), redact(error_text(error))
         span.set_attribute(names.ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, text))
         if self._error != id(error):
@@ -309,7 +289,7 @@ class Run:
         self.series.heartbeat(now)
         about = {
             **self.attributes,
-            names.HEARTBEAT_INTERVAL: self._interval,
+            names.HEARTBEAT_INTERVAL: self.heartbeat_interval,
             **{_HEARTBEAT[key]: value for key, value in self.facts().items()},
         }
         self.emit(names.EVENT_HEARTBEAT, now, self._span, about)
@@ -346,10 +326,10 @@ class Run:
             self._active_at = now
         self._ticked_at = now
         # Jitter, so that workers that started together do not send their heartbeats together.
-        if now - self._beat_at >= self._interval * random.uniform(0.8, 1.0) or now < self._beat_at:
+        if now - self._beat_at >= self.heartbeat_interval * random.uniform(0.8, 1.0) or now < self._beat_at:
             self.heartbeat()
         self._detect_stall(now)
-        return min(MAX_TICK_SECONDS, max(0.05, self._interval * 0.2))
+        return min(MAX_TICK_SECONDS, max(0.05, self.heartbeat_interval * 0.2))
 
     def _detect_stall(self, now: float) -> None:
         if self._is_stalled or self._reasons:

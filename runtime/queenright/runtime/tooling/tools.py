@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.errors import QueenrightError, error_text
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults
 from queenright.runtime.deadline import run_isolated
@@ -128,12 +128,11 @@ class Tool:
         values = context or {}
         parameters = {name: values.get(name) for name in self.context}
         answer, error = await run_isolated(self._answer(arguments_value, parameters, values, threads))
-        if isinstance(error, ToolError):
-            return ToolResult(f"error: {self.name}: {_error_text(error)}", failed=True, error=error)
-        if error is not None:
-            text = f"error: {self.name} failed: {type(error).__name__}: {_error_text(error)}"
-            return ToolResult(text, failed=True, error=error)
-        return ToolResult(answer or "")
+        if error is None:
+            return ToolResult(answer or "")
+        message = redact(error_text(error), _MAX_ERROR_CHARACTERS)
+        what = self.name if isinstance(error, ToolError) else f"{self.name} failed: {type(error).__name__}"
+        return ToolResult(f"error: {what}: {message}", failed=True, error=error)
 
     async def _answer(
         self,
@@ -263,14 +262,6 @@ def tool_from_function(
         threaded=not inspect.iscoroutinefunction(function),
         context=context,
     )
-
-
-def _error_text(error: BaseException) -> str:
-    """Return an error's message for a model, with secrets masked and clipped."""
-    try:
-        return redact(str(error), _MAX_ERROR_CHARACTERS)
-    except BaseException as fault:  # __str__ is the tool's own code
-        return f"(its message is not available: {type(fault).__name__})"
 
 
 def _text(answer: object) -> str:
