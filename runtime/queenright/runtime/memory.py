@@ -34,7 +34,7 @@ def check_output_sizes(outputs: Mapping[str, Any]) -> None:
 
 class SharedMemory:
     """
-    JSON values by key. Values are copied on read and write, so that they cannot be changed in place.
+    JSON values by key. Values are copied on creation and on read, so that they cannot be changed in place.
 
     Raises:
         MemoryAccessError: A value is not JSON.
@@ -43,20 +43,8 @@ class SharedMemory:
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values = {key: _copy(key, value) for key, value in (values or {}).items()}
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
     def __repr__(self) -> str:
         return f"SharedMemory({sorted(self._values)})"  # values may be secret
-
-    def read(self, key: str) -> Any:
-        """
-        Return one value.
-
-        Raises:
-            KeyError: The key is not set.
-        """
-        return _copy(key, self._values[key])
 
     def read_all(self) -> dict[str, Any]:
         """Return all values."""
@@ -64,16 +52,7 @@ class SharedMemory:
 
     def view(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of ``keys`` that are set."""
-        return {key: self.read(key) for key in keys if key in self._values}
-
-    def write(self, values: Mapping[str, Any]) -> None:
-        """
-        Set values: all of them, or none if one is invalid.
-
-        Raises:
-            MemoryAccessError: A value is not JSON.
-        """
-        self._values.update({key: _copy(key, value) for key, value in values.items()})
+        return {key: _copy(key, self._values[key]) for key in keys if key in self._values}
 
 
 def _copy(key: str, value: Any) -> Any:
