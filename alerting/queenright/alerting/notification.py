@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -44,7 +44,7 @@ from queenright.alerting.alert import (
     labels_for,
     reminder_labels,
 )
-from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
+from queenright.alerting.notification_ledger import DeliveredNotification, batches, deliveries_of
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
@@ -52,8 +52,6 @@ from queenright.health.ticket_table import find_ticket
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
-
-T = TypeVar("T")
 
 Status = Literal["firing", "resolved"]
 
@@ -94,9 +92,6 @@ _UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
     OUTBOX_DELIVERIES.c.peer == bindparam("at"),
     OUTBOX_DELIVERIES.c.status == bindparam("was"),
 )
-_MAX_PARAMETERS: Final = 500
-"""Maximum values in one statement; SQLite's limit is some ten thousand."""
-
 _NO_PEER: Final = ""
 """Pseudo peer. Its delivery row says that the firing alert, or its end, must not be sent to anyone."""
 
@@ -534,7 +529,7 @@ def read_changed(
     ]
     return [
         notification
-        for some in _batches(sorted(set(ids)))
+        for some in batches(sorted(set(ids)))
         for notification in _read(conn, OUTBOX.c.id.in_(some))
     ]
 
@@ -641,7 +636,7 @@ def record_receipts(
     Args:
         receipts: Results of deliveries; the first acceptance by a peer is kept.
     """
-    for some in _batches(receipts):
+    for some in batches(receipts):
         _record(conn, some)
     _close(conn, completed_ids, now)
 
@@ -686,14 +681,8 @@ def _close(conn: Connection, completed_ids: Collection[int], now: float) -> None
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for condition in (*(OUTBOX.c.id.in_(some) for some in _batches(completed_ids)), given_up):
+    for condition in (*(OUTBOX.c.id.in_(some) for some in batches(completed_ids)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, condition).values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
     conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))
-
-
-def _batches(values: Collection[T]) -> Iterator[list[T]]:
-    items = list(values)
-    for first in range(0, len(items), _MAX_PARAMETERS):
-        yield items[first : first + _MAX_PARAMETERS]

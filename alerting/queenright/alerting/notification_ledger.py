@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
 from queenright.health.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
+
+T = TypeVar("T")
 
 _QUERY_BATCH: Final = 500
 """Maximum values per query, because SQLite limits them."""
@@ -71,7 +73,7 @@ def record_deliveries(
     before = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
     known_alerts = [alert for alert in distinct if alert[0] in known_ids]
     again = [before[alert] for alert in known_alerts if alert in before]
-    for some in _parts(again):
+    for some in batches(again):
         conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(some)).values(notified_at=now))
     new = [
         {"ticket_id": ticket_id, "alert_key": key, "status": status}
@@ -91,7 +93,7 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
     If several tickets share an alert, Alertmanager names only one of them; its deliveries count for all.
     """
     deliveries: dict[str, list[DeliveredNotification]] = {}
-    for some in _parts(tickets):
+    for some in batches(tickets):
         for row in conn.execute(select(_LEDGER).where(_LEDGER.c.ticket_id.in_(some))):
             deliveries.setdefault(row.ticket_id, []).append(_delivery(row, row.ticket_id))
         for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
@@ -108,14 +110,15 @@ def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
 
 def _find_known(conn: Connection, tickets: Collection[str]) -> set[str]:
     known_ids: set[str] = set()
-    for some in _parts(tickets):
+    for some in batches(tickets):
         known_ids |= set(
             conn.execute(select(TICKETS.c.ticket_id).where(TICKETS.c.ticket_id.in_(some))).scalars()
         )
     return known_ids
 
 
-def _parts(values: Collection[Any]) -> Iterator[list[Any]]:
+def batches(values: Collection[T]) -> Iterator[list[T]]:
+    """Yield the values in lists that are short enough for one query."""
     every = list(values)
     for start in range(0, len(every), _QUERY_BATCH):
         yield every[start : start + _QUERY_BATCH]
