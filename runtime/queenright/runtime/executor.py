@@ -33,7 +33,7 @@ from queenright.runtime.nodes.function_node import call_function
 from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.node_judge import judge_for
 from queenright.runtime.nodes.reporting import Origin, Reporter
-from queenright.runtime.nodes.routing import RouteJudge, routing_node
+from queenright.runtime.nodes.routing import route_judge, routing_node
 from queenright.runtime.nodes.visit import CURSOR_FILE
 from queenright.runtime.plan import Advance, add_nodes, advance, ready_nodes
 from queenright.runtime.services import LoadedGraph, RuntimeServices
@@ -392,7 +392,7 @@ class GraphExecutor:
             disk=services.disk,
             clock=services.clock,
             sleep=services.sleep,
-            judge=RouteJudge(spec.routes)
+            judge=route_judge(spec.routes)
             if spec.node_type == "router"
             else judge_for(spec, graph.model_of(spec), graph.judges),
             guard=services.guards(self._origin, spec.id) if services.guards and graph.agent_id else None,

@@ -7,7 +7,7 @@ from typing import Final
 
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
-from queenright.runtime.nodes.node_judge import Judgement, Turn
+from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, NodeJudge
 
 ROUTE: Final = "route"
 """The output key of a router: the name of the chosen route."""
@@ -20,14 +20,7 @@ def routing_node(spec: NodeSpec) -> NodeSpec:
     return spec.model_copy(update={"system_prompt": prompt, "output_keys": (ROUTE,), "client_facing": False})
 
 
-class RouteJudge:
-    """Accepts a route that exists."""
-
-    def __init__(self, routes: Mapping[str, str]) -> None:
-        self._routes = tuple(routes)
-
-    async def judge(self, turn: Turn) -> Judgement:
-        """Judge one turn of a router."""
-        if turn.outputs.get(ROUTE) in self._routes:
-            return Judgement(Verdict.ACCEPT, "")
-        return Judgement(Verdict.RETRY, f"route must be one of: {', '.join(self._routes)}")
+def route_judge(routes: Mapping[str, str]) -> NodeJudge:
+    """Return a judge that accepts a route that exists."""
+    retry = Judgement(Verdict.RETRY, f"route must be one of: {', '.join(routes)}")
+    return FunctionJudge(lambda turn: turn.outputs.get(ROUTE) in routes or retry)
