@@ -208,28 +208,20 @@ class AgentSeries:
         self, node: str, verdict: str, seconds: float | None, exemplar: dict[str, str] | None
     ) -> None:
         """Count a step; ``verdict`` is one of accept, retry, continue, escalate, error."""
-        key = ("step", node, verdict)
-        bound = self._bound.get(key)
+        bound = self._bound.get(("node", node, verdict))
         if bound is None:
-            name = self._bound_label("node", node)
-            self._start_at_zero(self._families.steps, name, VERDICTS)
-            count = self._child(self._families.steps, name, verdict)
-            bound = _CounterWithDuration(count, self._child(self._families.step_duration, name))
-            self._cache_unless_folded(key, bound, name)
+            families = self._families
+            bound = self._bind("node", node, verdict, VERDICTS, families.steps, families.step_duration)
         bound(seconds, exemplar)
 
     def count_tool_call(
         self, tool: str, outcome: str, seconds: float | None, exemplar: dict[str, str] | None
     ) -> None:
         """Count a tool call; ``outcome`` is one of ok, error, timeout."""
-        key = ("tool", tool, outcome)
-        bound = self._bound.get(key)
+        bound = self._bound.get(("tool", tool, outcome))
         if bound is None:
-            name = self._bound_label("tool", tool)
-            self._start_at_zero(self._families.tool_calls, name, names.ToolOutcome)
-            count = self._child(self._families.tool_calls, name, outcome)
-            bound = _CounterWithDuration(count, self._child(self._families.tool_duration, name))
-            self._cache_unless_folded(key, bound, name)
+            families, outcomes = self._families, names.ToolOutcome
+            bound = self._bind("tool", tool, outcome, outcomes, families.tool_calls, families.tool_duration)
         bound(seconds, exemplar)
 
     def count_tokens(self, model: str, input_tokens: int, output_tokens: int) -> None:
@@ -301,10 +293,18 @@ class AgentSeries:
             child = self._series[key] = family.labels(self.agent, *labels)
         return child
 
-    def _start_at_zero(self, family: Family, name: str, values: Iterable[str]) -> None:
-        """Create the series of all ``values`` at 0, so that the first event is an increase."""
-        for value in values:
-            self._child(family, name, value)
+    def _bind(
+        self, label: str, value: str, result: str, results: Iterable[str], counts: Family, durations: Family
+    ) -> _CounterWithDuration:
+        """Return the series of one result, after creating those of all ``results`` at 0."""
+        name = self._bound_label(label, value)
+        for each in results:
+            # Start at 0, so that Prometheus sees the first event as an increase.
+            self._child(counts, name, each)
+        count = self._child(counts, name, result)
+        bound = _CounterWithDuration(count, self._child(durations, name))
+        self._cache_unless_folded((label, value, result), bound, name)
+        return bound
 
     def _bound_label(self, label: str, value: str) -> str:
         """Return ``value``, or ``other`` if the label has reached its limit."""
