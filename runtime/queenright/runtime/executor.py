@@ -287,7 +287,6 @@ class GraphExecutor:
     async def close(self, status: SessionStatus, *, error: str = "", error_type: str = "") -> ExecutionState:
         """Record how the run ended, including outputs of unfinished nodes, and return its state."""
         now = self._services.clock()
-        goal = self._graph.goal
 
         def change(state: SessionState) -> None:
             run = state.executions[self._key]
@@ -296,17 +295,12 @@ class GraphExecutor:
             run.status = status
             run.ended_at = None if status is SessionStatus.PAUSED else now
             run.error, run.error_type = redact(error), error_type
-            if goal is not None:
-                self.goal = measure_progress(
-                    goal, state.memory, has_succeeded=status is SessionStatus.COMPLETED
-                )
-                run.goal_progress = self.goal.fraction
+            self._measure_goal(state, has_succeeded=status is SessionStatus.COMPLETED)
 
         before = self.goal
         try:
             await self._save(change)
-            if self.goal is not None and self.goal != before:
-                await self.reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
+            await self._report_goal(before)
             if status in _STOP_REASONS:
                 await self._checkpoint("", _STOP_REASONS[status])
         finally:
@@ -455,9 +449,7 @@ class GraphExecutor:
                     thread=self._thread,
                 )
             ]
-            if self._graph.goal is not None:
-                self.goal = measure_progress(self._graph.goal, state.memory, has_succeeded=False)
-                run.goal_progress = self.goal.fraction
+            self._measure_goal(state, has_succeeded=False)
 
         before = self.goal
         await self._save(change)
@@ -466,12 +458,20 @@ class GraphExecutor:
         for edge in step.edges:
             data = {"edge": edge.id, "source": edge.source, "target": edge.target}
             await self.reporter.emit(EventType.EDGE_TRAVERSED, data, node_id=spec.id)
-        if self.goal is not None and self.goal != before:
-            await self.reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
+        await self._report_goal(before)
         if step.failure is not None:
             raise NodeFailedError(spec.id, step.failure)
         if result.outcome == "done":
             await self._checkpoint(spec.id, "node")
+
+    def _measure_goal(self, state: SessionState, *, has_succeeded: bool) -> None:
+        if self._graph.goal is not None:
+            self.goal = measure_progress(self._graph.goal, state.memory, has_succeeded=has_succeeded)
+            state.executions[self._key].goal_progress = self.goal.fraction
+
+    async def _report_goal(self, before: GoalProgress | None) -> None:
+        if self.goal is not None and self.goal != before:
+            await self.reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
 
     # -- persistence ----------------------------------------------------------------------------
 
