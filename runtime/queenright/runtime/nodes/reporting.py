@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -54,6 +54,7 @@ class Reporter:
 
     def __init__(self, *, bus: EventBus, worker: Worker, origin: Origin, clock: Clock) -> None:
         self.origin = origin
+        self._ids = asdict(origin)
         self.worker = worker
         self._bus = bus
         self._clock = clock
@@ -92,19 +93,8 @@ class Reporter:
         time: float | None = None,
     ) -> AgentEvent:
         """Create an event of this execution without publishing it."""
-        origin = self.origin
-        return AgentEvent(
-            type=type,
-            time=self._clock() if time is None else time,
-            agent_id=origin.agent_id,
-            session_id=origin.session_id,
-            incarnation_id=origin.incarnation_id,
-            graph_id=origin.graph_id,
-            stream_id=origin.stream_id,
-            node_id=node_id,
-            execution_id=origin.execution_id,
-            data=data,
-        )
+        at = self._clock() if time is None else time
+        return AgentEvent(type=type, time=at, node_id=node_id, data=data, **self._ids)
 
     def step(self, node_id: str, index: int | None = None) -> StepReport:
         """
