@@ -20,21 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from queenright.alerting.export import (
-    Extras,
+from queenright.alerting.export.alertmanager import queenright_section, render_config
+from queenright.alerting.export.check import check_rules
+from queenright.alerting.export.compare import compare, normalize_expression
+from queenright.alerting.export.extra_files import Extras, read_texts
+from queenright.alerting.export.kubernetes import Placement, kubernetes_files
+from queenright.alerting.export.links import rule_links
+from queenright.alerting.export.loaded_rules import (
     LoadedRule,
     UnreadableRulesError,
-    check_rules,
-    compare,
     parse_rule_groups,
     parse_rules_response,
     read_rule_files,
-    rule_links,
 )
-from queenright.alerting.export.alertmanager import queenright_section, render_config
-from queenright.alerting.export.compare import normalize_expression
-from queenright.alerting.export.extra_files import read_texts
-from queenright.alerting.export.kubernetes import Placement, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.files import templates_folder
 from queenright.alerting.rules import Alert, Links, Selectors, rule_files, rule_groups

@@ -9,7 +9,7 @@ import pytest
 import typer
 import yaml
 
-from queenright.alerting.export import Extras
+from queenright.alerting.export.extra_files import Extras
 from queenright.alerting.export.kubernetes import Placement, kubernetes_files
 from queenright.alerting.rules import Selectors, rule_groups
 from queenright.cli.app import app

@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from queenright.alerting.config import GROUP_INTERVAL, render_alertmanager, render_prometheus
-from queenright.alerting.export import rule_links
+from queenright.alerting.export.links import rule_links
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files

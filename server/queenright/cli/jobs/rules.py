@@ -13,17 +13,16 @@ from typing import Any, Final
 
 import typer
 
-from queenright.alerting.export import (
-    Difference,
+from queenright.alerting.export.addresses import reached_at
+from queenright.alerting.export.check import check_rules
+from queenright.alerting.export.compare import Difference, compare
+from queenright.alerting.export.links import rule_links
+from queenright.alerting.export.loaded_rules import (
     LoadedRule,
-    check_rules,
-    compare,
     parse_rule_groups,
     parse_rules_response,
     read_rule_files,
-    rule_links,
 )
-from queenright.alerting.export.addresses import reached_at
 from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
 from queenright.cli.errors import UsageError

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from queenright.alerting.export import Extras
 from queenright.alerting.export.addresses import links_here
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
-from queenright.alerting.export.extra_files import read_texts
+from queenright.alerting.export.extra_files import Extras, read_texts
 from queenright.alerting.export.kubernetes import Placement, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.yaml_text import yaml_text
