@@ -20,21 +20,21 @@ _QUERY_BATCH: Final = 500
 """Maximum values per query, because SQLite limits them."""
 
 _LEDGER: Final = RECEIVER_NOTIFICATIONS
-_HOLDER: Final = OUTBOX.alias("held")
-_RECIPIENT: Final = OUTBOX.alias("named")
+_HELD_ROW: Final = OUTBOX.alias("held")
+_NAMED_ROW: Final = OUTBOX.alias("named")
 _SHARED_DELIVERIES: Final = (
-    select(_HOLDER.c.ticket_id.label("holder"), _LEDGER)
+    select(_HELD_ROW.c.ticket_id.label("holder"), _LEDGER)
     .distinct()
     .join(
-        _RECIPIENT,
-        (_RECIPIENT.c.alert_key == _HOLDER.c.alert_key) & (_RECIPIENT.c.ticket_id != _HOLDER.c.ticket_id),
+        _NAMED_ROW,
+        (_NAMED_ROW.c.alert_key == _HELD_ROW.c.alert_key) & (_NAMED_ROW.c.ticket_id != _HELD_ROW.c.ticket_id),
     )
     .join(
         _LEDGER,
-        (_LEDGER.c.ticket_id == _RECIPIENT.c.ticket_id) & (_LEDGER.c.alert_key == _HOLDER.c.alert_key),
+        (_LEDGER.c.ticket_id == _NAMED_ROW.c.ticket_id) & (_LEDGER.c.alert_key == _HELD_ROW.c.alert_key),
     )
-    .where(_HOLDER.c.ticket_id.in_(bindparam("of", expanding=True)), _LEDGER.c.status == "firing")
-    .where(or_(_HOLDER.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _HOLDER.c.ends_at))
+    .where(_HELD_ROW.c.ticket_id.in_(bindparam("of", expanding=True)), _LEDGER.c.status == "firing")
+    .where(or_(_HELD_ROW.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _HELD_ROW.c.ends_at))
 )
 """Deliveries of alerts that tickets share, recorded under another ticket that shares them."""
 

@@ -163,7 +163,7 @@ class McpServer:
             ) from error
         spec = self._spec
         required_by = f"MCP server {self.name!r}"
-        substitute = {
+        values = {
             name: {
                 k: substitute_variables(text, self._environment, required_by=required_by)
                 for k, text in texts.items()
@@ -171,12 +171,12 @@ class McpServer:
             for name, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
         }
         hide(self._environment[name] for name in spec.variables)
-        for texts in (substitute["env"], substitute["headers"]):
+        for texts in (values["env"], values["headers"]):
             hide_named(texts)
         if spec.command:
-            transport = stdio_transport(spec, substitute["env"], self._folder, self._log)
+            transport = stdio_transport(spec, values["env"], self._folder, self._log)
         else:
-            transport = http_transport(substitute["url"]["url"], substitute["headers"])
+            transport = http_transport(values["url"]["url"], values["headers"])
         connection = McpConnection(transport, name=f"mcp {self.name}")
         try:
             await within(spec.connect_timeout_seconds, connection.open(), self._sleep)
@@ -206,9 +206,9 @@ async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[s
         MissingCredentialError: A server references a variable that is not set.
     """
     servers = list(servers)
-    declaration = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
+    answers = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
     pairs: list[tuple[McpServer, mcp.Tool]] = []
-    for server, tools in zip(servers, declaration, strict=True):
+    for server, tools in zip(servers, answers, strict=True):
         if isinstance(tools, BaseException):
             raise tools
         pairs += [(server, tool) for tool in tools]
@@ -259,8 +259,8 @@ def result_text(result: CallToolResult) -> str:
     is_text = all(block.type == "text" for block in result.content)
     # With several text blocks or none, the structured value is easier to read.
     if content is not None and is_text and len(result.content) != 1:
-        value = isinstance(content, dict) and content.keys() == {"result"}
-        return json_text(content["result"] if value else content)
+        is_wrapped = isinstance(content, dict) and content.keys() == {"result"}
+        return json_text(content["result"] if is_wrapped else content)
     return "\n".join(_block(block) for block in result.content)
 
 

@@ -337,11 +337,11 @@ class EventLoopNode:
         self._input_came.clear()
         now, incarnation = self._clock(), self._reporter.origin.incarnation_id
         drafts: list[Draft] = []
-        texts: list[str] = []
+        ids: list[str] = []
         for item in await self._inbox.read():
             if item.note is not None and not notes:
                 continue
-            texts.append(item.id)
+            ids.append(item.id)
             if item.id in self._visit.cursor.taken or item.is_stale(now, incarnation):
                 continue
             kind, data = EntryKind.USER, {"inbox": item.id}
@@ -349,7 +349,7 @@ class EventLoopNode:
                 # Not user input: it must not end a wait for the user.
                 kind, data = EntryKind.FEEDBACK, {"inbox": item.id, "source": "health"}
             drafts.append(self._visit.make_draft(kind, _user(item.content), data))
-        return drafts, texts
+        return drafts, ids
 
     async def _ask(
         self,
