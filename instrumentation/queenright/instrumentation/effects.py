@@ -19,134 +19,40 @@ from queenright.instrumentation.shell_effects import (
     MIN_WAIT_SECONDS,
     effect_of_command,
     sleep_seconds,
-    words_in,
 )
+from queenright.instrumentation.word_tables import read_words
 
-_READS: Final = words_in(
-    """
-    read view get list ls search grep rg glob find fetch query select show describe lookup cat head
-    tail open browse visit crawl scrape retrieve inspect check count stat tree diff locate extract analyze
-    analyse recall
-    """
-)
-_SEARCHES: Final = words_in(
-    """
-    search websearch grep rg glob find locate
-    """
-)
-_STATES: Final = words_in(
-    """
-    status state progress
-    """
-)
-_RUNNING: Final = words_in(
-    """
-    job jobs run runs build builds pipeline pipelines workflow workflows deployment deployments task
-    tasks queue logs process processes output
-    """
-)
-"""Reading these while they run returns a state."""
-_EDITS: Final = words_in(
-    """
-    edit multiedit write create update insert replace patch apply append add set put rewrite save
-    modify str_replace
-    """
-)
-_CHANGES: Final = _EDITS | words_in(
-    """
-    delete remove clear reset post send reply comment publish notify email move rename copy commit
-    push merge deploy book cancel close approve reject assign order pay charge refund transfer
-    install uninstall upload undo revert restore refactor click type fill press select_option drag navigate
-    goto
-    """
-)
-_WRITES_CONTENT: Final = words_in(
-    """
-    edit multiedit write insert replace patch append apply rewrite modify str_replace
-    """
-)
-_CONTENT: Final = words_in(
-    """
-    file files text code content contents line lines notebook document cell
-    """
-)
-"""What is created or updated by content that the call gives, so that the same call writes the same."""
-_NOTES: Final = words_in(
-    """
-    todo todos plan memory think thought
-    """
-)
-"""Tools with which an agent takes notes for itself; they affect no other call."""
-_WAITS: Final = words_in(
-    """
-    sleep wait poll bashoutput taskoutput await_shell wait_for wait_agent get_task_status
-    task_status check_status read_terminal_output
-    """
-)
-_WAITING: Final = words_in(
-    """
-    sleep wait await poll
-    """
-)
+_WORDS_OF: Final = read_words("tools")
+
+_READS: Final = _WORDS_OF["reads"]
+_SEARCHES: Final = _WORDS_OF["searches"]
+_STATES: Final = _WORDS_OF["states"]
+_RUNNING: Final = _WORDS_OF["running"]
+
+_EDITS: Final = _WORDS_OF["edits"]
+_CHANGES: Final = _EDITS | _WORDS_OF["more_changes"]
+_WRITES_CONTENT: Final = _WORDS_OF["writes_content"]
+_CONTENT: Final = _WORDS_OF["content"]
+
+_NOTES: Final = _WORDS_OF["notes"]
+
+_WAITS: Final = _WORDS_OF["waits"]
+_WAITING: Final = _WORDS_OF["waiting"]
 _WAIT_KEYS: Final = re.compile(r"s|t|n|.*(?:sec|time|dura|delay|wait|ms|milli|min).*", re.IGNORECASE)
-_SUBMITS: Final = words_in(
-    """
-    finish finished submit done complete completed task_done task_complete task_completed
-    finish_task complete_task submit_answer submit_result submit_solution submit_task submit_review
-    final_answer finalanswer give_final_answer attempt_completion mark_done mark_complete
-    report_done goals_accomplished report_infeasible end_task hand_in conclude report_result
-    report_completion signal_completion deliver_report deliver_result final
-    """
-)
-_SPEAKS: Final = words_in(
-    """
-    respond say tell answer announce message
-    """
-)
-_CHECKS: Final = words_in(
-    """
-    test tests lint linter build compile validate verify typecheck evaluate benchmark simulate
-    """
-)
-_CODE: Final = words_in(
-    """
-    code cell python ipython notebook script javascript repl
-    """
-)
-"""Tools that execute these run what their arguments contain."""
-_EXECUTES: Final = words_in(
-    """
-    execute exec run eval
-    """
-)
-_ASKS: Final = words_in(
-    """
-    askuserquestion ask_user ask_user_question ask_human ask_followup_question request_user_input exitplanmode
-    exit_plan_mode get_user_input human_input send_msg_to_user
-    """
-)
+_SUBMITS: Final = _WORDS_OF["submits"]
+_SPEAKS: Final = _WORDS_OF["speaks"]
+_CHECKS: Final = _WORDS_OF["checks"]
+_CODE: Final = _WORDS_OF["code"]
+
+_EXECUTES: Final = _WORDS_OF["executes"]
+_ASKS: Final = _WORDS_OF["asks"]
 _ASKING: Final = re.compile(
     "|".join(name.replace("_", "[^a-z0-9]*") for name in sorted(_ASKS)), re.IGNORECASE
 )
 _QUESTIONS: Final = ("question", "questions", "prompt", "message", "text", "query", "plan")
-_SHELLS: Final = words_in(
-    """
-    bash shell sh zsh fish ksh dash nu pwsh
-    terminal execute_bash exec_command shell_command run_shell_command local_shell
-    run_command run_terminal_cmd run_in_terminal execute_command unified_exec container_exec
-    powershell cmd
-    """
-)
-_EDITORS: Final = words_in(
-    """
-    str_replace_editor str_replace_based_edit_tool text_editor file_editor
-    """
-)
-_STDIN: Final = words_in(
-    """
-    write_stdin write_to_terminal send_input input_command
-    """
-)
+_SHELLS: Final = _WORDS_OF["shells"]
+_EDITORS: Final = _WORDS_OF["editors"]
+_STDIN: Final = _WORDS_OF["stdin"]
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ACTION: Final = re.compile(r"[A-Za-z][\w-]{1,39}")

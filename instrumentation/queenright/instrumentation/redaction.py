@@ -14,6 +14,8 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
+from queenright.instrumentation.word_tables import read_words
+
 MASK: Final = "[redacted]"
 
 _WINDOW: Final = 16_384
@@ -150,47 +152,10 @@ _SEPARATORS = str.maketrans("", "", "/+=")
 _MIN_CHANGES: Final = 12
 """Text written by people switches between lower case, upper case and digits less often per 40 characters."""
 
-# Words that may follow "password is" or "passwd" and are not a password. Any other word may be one; a rule
-# about word endings would miss "university", "butterfly" and "spring".
-_PREDICATES_TEXT: Final = """
-    a about again all already also an and any as at bad be because been being blank by can cannot
-    case-insensitive case-sensitive changed command compared correct currently database different
-    disabled due either empty enabled encrypted entries entry expired false field file files for from
-    given has hash hashed identical in incorrect invalid it its known less long longer mandatory masked
-    missing more must never no none not now null ok old on only optional or out per plain policy program
-    prompt protected redacted required reset right root rotated safe same secret set shorter should so
-    still stored strong stronger sufficient that the there this to too tool true unchanged undefined
-    unknown unset unused up used user users utility valid verified very was weak were what when where
-    will with wrong yours
-"""
-_PREDICATES: Final = frozenset(_PREDICATES_TEXT.split())
-# Further ordinary words, for less certain contexts: "password X", "api key is X".
-_ORDINARY_TEXT: Final = """
-    accepted access active allowed always anything argument attached authentication authorization
-    automatically available before blocked broken but cached case changes character characters checked
-    combination combo complexity compromised configured confirmation continue created default deleted
-    denied deprecated derived dialog digits each else encoded encryption enough entered environment
-    error errors everywhere exactly exhausted expiration expire expires expiry exposed failed failure
-    fields first fixed found generated generation good guess hashes hashing have here hint if ignored
-    inactive injected input instead invalidated issued itself just keep kept key keys later leaked
-    letters link links loaded logged login lost malformed manager managers manually match mismatch
-    mounted my needed needs new nil nothing once one our overdue overwritten page parameter passed
-    permission please possible printed proceed prompts properly provided public read readable received
-    recently recovery refreshed refused regenerated rejected removed renewed replaced requirement
-    requirements resets returned revoked rotation rule rules secrets seen sent settings shared short
-    shown signed some someone something sorry spaces stolen storage strength string successfully
-    supplied supported text their they today token tokens tomorrow twice unavailable unique unless
-    unlock unreadable unsafe unsupported updated using validated validation value values variable vault
-    verification via well which while without written yesterday you your
-"""
-# After one of these words, any word may follow in an ordinary sentence.
-_OPEN_TEXT: Final = """
-    about after again already also and as at because been before being but by can cannot due during
-    either for from has if in must neither never no not of on only or per should since so still than
-    that to too until very via was were when where which while will with
-"""
-_OPEN_WORDS: Final = frozenset(_OPEN_TEXT.split())
-_ORDINARY_WORDS: Final = _PREDICATES.union(_ORDINARY_TEXT.split(), _OPEN_WORDS)
+_WORDS_OF: Final = read_words("secrets")
+_PREDICATES: Final = _WORDS_OF["predicates"]
+_OPEN_WORDS: Final = _WORDS_OF["open"]
+_ORDINARY_WORDS: Final = _PREDICATES | _WORDS_OF["ordinary"] | _OPEN_WORDS
 _PASSIVE_VERBS: Final = frozenset(("accepted", "found", "leaked", "refused", "rejected", "sent"))
 """Not a password if an open word follows: "sent to your address", unlike "the password is sent"."""
 _PASSWORD = r"pass(?:word|wd|phrase|code)|pwd"

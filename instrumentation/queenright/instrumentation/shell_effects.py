@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from queenright.instrumentation.effect import Effect
+from queenright.instrumentation.word_tables import read_words
 
 COMMAND_HEAD: Final = 2_000
 """Characters of a command that are analysed."""
@@ -16,11 +17,7 @@ COMMAND_HEAD: Final = 2_000
 MIN_WAIT_SECONDS: Final = 5.0
 """Seconds. A shorter sleep only lets something settle and is not a wait."""
 
-
-def words_in(text: str) -> frozenset[str]:
-    """Return the words of a text."""
-    return frozenset(text.split())
-
+_WORDS_OF: Final = read_words("commands")
 
 _QUOTATION: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _SPECIAL: Final = re.compile(r"[;|&<>\n'\"]")
@@ -58,47 +55,17 @@ _WRAPPERS: Final = {
 }
 """Commands that run the command after them, with the letters of their options that take a value."""
 
-_READS: Final = words_in(
-    """
-    ls cat bat eza exa grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
-    type echo printf awk sort uniq cut tr nl less more diff cmp md5sum sha1sum sha256sum strings xxd
-    od hexdump readlink basename dirname realpath printenv id whoami date uname hostname test [
-    true false for done fi git-read jq yq column pgrep lsof netstat ss nproc free uptime
-    history man help ping dig nslookup get-content gc select-string sls get-childitem gci dir
-    """
-)
-_SEARCHES: Final = words_in(
-    """
-    grep egrep fgrep rg ag find fd locate select-string sls
-    """
-)
-_POLLS: Final = words_in(
-    """
-    ps pgrep jobs squeue sacct qstat nvidia-smi uptime free netstat ss lsof journalctl dmesg last
-    pg_isready
-    """
-)
-_PORT_CLIENTS: Final = words_in("nc ncat netcat")
+_READS: Final = _WORDS_OF["reads"]
+_SEARCHES: Final = _WORDS_OF["searches"]
+_POLLS: Final = _WORDS_OF["polls"]
+_PORT_CLIENTS: Final = _WORDS_OF["port_clients"]
 _SCANS: Final = re.compile(r"-[a-zA-Z]*z\w*")
 """The option with which these only check whether a port is open."""
-_CHANGES: Final = words_in(
-    """
-    mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
-    rsync scp
-    """
-)
-_EDITS: Final = words_in(
-    """
-    tee patch apply_patch
-    """
-)
-_WRITES: Final = words_in(
-    """
-    echo printf cat tee
-    """
-)
-"""Commands whose output to a file is contained in the command itself."""
-_FIND_ACTS: Final = words_in("-delete -exec -execdir -ok")
+_CHANGES: Final = _WORDS_OF["changes"]
+_EDITS: Final = _WORDS_OF["edits"]
+_WRITES: Final = _WORDS_OF["writes"]
+
+_FIND_ACTS: Final = _WORDS_OF["find_acts"]
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
 """Options with which an empty result is a success."""
 _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
@@ -116,50 +83,20 @@ _CHECKERS: Final = re.compile(
 """Commands that check earlier work, and the scripts, modules and targets that run such checks."""
 _CHECK_WORDS: Final = 4
 """Leading words of a command, without options, that are searched for a check: ``npm run lint``."""
-_FIXES: Final = words_in("--fix --write -w -i --in-place")
-"""Options with which a check fixes the problems that it finds."""
-_INSTALLERS: Final = words_in(
-    """
-    pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
-    """
-)
-_INSTALLS: Final = words_in(
-    """
-    install add remove uninstall update upgrade get sync i
-    """
-)
-_GIT_READS: Final = words_in(
-    """
-    status log diff show blame grep ls-files ls-tree branch remote rev-parse describe cat-file
-    config
-    """
-)
-_GIT_VALUED: Final = words_in("-C -c --git-dir --work-tree --namespace")
+_FIXES: Final = _WORDS_OF["fixes"]
 
-_CLIENTS: Final = words_in(
-    """
-    gh glab kubectl oc helm docker podman nerdctl docker-compose systemctl service supervisorctl pm2
-    aws gcloud az doctl fly flyctl heroku vercel nomad argocd argo flux terraform tofu
-    """
-)
-"""Clients of remote or background processes, whose state changes by itself."""
-_CLIENT_READS: Final = words_in(
-    """
-    get describe list ls status show view diff checks inspect ps logs log events top stats history
-    images info is-active is-enabled is-failed version search head tail read
-    """
-)
-_CLIENT_CHANGES: Final = words_in(
-    """
-    apply create delete edit patch scale set start stop restart reload enable disable build push
-    pull deploy rm kill merge close reopen comment commit add remove update upgrade install
-    uninstall rollback cordon drain label annotate expose replace put terminate reboot invoke import
-    destroy rerun cancel rename release tag up down
-    """
-)
-_CONTAINER_CLIENTS: Final = words_in("kubectl oc docker podman nerdctl docker-compose")
-_RUN_INSIDE: Final = words_in("run exec cp attach debug")
-"""Subcommands that are followed by another command."""
+_INSTALLERS: Final = _WORDS_OF["installers"]
+_INSTALLS: Final = _WORDS_OF["installs"]
+_GIT_READS: Final = _WORDS_OF["git_reads"]
+_GIT_VALUED: Final = _WORDS_OF["git_valued"]
+
+_CLIENTS: Final = _WORDS_OF["clients"]
+
+_CLIENT_READS: Final = _WORDS_OF["client_reads"]
+_CLIENT_CHANGES: Final = _WORDS_OF["client_changes"]
+_CONTAINER_CLIENTS: Final = _WORDS_OF["container_clients"]
+_RUN_INSIDE: Final = _WORDS_OF["run_inside"]
+
 _FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
 _WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
 """Options with which a read continues until it is stopped or its condition is met."""
