@@ -62,16 +62,18 @@ _SHOWN = 4000
 # One start of everything serves all the files of these.
 _WHOLE_FOLDERS = {"observed"}
 
-# One process imports litellm, which takes seconds.
-_WITH_LITELLM = {
-    "judge/test_chat.py",
-    "judge/test_invalid_answers.py",
-    "judge/test_model_requests.py",
-    "judge/test_models.py",
-    "runtime/test_agent_models.py",
-    "runtime/test_litellm_provider.py",
-    "server/test_config_check.py",
-    "server/test_demo.py",
+# One process imports what takes seconds to import.
+_LARGE_IMPORTS = {
+    "judge/test_chat.py": "litellm",
+    "judge/test_invalid_answers.py": "litellm",
+    "judge/test_model_requests.py": "litellm",
+    "judge/test_models.py": "litellm",
+    "judge/test_stack_command.py": "litellm",
+    "runtime/test_agent_models.py": "litellm",
+    "runtime/test_litellm_provider.py": "litellm",
+    "server/otlp/test_otlp_pydantic_ai.py": "pydantic_ai",
+    "server/test_config_check.py": "litellm",
+    "server/test_demo.py": "litellm",
 }
 
 
@@ -96,8 +98,8 @@ def _unit(nodeid: str) -> str:
     file = _file(nodeid)
     if PurePath(file).parts[0] in _WHOLE_FOLDERS:
         return PurePath(file).parts[0]
-    if file in _WITH_LITELLM:
-        return "litellm"
+    if file in _LARGE_IMPORTS:
+        return _LARGE_IMPORTS[file]
     # One process starts a server.
     if "postgres" in nodeid:
         return "postgres"

@@ -12,20 +12,23 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.models.instrumented import InstrumentationSettings
 
 if TYPE_CHECKING:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models.function import AgentInfo
+
     from tests.server.otlp.conftest import Listening
 
-ModelFunction = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
+    ModelFunction = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
 
 
 @pytest.fixture
 def instrumented(otlp: Listening) -> Iterator[TracerProvider]:
     """pydantic-ai instrumented as its manual says, exporting in batches of two to the receiver."""
+    from pydantic_ai import Agent
+    from pydantic_ai.models.instrumented import InstrumentationSettings
+
     exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces", compression=Compression.Gzip)
     provider = TracerProvider(resource=Resource({"service.name": "bees", "service.instance.id": "i-1"}))
     provider.add_span_processor(BatchSpanProcessor(exporter, max_export_batch_size=2))
@@ -36,25 +39,30 @@ def instrumented(otlp: Listening) -> Iterator[TracerProvider]:
 
 
 def agent(model: ModelFunction, name: str = "researcher") -> Agent[None, str]:
-    made = Agent(FunctionModel(model), name=name)
+    from pydantic_ai import Agent
+    from pydantic_ai.models.function import FunctionModel
 
-    @made.tool_plain
+    worker = Agent(FunctionModel(model), name=name)
+
+    @worker.tool_plain
     def search(query: str) -> str:
         return f"nothing found about {query}"
 
-    @made.tool_plain
+    @worker.tool_plain
     def broken() -> str:
         raise RuntimeError("the index is gone, password=hunter2")
 
-    return made
+    return worker
 
 
 def calls(tool: str, times: int, **arguments: str) -> ModelFunction:
     """Return a model that calls one tool so many times, then answers."""
-    left = iter(range(times))
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+    turns = iter(range(times))
 
     def model(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
-        if next(left, None) is None:
+        if next(turns, None) is None:
             return ModelResponse(parts=[TextPart("done")])
         return ModelResponse(parts=[ToolCallPart(tool, dict(arguments))])
 
@@ -99,6 +107,8 @@ async def test_parallel_calls_of_one_answer_share_their_turn(
     otlp: Listening, instrumented: TracerProvider
 ) -> None:
     """B31: Parallel equal calls in one turn count once: they arrive with one `turn`."""
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
     three = ModelResponse(parts=[ToolCallPart("search", {"query": "hive"}) for _ in range(3)])
     answers = iter([three, ModelResponse(parts=[TextPart("done")])])
 
