@@ -17,10 +17,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests import isolation
+from tests.certificates import share_certificates
 from tests.databases import database_url, postgres, share_compiled_statements
 from tests.slow import is_slow
 
 isolation.isolate()
+share_certificates()
 share_compiled_statements()
 
 __all__ = ["database_url", "postgres"]
