@@ -178,12 +178,12 @@ async def test_forbidden_user_gets_a_reason_and_continues_once_allowed(status: i
 async def test_unexpected_error_is_a_notice_and_a_log_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(name: str) -> None:
-        raise ZeroDivisionError(f"no {name}")
+    async def broken(name: str, *, by: str) -> None:
+        raise ZeroDivisionError(f"no {name} for {by}")
 
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.breakers, "the breakers")
-        monkeypatch.setattr(app.app_state.gateway, "reset_breaker", broken)
+        monkeypatch.setattr(app.app_state.gateway.client.breakers, "reset", broken)
         await pilot.press("4")
         await until(lambda: app.screen.query_one("#breakers", RowTable).selected, "a breaker")
         await pilot.press("r")

@@ -431,7 +431,7 @@ def test_newest_notice_disappears_first() -> None:
         add_notice_for(intervention(ticket), notices)
 
     assert len(notices) == 4
-    assert (len(notices.shown), notices.hidden) == (3, 1)
+    assert (len(notices.visible), notices.hidden_count) == (3, 1)
     assert notices.dismiss()
     assert notices.newest is not None
     assert notices.newest.ticket_id == "c"

@@ -29,7 +29,7 @@ from queenright.tui.notices import NOTICE_SECONDS
 from queenright.tui.screens.base import (
     AppScreen,
     DismissNotice,
-    ErrorOccurred,
+    ErrorMessage,
     OpenQueen,
     OpenTalk,
     OpenWorker,
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _DRAW_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 1.0
 _MAX_ERROR: Final = 200
-_REFUSED: Final = "not allowed"
+_REFUSAL: Final = "not allowed"
 _RUN_EVENTS: Final = frozenset({"client_input_requested", "execution_completed", "execution_failed"})
 _FULL_REFRESH_POLLS: Final = 5
 """Polls after which all lists are requested, even if no event has changed them."""
@@ -109,7 +109,7 @@ class QueenrightApp(App[None]):
 
     async def on_unmount(self) -> None:
         """Close the connections."""
-        await self.app_state.gateway.close()
+        await self.app_state.gateway.client.aclose()
 
     @property
     def front(self) -> AppScreen | None:
@@ -135,7 +135,7 @@ class QueenrightApp(App[None]):
         _log.error("the terminal interface: %s", text, exc_info=error)
         self._expire_notice(self.app_state.notices.add("failing", title, text).number)
 
-    def on_error_occurred(self, message: ErrorOccurred) -> None:
+    def on_error_message(self, message: ErrorMessage) -> None:
         """Report an unexpected error on a screen."""
         self.report_error(message.error)
 
@@ -223,8 +223,8 @@ class QueenrightApp(App[None]):
         state = self.app_state
         async with self._refreshing:
             if "loaded" in state.fleet.stale:
-                await _refresh(state.gateway.loaded, state.fleet.set_loaded)
-        for agent in state.fleet.loaded:
+                await _refresh(state.gateway.client.agents.loaded, state.fleet.set_loaded)
+        for agent in state.fleet.loaded_agents:
             if event.graph_id in agent.graphs and await state.run_ownership.is_run_of(event, agent.agent_id):
                 self._show_run_notice(event, agent)
 
@@ -272,7 +272,7 @@ class QueenrightApp(App[None]):
         """Request the lists that have changed, and follow events."""
         if self._polling:
             return
-        if not self._following and not self.app_state.outage.startswith(_REFUSED):
+        if not self._following and not self.app_state.outage.startswith(_REFUSAL):
             self._following = True
             self._run_in_background(self._follow_events)
         self._polls += 1
@@ -285,17 +285,18 @@ class QueenrightApp(App[None]):
 
     async def _refresh_lists(self) -> None:
         fleet, gateway = self.app_state.fleet, self.app_state.gateway
+        client = gateway.client
         refreshers: dict[str, Callable[[], Awaitable[None]]] = {
-            "attention": lambda: _refresh(gateway.attention, fleet.set_attention),
+            "attention": lambda: _refresh(client.service.attention, fleet.set_attention),
             "workers": lambda: _refresh(gateway.workers, fleet.set_workers),
             "tickets": lambda: _refresh(gateway.tickets, fleet.set_tickets),
             "breakers": lambda: _refresh(gateway.breakers, fleet.set_breakers),
-            "loaded": lambda: _refresh(gateway.loaded, fleet.set_loaded),
+            "loaded": lambda: _refresh(client.agents.loaded, fleet.set_loaded),
         }
         try:
             async with self._refreshing:
                 if not self.app_state.has_connected:
-                    self.app_state.may_act = await gateway.may_act()
+                    self.app_state.may_act = (await client.service.caller()).may_act
                 for name in sorted(fleet.stale):
                     # Before the request, so that an event during it marks the list again.
                     fleet.stale.discard(name)
@@ -316,7 +317,7 @@ class QueenrightApp(App[None]):
         if isinstance(error, UnreachableError):
             self.app_state.outage = "the service does not respond; reconnecting"
         elif isinstance(error, RequestRejectedError) and error.status in (401, 403):
-            self.app_state.outage = f"{_REFUSED}: {error}"
+            self.app_state.outage = f"{_REFUSAL}: {error}"
         else:
             self.app_state.set_status("failing", str(error))
 

@@ -94,10 +94,10 @@ def add_notice_for(event: Event, notices: NoticeList) -> int | None:
     if event.type != "queen_intervention_requested":
         return None
     data = event.data
-    untriaged = " (not triaged)" if data.get("untriaged") else ""
+    note = " (not triaged)" if data.get("untriaged") else ""
     return notices.add(
         str(data["severity"]),
-        f"{str(data['severity']).upper()} {event.agent_id or 'ticket'}{untriaged}",
+        f"{str(data['severity']).upper()} {event.agent_id or 'ticket'}{note}",
         str(data["analysis"]),
         ticket_id=str(data["ticket_id"]),
         agent_id=event.agent_id,

@@ -67,13 +67,13 @@ class Conversation:
         """
         old, newer = self.entries[self._graph_start : mark], self.entries[mark:]
         # A message that is still streaming is not stored yet.
-        unfinished = old[-1:] if self._is_streaming and not newer else []
-        if any(entry.text in other.text for entry in unfinished for other in transcript.entries):
-            unfinished = []
+        open_entries = old[-1:] if self._is_streaming and not newer else []
+        if any(entry.text in other.text for entry in open_entries for other in transcript.entries):
+            open_entries = []
         own_texts = [entry.text for entry in transcript.entries if entry.is_own][-1:]
-        merged = [entry for entry in newer if not (entry.is_own and entry.text in own_texts)]
-        self.entries[self._graph_start :] = [*transcript.entries, *unfinished, *merged]
-        self._is_streaming = bool(unfinished)
+        new_entries = [entry for entry in newer if not (entry.is_own and entry.text in own_texts)]
+        self.entries[self._graph_start :] = [*transcript.entries, *open_entries, *new_entries]
+        self._is_streaming = bool(open_entries)
         self._loaded_until = transcript.until
 
     def handle_event(self, event: Event) -> None:

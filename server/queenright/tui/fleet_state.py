@@ -75,10 +75,10 @@ class FleetState:
         self.workers: list[AgentRow] = []
         self.tickets: list[Ticket] = []
         self.breakers: list[Breaker] = []
-        self.loaded: list[AgentSlot] = []
+        self.loaded_agents: list[AgentSlot] = []
         self.feed: deque[EventLine] = deque(maxlen=_FEED_SIZE)
         self.stale: set[str] = set(LISTS)
-        self._failed: set[tuple[str, str]] = set()
+        self._urgent_sessions: set[tuple[str, str]] = set()
         self._activity: dict[str, deque[tuple[int, int]]] = {}
         self._keys: dict[str, None] = {}
 
@@ -104,7 +104,7 @@ class FleetState:
 
     def set_loaded(self, rows: Iterable[AgentSlot]) -> None:
         """Replace the loaded agents."""
-        self.loaded = list(rows)
+        self.loaded_agents = list(rows)
 
     def prepend_feed(self, lines: Iterable[EventLine], ids: Iterable[str]) -> None:
         """Insert earlier events into the feed, oldest first, with their ids."""
@@ -150,10 +150,12 @@ class FleetState:
         """
         if not worker.ended:
             return worker.state
-        return "failing" if (worker.agent_id, worker.session_id) in self._failed else worker.outcome
+        return "failing" if (worker.agent_id, worker.session_id) in self._urgent_sessions else worker.outcome
 
     def _sort(self) -> None:
-        self._failed = {(ticket.agent_id, ticket.session_id) for ticket in self.tickets if is_open(ticket)}
+        self._urgent_sessions = {
+            (ticket.agent_id, ticket.session_id) for ticket in self.tickets if is_open(ticket)
+        }
         self.workers.sort(key=self._rank)
 
     def _rank(self, worker: AgentRow) -> tuple[int, bool, str, float]:

@@ -50,10 +50,10 @@ def sparkline(numbers: Iterable[float], width: int) -> str:
     """
     Return the last ``width`` numbers as bars, scaled to the largest; zero is a dot.
     """
-    shown = list(numbers)[-width:]
-    largest = max(shown, default=0)
+    tail = list(numbers)[-width:]
+    largest = max(tail, default=0)
     bars = (
         _BARS[min(len(_BARS) - 1, int((number / largest) * len(_BARS)))] if number > 0 else _ZERO
-        for number in shown
+        for number in tail
     )
     return "".join(bars).rjust(width, _ZERO)

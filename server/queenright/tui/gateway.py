@@ -1,4 +1,4 @@
-"""The only module of the interface that calls the client; returns the models that the screens show."""
+"""What the screens need of the service beyond single calls of the client."""
 
 from __future__ import annotations
 
@@ -43,54 +43,38 @@ class ServiceGateway:
 
     def __init__(self, client: AsyncQueenright, *, by: str) -> None:
         self.by = by
-        self._client = client
+        self.client = client
 
     @property
     def url(self) -> str:
         """URL of the service."""
-        return without_credentials(self._client.url)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+        return without_credentials(self.client.url)
 
     # -- lists ---------------------------------------------------------------------------------
 
-    async def may_act(self) -> bool:
-        """Return whether the operator may act on workers and tickets."""
-        return (await self._client.service.caller()).may_act
-
-    async def attention(self) -> api.AttentionList:
-        """Return what needs a person, most urgent first."""
-        return await self._client.service.attention()
-
     async def workers(self) -> list[api.AgentRow]:
         """Return all sessions of all workers."""
-        return [agent async for agent in self._client.agents.list()]
-
-    async def tickets(self) -> list[api.Ticket]:
-        """Return the newest tickets, open and closed."""
-        return [ticket async for ticket in self._client.tickets.list(limit=_TICKETS)]
+        return [agent async for agent in self.client.agents.list()]
 
     async def breakers(self) -> list[api.Breaker]:
         """Return all circuit breakers."""
-        return [breaker async for breaker in self._client.breakers.list()]
+        return [breaker async for breaker in self.client.breakers.list()]
+
+    async def tickets(self) -> list[api.Ticket]:
+        """Return the newest tickets, open and closed."""
+        return [ticket async for ticket in self.client.tickets.list(limit=_TICKETS)]
 
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
-        lines = (await self._client.service.status()).feed[::-1]
+        lines = (await self.client.service.status()).feed[::-1]
         return [EventLine(clock_time(line.at), line.kind, line.text) for line in lines], [
             line.id for line in lines
         ]
 
     async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
-        events = [event async for event in self._client.agents.history(agent_id, limit=_HISTORY)]
+        events = [event async for event in self.client.agents.history(agent_id, limit=_HISTORY)]
         return sorted(events, key=lambda event: event.seq)
-
-    async def steps(self, agent_id: str, session_id: str, after: str | None) -> api.Steps:
-        """Return the steps of a session after a place in its log; by default the newest."""
-        return await self._client.agents.steps(agent_id, session_id=session_id or None, after=after)
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -119,7 +103,7 @@ class ServiceGateway:
         on_notice: Callable[[Notice], None] = lambda notice: None,
         last_event_id: str | None = None,
     ) -> AsyncIterator[Event]:
-        stream = self._client.events.stream(
+        stream = self.client.events.stream(
             types=types, agent_id=agent_id, last_event_id=last_event_id, wait=True, on_notice=on_notice
         )
         async with aclosing(stream):
@@ -130,14 +114,14 @@ class ServiceGateway:
 
     async def nudge(self, worker: api.AgentRow, message: str) -> str:
         """Nudge a worker, with the usual reminder if ``message`` is blank; return the outcome."""
-        result = await self._client.agents.nudge(
+        result = await self.client.agents.nudge(
             worker.agent_id, message.strip() or None, session_id=worker.session_id, by=self.by
         )
         return _outcome_text(result.outcome, result.detail)
 
     async def terminate(self, worker: api.AgentRow | api.AttentionItem, reason: str) -> str:
         """Terminate this incarnation of a worker; return the outcome."""
-        result = await self._client.agents.terminate(
+        result = await self.client.agents.terminate(
             worker.agent_id,
             reason,
             session_id=worker.session_id,
@@ -155,7 +139,7 @@ class ServiceGateway:
             answer: A name of ``attention.ANSWERS``.
             text: The reply, or the reason of a termination.
         """
-        client, incarnation_id = self._client, item.incarnation_id or None
+        client, incarnation_id = self.client, item.incarnation_id or None
         match item.kind, answer:
             case "question", _:
                 await client.agents.inject(
@@ -181,71 +165,31 @@ class ServiceGateway:
             case "incident", _:
                 await self._acknowledge_incident(item.item_id)
             case _, "acknowledge":
-                await self.acknowledge(item.ticket_id)
+                await client.tickets.acknowledge(item.ticket_id, by=self.by)
             case _:
                 return await self.terminate(item, text)
         return "done"
 
-    async def acknowledge(self, ticket_id: str) -> None:
-        """Acknowledge a ticket."""
-        await self._client.tickets.acknowledge(ticket_id, by=self.by)
-
     async def _acknowledge_incident(self, incident_id: str) -> None:
         """Acknowledge those tickets of an incident that can be."""
-        incidents = await self._client.tickets.incidents()
+        incidents = await self.client.tickets.incidents()
         ticket_ids = next((one.ticket_ids for one in incidents if one.incident_id == incident_id), ())
         for ticket_id in ticket_ids:
-            if "acknowledge" not in (await self._client.tickets.get(ticket_id)).actions:
+            if "acknowledge" not in (await self.client.tickets.get(ticket_id)).actions:
                 continue
             try:
-                await self.acknowledge(ticket_id)
+                await self.client.tickets.acknowledge(ticket_id, by=self.by)
             except RequestRejectedError as error:
                 # It has been closed, or acknowledged, meanwhile.
                 if error.status != HTTPStatus.CONFLICT:
                     raise
 
-    async def reset_breaker(self, name: str) -> None:
-        """Close a circuit breaker."""
-        await self._client.breakers.reset(name, by=self.by)
-
-    # -- the queen ------------------------------------------------------------------------------
-
-    async def messages(self, ticket_id: str) -> list[ChatEntry]:
-        """Return the messages about a ticket, oldest first."""
-        return [_entry(message) for message in await self._client.tickets.messages(ticket_id)]
-
-    async def session_messages(self, agent_id: str, session_id: str) -> list[ChatEntry]:
-        """Return the messages about a session, oldest first."""
-        found = await self._client.agents.queen_messages(agent_id, session_id=session_id)
-        return [_entry(message) for message in found]
-
-    async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
-        """Send the queen a question about a ticket; return her answer."""
-        return _entry(await self._client.tickets.chat(ticket_id, question, by=self.by))
-
-    async def ask_queen_about_session(self, agent_id: str, session_id: str, question: str) -> ChatEntry:
-        """Send the queen a question about a session without a ticket; return her answer."""
-        answer = await self._client.agents.ask_queen(agent_id, question, session_id=session_id, by=self.by)
-        return _entry(answer)
-
     # -- loaded agents ------------------------------------------------------------------------
-
-    async def load(self, path: str) -> str:
-        """Load an agent; return its name."""
-        return (await self._client.agents.load(path)).agent_id
-
-    async def unload(self, agent_id: str) -> None:
-        """Unload an agent; its runs are paused."""
-        await self._client.agents.unload(agent_id)
-
-    async def loaded(self) -> Sequence[api.AgentSlot]:
-        """Return the loaded agents."""
-        return await self._client.agents.loaded()
 
     async def has_run(self, agent_id: str, execution_id: str) -> bool:
         """Return whether a loaded agent has a run with this id, in any of its graphs."""
         try:
-            await self._client.agents.execution(agent_id, execution_id)
+            await self.client.agents.execution(agent_id, execution_id)
         except RequestRejectedError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False
@@ -254,7 +198,7 @@ class ServiceGateway:
 
     async def transcript(self, agent_id: str, graph_id: str) -> Transcript:
         """Return the stored transcript of a graph, and what it waits for."""
-        agents = self._client.agents
+        agents = self.client.agents
         session = await self._session(agent_id, graph_id)
         if session is None:
             return Transcript()
@@ -265,7 +209,7 @@ class ServiceGateway:
     async def graphs(self, agent_id: str) -> list[Graph]:
         """Return the graphs of an agent, its own first."""
         running: dict[str, int] = {}
-        async for entry in self._client.agents.entry_points(agent_id):
+        async for entry in self.client.agents.entry_points(agent_id):
             running[entry.graph_id] = running.get(entry.graph_id, 0) + entry.running
         views = [
             Graph(
@@ -276,18 +220,18 @@ class ServiceGateway:
                 running=running.get(graph.graph_id, 0),
                 waiting=await self._waiting(agent_id, graph.graph_id) if running.get(graph.graph_id) else (),
             )
-            async for graph in self._client.agents.graphs(agent_id)
+            async for graph in self.client.agents.graphs(agent_id)
             if not graph.of_service  # not graphs of the service itself
         ]
         return sorted(views, key=lambda graph: (not graph.primary, graph.graph_id))
 
     async def _waiting(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
-        nodes = self._client.agents.nodes(agent_id, graph_id)
+        nodes = self.client.agents.nodes(agent_id, graph_id)
         return tuple([node.node_id async for node in nodes if node.waiting_for_user])
 
     async def nodes(self, agent_id: str, graph_id: str) -> list[api.NodeDetail]:
         """Return the nodes of a graph with their edges, in the graph's order."""
-        agents = self._client.agents
+        agents = self.client.agents
         names = [node.node_id async for node in agents.nodes(agent_id, graph_id)]
         return [await agents.node(agent_id, graph_id, name) for name in names]
 
@@ -296,36 +240,20 @@ class ServiceGateway:
         session_id = await self._session(agent_id, graph_id)
         if session_id is None:
             return {}
-        return (await self._client.agents.session(agent_id, session_id, graph_id=graph_id)).memory
+        return (await self.client.agents.session(agent_id, session_id, graph_id=graph_id)).memory
 
     async def _session(self, agent_id: str, graph_id: str) -> str | None:
-        agents = self._client.agents
+        agents = self.client.agents
         sessions = [
             session async for session in agents.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)
         ]
         active = next((session for session in sessions if session.status == "active"), None)
         return (active or sessions[0]).session_id if sessions else None
 
-    async def set_active_graph(self, agent_id: str, graph_id: str) -> None:
-        """Set the graph of an agent that receives messages."""
-        await self._client.agents.set_active_graph(agent_id, graph_id)
-
-    async def add_graph(self, agent_id: str, path: str) -> str:
-        """Add a graph to an agent; return its id."""
-        return (await self._client.agents.add_graph(agent_id, path)).graph_id
-
-    async def remove_graph(self, agent_id: str, graph_id: str) -> None:
-        """Remove a graph from an agent."""
-        await self._client.agents.remove_graph(agent_id, graph_id)
-
     async def send_message(self, agent_id: str, text: str) -> str:
         """Send a message to an agent; return whether a node received it or a run was started."""
-        run = await self._client.agents.chat(agent_id, text)
+        run = await self.client.agents.chat(agent_id, text)
         return f"delivered to {run.node_id}" if isinstance(run, api.Injected) else "started a run"
-
-
-def _entry(message: api.ChatMessage) -> ChatEntry:
-    return ChatEntry(by=message.by, text=message.text, at=message.at, is_own=message.role == "operator")
 
 
 def _outcome_text(outcome: str, detail: str) -> str:

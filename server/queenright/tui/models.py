@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from queenright.api.agents import AgentRow
 from queenright.api.events import Event
-from queenright.api.tickets import Ticket
+from queenright.api.tickets import ChatMessage, Ticket
 
 OPEN_STATUSES: Final = frozenset({"open", "intervening", "acknowledged"})
 """Statuses of open tickets."""
@@ -64,6 +64,11 @@ class ChatEntry:
     text: str
     at: float
     is_own: bool
+
+    @classmethod
+    def of(cls, message: ChatMessage) -> Self:
+        """Return the entry for a message of a chat with the queen."""
+        return cls(by=message.by, text=message.text, at=message.at, is_own=message.role == "operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,14 +39,14 @@ class NoticeList:
         return len(self._notices)
 
     @property
-    def shown(self) -> list[ScreenNotice]:
+    def visible(self) -> list[ScreenNotice]:
         """The newest notices, as many as fit; newest last."""
         return self._notices[-_MAX_SHOWN:]
 
     @property
-    def hidden(self) -> int:
+    def hidden_count(self) -> int:
         """Number of notices that do not fit."""
-        return len(self._notices) - len(self.shown)
+        return len(self._notices) - len(self.visible)
 
     @property
     def newest(self) -> ScreenNotice | None:
@@ -68,8 +68,8 @@ class NoticeList:
 
     def dismiss(self, number: int | None = None) -> bool:
         """Remove a notice, by default the newest; return whether it existed."""
-        removed = number if number is not None else (self.newest.number if self.newest else -1)
-        remaining = [notice for notice in self._notices if notice.number != removed]
-        existed = len(remaining) < len(self._notices)
+        target = number if number is not None else (self.newest.number if self.newest else -1)
+        remaining = [notice for notice in self._notices if notice.number != target]
+        has_changed = len(remaining) < len(self._notices)
         self._notices = remaining
-        return existed
+        return has_changed

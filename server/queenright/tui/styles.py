@@ -76,12 +76,12 @@ def render_states(states: Sequence[tuple[float, str]], since: float, until: floa
         until: End of the bar chart.
         width: Width in characters.
     """
-    shown = Text()
+    bars = Text()
     step = (until - since) / max(width, 1)
     for index in range(width):
         state = _worst_in(states, since + index * step, since + (index + 1) * step)
-        shown.append(_HEIGHTS.get(state, "·"), style=colour(state))
-    return shown
+        bars.append(_HEIGHTS.get(state, "·"), style=colour(state))
+    return bars
 
 
 def _worst_in(states: Sequence[tuple[float, str]], since: float, until: float) -> str:

@@ -6,33 +6,60 @@ from collections.abc import Awaitable, Callable
 
 from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem
-from queenright.api.tickets import Ticket
 from queenright.tui.attention import ANSWERS
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
 
-def nudge(screen: AppScreen, worker: AgentRow) -> None:
-    """Ask for a message, and nudge a worker with it."""
+class ActionScreen(AppScreen):
+    """A screen with actions on its worker and its ticket."""
 
-    def on_answer(message: str | None) -> None:
-        if message is not None:
-            screen.run_in_background(lambda: _nudge(screen, worker, message))
+    @property
+    def worker(self) -> AgentRow | None:
+        """The worker that is selected on this screen."""
+        return None
 
-    screen.app.push_screen(
-        PromptDialog(
+    def action_nudge(self) -> None:
+        """Ask for a message, and nudge the worker with it."""
+        if (worker := self.worker) is None:
+            return
+        gateway = self.app_state.gateway
+        dialog = PromptDialog(
             f"Nudge {worker.agent_id}",
             "The message is added to the worker's context.",
             "message; empty sends the usual reminder",
             is_required=False,
-        ),
-        on_answer,
-    )
+        )
+        label = f"nudge {worker.agent_id}"
+        _prompt(self, dialog, lambda message: _act(self, label, lambda: gateway.nudge(worker, message)))
 
+    def action_terminate(self) -> None:
+        """Ask for a reason and a confirmation, and terminate the worker."""
+        if (worker := self.worker) is None:
+            return
+        gateway = self.app_state.gateway
+        label = f"terminate {worker.agent_id}"
+        _prompt_reason(
+            self, worker, lambda reason: _act(self, label, lambda: gateway.terminate(worker, reason))
+        )
 
-def terminate(screen: AppScreen, worker: AgentRow) -> None:
-    """Ask for a reason and a confirmation, and terminate a worker."""
-    _ask_reason(screen, worker, lambda reason: _terminate(screen, worker, reason))
+    def action_acknowledge(self) -> None:
+        """Ask for confirmation, and acknowledge the ticket."""
+        if (ticket := self.ticket()) is None:
+            return
+        gateway = self.app_state.gateway
+        label = f"acknowledge the ticket on {ticket.agent_id}"
+
+        async def send() -> str:
+            await gateway.client.tickets.acknowledge(ticket.ticket_id, by=gateway.by)
+            return "done"
+
+        _confirm(
+            self,
+            f"Acknowledge the ticket on {ticket.agent_id}?",
+            f"{ticket.cause} Reminders stop.",
+            lambda: _act(self, label, send, "tickets"),
+        )
 
 
 def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
@@ -40,111 +67,80 @@ def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     choice = ANSWERS[name]
     title = choice.question.format(agent=item.agents, tool=item.tool or "it")
 
-    def on_confirm(yes: bool | None) -> None:
-        if yes:
-            screen.run_in_background(lambda: _answer(screen, item, name))
-
-    def on_reply(text: str | None) -> None:
-        if text is not None:
-            screen.run_in_background(lambda: _answer(screen, item, name, text))
+    def give(text: str) -> None:
+        gateway = screen.app_state.gateway
+        label = f"{choice.label.lower()} {item.agents}"
+        _act(screen, label, lambda: gateway.answer(item, name, text), "attention", "tickets")
 
     if name == "reply":
-        screen.app.push_screen(PromptDialog(title, item.title, "reply", is_required=True), on_reply)
+        _prompt(screen, PromptDialog(title, item.title, "reply", is_required=True), give)
     elif name == "terminate":
-        _ask_reason(screen, item, lambda reason: _answer(screen, item, name, reason))
+        _prompt_reason(screen, item, give)
     else:
-        text = f"{item.title}\n{choice.effect}"
-        screen.app.push_screen(ConfirmDialog(title, text), on_confirm)
-
-
-def _ask_reason(
-    screen: AppScreen, worker: AgentRow | AttentionItem, act: Callable[[str], Awaitable[None]]
-) -> None:
-    """Ask for a reason and a confirmation of a termination, and act."""
-
-    def on_confirm(yes: bool | None, reason: str) -> None:
-        if yes:
-            screen.run_in_background(lambda: act(reason))
-
-    def on_answer(reason: str | None) -> None:
-        if reason is not None:
-            screen.app.push_screen(
-                ConfirmDialog(
-                    f"Terminate {worker.agent_id}?", f"Session {worker.session_id}. Reason: {reason}"
-                ),
-                lambda yes: on_confirm(yes, reason),
-            )
-
-    screen.app.push_screen(
-        PromptDialog(
-            f"Terminate {worker.agent_id}",
-            "The worker saves its state and stops. You will be asked to confirm.",
-            "reason, for the audit trail",
-            is_required=True,
-        ),
-        on_answer,
-    )
-
-
-def acknowledge(screen: AppScreen, ticket: Ticket) -> None:
-    """Ask for confirmation, and acknowledge a ticket."""
-
-    def on_confirm(yes: bool | None) -> None:
-        if yes:
-            screen.run_in_background(lambda: _acknowledge(screen, ticket))
-
-    screen.app.push_screen(
-        ConfirmDialog(f"Acknowledge the ticket on {ticket.agent_id}?", f"{ticket.cause} Reminders stop."),
-        on_confirm,
-    )
+        _confirm(screen, title, f"{item.title}\n{choice.effect}", lambda: give(""))
 
 
 def reset(screen: AppScreen, breaker: str) -> None:
     """Ask for confirmation, and close a circuit breaker."""
+    gateway = screen.app_state.gateway
 
-    def on_confirm(yes: bool | None) -> None:
-        if yes:
-            screen.run_in_background(lambda: _reset(screen, breaker))
+    async def send() -> str:
+        return (await gateway.client.breakers.reset(breaker, by=gateway.by)).state
 
-    screen.app.push_screen(
-        ConfirmDialog(
-            f"Reset {breaker}?",
-            "The breaker closes: calls go through again, and failures are counted from zero.",
-        ),
-        on_confirm,
+    _confirm(
+        screen,
+        f"Reset {breaker}?",
+        "The breaker closes: calls go through again, and failures are counted from zero.",
+        lambda: _act(screen, f"reset {breaker}", send, "breakers"),
     )
 
 
-async def _reset(screen: AppScreen, breaker: str) -> None:
-    await screen.app_state.gateway.reset_breaker(breaker)
-    screen.app_state.fleet.stale.add("breakers")
-    screen.app_state.set_status("healthy", f"breaker {breaker} is closed")
+def _prompt_reason(screen: AppScreen, worker: AgentRow | AttentionItem, act: Callable[[str], None]) -> None:
+    """Ask for a reason and a confirmation of a termination, and act."""
+    dialog = PromptDialog(
+        f"Terminate {worker.agent_id}",
+        "The worker saves its state and stops. You will be asked to confirm.",
+        "reason, for the audit trail",
+        is_required=True,
+    )
+
+    def confirm(reason: str) -> None:
+        text = f"Session {worker.session_id}. Reason: {reason}"
+        _confirm(screen, f"Terminate {worker.agent_id}?", text, lambda: act(reason))
+
+    _prompt(screen, dialog, confirm)
 
 
-async def _answer(screen: AppScreen, item: AttentionItem, name: str, text: str = "") -> None:
+def _prompt(screen: AppScreen, dialog: PromptDialog, act: Callable[[str], None]) -> None:
+    """Ask for a line of text, and act on it unless the dialog is cancelled."""
+
+    def on_answer(text: str | None) -> None:
+        if text is not None:
+            act(text)
+
+    screen.app.push_screen(dialog, on_answer)
+
+
+def _confirm(screen: AppScreen, title: str, text: str, act: Callable[[], None]) -> None:
+    """Ask a yes-or-no question, and act on a yes."""
+
+    def on_answer(yes: bool | None) -> None:
+        if yes:
+            act()
+
+    screen.app.push_screen(ConfirmDialog(title, text), on_answer)
+
+
+def _act(screen: AppScreen, label: str, work: Callable[[], Awaitable[str]], *lists: str) -> None:
+    """Act in the background, show the outcome, and request the lists that it changes again."""
     state = screen.app_state
-    label = f"{ANSWERS[name].label.lower()} {item.agents}"
-    state.set_status("act", f"{label} …")
-    try:
-        state.set_status("act", f"{label}: {await state.gateway.answer(item, name, text)}")
-    finally:
-        # Also if it was refused: somebody else has answered, or the worker was restarted.
-        state.fleet.stale |= {"attention", "tickets"}
 
+    async def act() -> None:
+        state.set_status("act", f"{label} …")
+        try:
+            state.set_status("act", f"{label}: {await work()}")
+        finally:
+            # Also if it was refused: somebody else has answered, or the worker was restarted.
+            state.fleet.stale.update(lists)
 
-async def _nudge(screen: AppScreen, worker: AgentRow, message: str) -> None:
-    state = screen.app_state
-    state.set_status("act", f"nudging {worker.agent_id} …")
-    state.set_status("act", f"nudge {worker.agent_id}: {await state.gateway.nudge(worker, message)}")
-
-
-async def _terminate(screen: AppScreen, worker: AgentRow, reason: str) -> None:
-    state = screen.app_state
-    state.set_status("act", f"terminating {worker.agent_id} …")
-    state.set_status("act", f"terminate {worker.agent_id}: {await state.gateway.terminate(worker, reason)}")
-
-
-async def _acknowledge(screen: AppScreen, ticket: Ticket) -> None:
-    await screen.app_state.gateway.acknowledge(ticket.ticket_id)
-    screen.app_state.fleet.stale.add("tickets")
-    screen.app_state.set_status("act", f"acknowledged the ticket on {ticket.agent_id}")
+    screen.run_in_background(act)

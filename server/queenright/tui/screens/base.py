@@ -60,7 +60,7 @@ class DismissNotice(Message):
     """Request to dismiss the newest notice."""
 
 
-class ErrorOccurred(Message):
+class ErrorMessage(Message):
     """An unexpected error on a screen."""
 
     def __init__(self, error: Exception) -> None:
@@ -165,7 +165,7 @@ class AppScreen(Screen[None]):
             else:
                 self.handle_command(command)
         except Exception as error:
-            self.post_message(ErrorOccurred(error))
+            self.post_message(ErrorMessage(error))
 
     def handle_message(self, text: str) -> None:
         """Handle a message."""
@@ -197,12 +197,12 @@ class AppScreen(Screen[None]):
             self.post_message(OpenWorker(worker_key(worker)))
 
     async def _load(self, path: str) -> None:
-        agent_id = await self.app_state.gateway.load(path)
+        agent_id = (await self.app_state.gateway.client.agents.load(path)).agent_id
         self.app_state.set_status("healthy", f"{agent_id} is loaded")
         self.post_message(OpenTalk(agent_id))
 
     async def _unload(self, agent_id: str) -> None:
-        await self.app_state.gateway.unload(agent_id)
+        await self.app_state.gateway.client.agents.unload(agent_id)
         self.app_state.set_status("healthy", f"{agent_id} is unloaded; its runs are paused")
 
     def run_in_background(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -214,7 +214,7 @@ class AppScreen(Screen[None]):
             except QueenrightError as error:
                 self.app_state.set_status("failing", str(error))
             except Exception as error:
-                self.post_message(ErrorOccurred(error))
+                self.post_message(ErrorMessage(error))
 
         self.run_worker(run(), group="actions")
 

@@ -23,7 +23,8 @@ from queenright.tui.commands import Command
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
 from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
 from queenright.tui.screens import actions
-from queenright.tui.screens.base import AppScreen, OpenQueen, OpenWorker
+from queenright.tui.screens.actions import ActionScreen
+from queenright.tui.screens.base import OpenQueen, OpenWorker
 from queenright.tui.widgets.event_log import EventLog
 from queenright.tui.widgets.row_table import Column, RowTable
 from queenright.tui.worker_filter import WorkerFilter
@@ -73,7 +74,7 @@ _TICKETS: Final = (
 _BREAKERS: Final = (Column("State", 11), Column("Breaker", 40), Column("Failures", 8), Column("Reason"))
 
 
-class FleetScreen(AppScreen):
+class FleetScreen(ActionScreen):
     """What needs a person, the fleet, tickets, circuit breakers and the timeline."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -203,10 +204,10 @@ class FleetScreen(AppScreen):
             if name == "fleet" and fleet.filter != WorkerFilter():
                 words = clip(fleet.filter, 30 if self.size.width >= _WIDE_COLUMNS else 12)
                 count = f" {len(fleet.filtered_workers)}/{len(fleet.workers)}: {words}"
-            chosen = name == self.tab
+            is_current = name == self.tab
             label = f"{number} {_TITLES.get(name, name.title())}{count}"
-            title = f"[{label}]" if chosen else f" {label} "
-            line.append(title, style="bold" if chosen else styles.DIM).append(" ")
+            title = f"[{label}]" if is_current else f" {label} "
+            line.append(title, style="bold" if is_current else styles.DIM).append(" ")
         return line
 
     def _worker(self, worker: AgentRow, now: float, room: int) -> tuple[Text, ...]:
@@ -270,13 +271,13 @@ class FleetScreen(AppScreen):
     def _show_need(self) -> None:
         state, item = self.app_state, self.attention_item
         if item is not None:
-            hidden = state.fleet.attention_total - len(state.fleet.attention_items)
-            shown: Group | Text = _attention_detail(item, hidden, may_act=state.may_act)
+            more_count = state.fleet.attention_total - len(state.fleet.attention_items)
+            detail: Group | Text = _attention_detail(item, more_count, may_act=state.may_act)
         else:
-            shown = styles.styled(
+            detail = styles.styled(
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
             )
-        self.query_one("#need-detail", Static).update(shown)
+        self.query_one("#need-detail", Static).update(detail)
         answers = answers_to(item) if item is not None else ()
         if answers != self._answers:
             self._answers = answers
@@ -334,21 +335,6 @@ class FleetScreen(AppScreen):
         else:
             super().action_back()
 
-    def action_nudge(self) -> None:
-        """Nudge the selected worker."""
-        if (worker := self.worker) is not None:
-            actions.nudge(self, worker)
-
-    def action_terminate(self) -> None:
-        """Terminate the selected worker after confirmation."""
-        if (worker := self.worker) is not None:
-            actions.terminate(self, worker)
-
-    def action_acknowledge(self) -> None:
-        """Acknowledge the selected ticket after confirmation."""
-        if (ticket := self.ticket()) is not None:
-            actions.acknowledge(self, ticket)
-
     def action_reset(self) -> None:
         """Reset the selected circuit breaker after confirmation."""
         name = self.query_one("#breakers", RowTable).selected
@@ -366,7 +352,7 @@ def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ..
     )
 
 
-def _attention_detail(item: AttentionItem, hidden: int, *, may_act: bool) -> Group:
+def _attention_detail(item: AttentionItem, more_count: int, *, may_act: bool) -> Group:
     head = Text.assemble(
         styles.label(label_of(item), as_of=item.severity or "queen"),
         "  ",
@@ -384,8 +370,8 @@ def _attention_detail(item: AttentionItem, hidden: int, *, may_act: bool) -> Gro
         keys.append("read-only: acting needs the role operator   ", style=styles.DIM)
     elif item.kind == "question" and not item.can_answer:
         keys.append("answer it where it runs   ", style=styles.DIM)
-    if hidden > 0:
-        keys.append(f"{hidden} more items", style=styles.DIM)
+    if more_count > 0:
+        keys.append(f"{more_count} more items", style=styles.DIM)
     return Group(*rows, keys)
 
 

@@ -51,7 +51,7 @@ class QueenScreen(WorkerStreamScreen):
         self._entries: list[ChatEntry] = []
         self._pending = 0
         """Questions without an answer yet."""
-        self._written = StreamedAnswer()
+        self._partial_answer = StreamedAnswer()
 
     def compose_body(self) -> ComposeResult:
         """Compose the chat and the timeline side by side."""
@@ -83,16 +83,18 @@ class QueenScreen(WorkerStreamScreen):
         self.query_one("#about", Static).update(self._about(ticket))
         self.query_one("#worker-state", Static).update(self._worker_line())
         cause = _NO_TICKET if ticket is None else ticket.cause
-        shown = self._entries or [ChatEntry(by="", text=cause, at=0, is_own=False)]
+        entries = self._entries or [ChatEntry(by="", text=cause, at=0, is_own=False)]
         waiting = ""
-        if self._pending and self._written.text:
-            shown = [
-                *shown,
-                ChatEntry(by="queen", text=self._written.text, at=self._written.at, is_own=False),
+        if self._pending and self._partial_answer.text:
+            entries = [
+                *entries,
+                ChatEntry(
+                    by="queen", text=self._partial_answer.text, at=self._partial_answer.at, is_own=False
+                ),
             ]
         elif self._pending:
             waiting = "the queen is thinking …"
-        await self.query_one(Chat).show(shown, waiting)
+        await self.query_one(Chat).show(entries, waiting)
         self.query_one(EventLog).show(self.timeline.lines)
 
     def _about(self, ticket: Ticket | None) -> Text:
@@ -127,14 +129,14 @@ class QueenScreen(WorkerStreamScreen):
         self.run_in_background(lambda: self._ask(text))
 
     async def _ask(self, text: str) -> None:
-        self._written = StreamedAnswer()
+        self._partial_answer = StreamedAnswer()
         try:
-            gateway = self.app_state.gateway
+            client, by = self.app_state.gateway.client, self.app_state.gateway.by
             if self._ticket is None:
-                answer = await gateway.ask_queen_about_session(self.agent_id, self.session_id, text)
+                answer = await client.agents.ask_queen(self.agent_id, text, session_id=self.session_id, by=by)
             else:
-                answer = await gateway.ask_queen(self._ticket.ticket_id, text)
-            self._entries.append(answer)
+                answer = await client.tickets.chat(self._ticket.ticket_id, text, by=by)
+            self._entries.append(ChatEntry.of(answer))
         except QueenrightError as error:
             self._entries.append(
                 ChatEntry(by="", text=f"no answer: {error}", at=self.app_state.clock(), is_own=False)
@@ -146,7 +148,7 @@ class QueenScreen(WorkerStreamScreen):
         try:
             async for event in self.app_state.gateway.queen_answers():
                 if self._is_about_this(event.data):
-                    self._written = self._written.add(event)
+                    self._partial_answer = self._partial_answer.add(event)
         except QueenrightError as error:
             self.app_state.set_status("failing", f"event stream of the queen failed: {error}")
 
@@ -157,12 +159,13 @@ class QueenScreen(WorkerStreamScreen):
         return subject == ("", self.agent_id, self.session_id)
 
     async def _load_messages(self) -> None:
-        gateway = self.app_state.gateway
-        self._entries[:0] = (
-            await gateway.session_messages(self.agent_id, self.session_id)
+        client = self.app_state.gateway.client
+        messages = (
+            await client.agents.queen_messages(self.agent_id, session_id=self.session_id)
             if self._ticket is None
-            else await gateway.messages(self._ticket.ticket_id)
+            else await client.tickets.messages(self._ticket.ticket_id)
         )
+        self._entries[:0] = map(ChatEntry.of, messages)
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the chat."""

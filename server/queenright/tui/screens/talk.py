@@ -72,11 +72,11 @@ class TalkScreen(AppScreen):
         """Update all widgets from the state."""
         await super().draw()
         self.query_one("#graphs", Static).update(self._header())
-        shown = self.conversation.entries
+        entries = self.conversation.entries
         waiting = (
-            "" if shown else "No messages yet. A message starts a run, or answers one that waits for input."
+            "" if entries else "No messages yet. A message starts a run, or answers one that waits for input."
         )
-        await self.query_one(Chat).show(shown, waiting)
+        await self.query_one(Chat).show(entries, waiting)
 
     def _header(self) -> Text:
         line = Text(f" {clip(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
@@ -84,9 +84,9 @@ class TalkScreen(AppScreen):
         if worker is not None:
             line.append_text(styles.label(health_or_outcome(worker))).append("  ")
         for graph in self._graphs:
-            chosen = graph.graph_id == self.conversation.active_graph
-            name = f"[{graph.graph_id}]" if chosen else f" {graph.graph_id} "
-            line.append(name, style="bold" if chosen else styles.DIM)
+            is_active = graph.graph_id == self.conversation.active_graph
+            name = f"[{graph.graph_id}]" if is_active else f" {graph.graph_id} "
+            line.append(name, style="bold" if is_active else styles.DIM)
         return line
 
     # -- input -------------------------------------------------------------------------------
@@ -141,16 +141,18 @@ class TalkScreen(AppScreen):
         self.conversation.add_note("\n".join(lines) or empty, self.app_state.clock())
 
     async def _switch(self, graph_id: str) -> None:
-        await self.app_state.gateway.set_active_graph(self.agent_id, graph_id)
+        await self.app_state.gateway.client.agents.set_active_graph(self.agent_id, graph_id)
         await self._refresh_graphs()
 
     async def _load(self, path: str) -> None:
-        graph_id = await self.app_state.gateway.add_graph(self.agent_id, path)
+        graph = await self.app_state.gateway.client.agents.add_graph(self.agent_id, path)
         await self._refresh_graphs()
-        self.app_state.set_status("healthy", f"graph {graph_id} is loaded; /graph {graph_id} switches to it")
+        self.app_state.set_status(
+            "healthy", f"graph {graph.graph_id} is loaded; /graph {graph.graph_id} switches to it"
+        )
 
     async def _remove(self, graph_id: str) -> None:
-        await self.app_state.gateway.remove_graph(self.agent_id, graph_id)
+        await self.app_state.gateway.client.agents.remove_graph(self.agent_id, graph_id)
         await self._refresh_graphs()
         self.app_state.set_status("healthy", f"graph {graph_id} is unloaded")
 

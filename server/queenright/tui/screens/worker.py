@@ -17,7 +17,6 @@ from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
 from queenright.tui.formatting import clip, clock_time, short_duration, short_number, sparkline
 from queenright.tui.models import current_activity, health_or_outcome, is_open
-from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.session_timeline import describe_open, describe_shadow
@@ -150,21 +149,6 @@ class WorkerScreen(WorkerStreamScreen):
         return line
 
     # -- actions ---------------------------------------------------------------------------
-
-    def action_nudge(self) -> None:
-        """Nudge the worker."""
-        if self.worker is not None:
-            actions.nudge(self, self.worker)
-
-    def action_terminate(self) -> None:
-        """Terminate the worker after confirmation."""
-        if self.worker is not None:
-            actions.terminate(self, self.worker)
-
-    def action_acknowledge(self) -> None:
-        """Acknowledge the worker's ticket."""
-        if (ticket := self.ticket()) is not None:
-            actions.acknowledge(self, ticket)
 
     def action_talk(self) -> None:
         """Open a talk with the agent."""

@@ -14,13 +14,13 @@ from queenright.client.errors import RequestRejectedError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState
 from queenright.tui.models import Row
-from queenright.tui.screens.base import AppScreen
+from queenright.tui.screens.actions import ActionScreen
 from queenright.tui.session_timeline import SessionTimeline
 
 _PACE_SECONDS: Final = 0.25
 
 
-class WorkerStreamScreen(AppScreen):
+class WorkerStreamScreen(ActionScreen):
     """
     A screen with the timeline of one worker's session.
 
@@ -76,7 +76,9 @@ class WorkerStreamScreen(AppScreen):
         while more:
             last = self.timeline.last
             try:
-                page = await self.app_state.gateway.steps(self.agent_id, self.session_id, last)
+                page = await self.app_state.gateway.client.agents.steps(
+                    self.agent_id, session_id=self.session_id or None, after=last
+                )
             except RequestRejectedError as error:
                 if error.status != HTTPStatus.NOT_FOUND or last is None:
                     raise
@@ -158,9 +160,9 @@ def count_bad_steps(verdicts: Sequence[str], now: int) -> list[int]:
 
 
 def _next_bad(last: int, verdict: str, data: Row) -> int:
-    failed = bool(data.get("error") or data.get("error_type"))
+    is_error = bool(data.get("error") or data.get("error_type"))
     if verdict == _GOOD:
         return 0
-    if verdict in _NEUTRAL or (not verdict and not failed):
+    if verdict in _NEUTRAL or (not verdict and not is_error):
         return last
     return last + 1

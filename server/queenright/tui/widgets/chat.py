@@ -25,25 +25,25 @@ class Chat(VerticalScroll):
 
     def __init__(self, *, name: str) -> None:
         super().__init__(id=name)
-        self._shown: list[ChatEntry] = []
+        self._entries: list[ChatEntry] = []
         self._rows: list[Static] = []
 
     async def show(self, entries: Sequence[ChatEntry], waiting: str = "") -> None:
         """Show messages; ``waiting`` is a last line for an answer that is pending."""
-        wanted = [*entries, ChatEntry(by="", text=waiting, at=0, is_own=False)] if waiting else list(entries)
-        if wanted == self._shown:
+        rows = [*entries, ChatEntry(by="", text=waiting, at=0, is_own=False)] if waiting else list(entries)
+        if rows == self._entries:
             return
-        at_end = self.is_vertical_scroll_end or not self._shown
-        for index, entry in enumerate(wanted):
+        at_end = self.is_vertical_scroll_end or not self._entries
+        for index, entry in enumerate(rows):
             if index >= len(self._rows):
                 self._rows.append(Static(_message(entry)))
                 await self.mount(self._rows[-1])
-            elif index >= len(self._shown) or entry != self._shown[index]:
+            elif index >= len(self._entries) or entry != self._entries[index]:
                 self._rows[index].update(_message(entry))
-        for row in self._rows[len(wanted) :]:
+        for row in self._rows[len(rows) :]:
             await row.remove()
-        del self._rows[len(wanted) :]
-        self._shown = wanted
+        del self._rows[len(rows) :]
+        self._entries = rows
         if at_end:
             self.scroll_end(animate=False)
 

@@ -48,8 +48,8 @@ class Noticeboard(Vertical):
 
     def __init__(self) -> None:
         super().__init__(id="notices")
-        self._shown: list[ScreenNotice] = []
-        self._hidden = 0
+        self._visible: list[ScreenNotice] = []
+        self._hidden_count = 0
 
     def on_resize(self, event: events.Resize) -> None:
         """Adapt the position to the new size."""
@@ -66,12 +66,12 @@ class Noticeboard(Vertical):
     async def show(self, notices: NoticeList) -> None:
         """Show the current notices."""
         self._reposition()
-        if notices.shown == self._shown and notices.hidden == self._hidden:
+        if notices.visible == self._visible and notices.hidden_count == self._hidden_count:
             return
-        self._shown, self._hidden = notices.shown, notices.hidden
+        self._visible, self._hidden_count = notices.visible, notices.hidden_count
         await self.remove_children()
-        cards: list[Static] = [NoticeCard(notice) for notice in self._shown]
-        if self._hidden:
-            cards.insert(0, Static(styled(f"and {self._hidden} more", DIM)))
+        cards: list[Static] = [NoticeCard(notice) for notice in self._visible]
+        if self._hidden_count:
+            cards.insert(0, Static(styled(f"and {self._hidden_count} more", DIM)))
         await self.mount_all(cards)
         self.display = bool(cards)

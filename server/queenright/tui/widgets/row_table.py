@@ -59,8 +59,8 @@ class RowTable(DataTable[Text]):
     def room(self) -> int:
         """Width of the column that takes the remaining width."""
         columns = [self._columns[place] for place in self._visible]
-        fixed = sum(column.width + 1 for column in columns if column.width)
-        return max(self.size.width - fixed - _MARGIN, 8)
+        fixed_width = sum(column.width + 1 for column in columns if column.width)
+        return max(self.size.width - fixed_width - _MARGIN, 8)
 
     @property
     def _visible(self) -> list[int]:
