@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from queenright.cli.app import app
+from queenright.cli.connecting import json_text
 from queenright.cli.connecting.changes import Item, RequiredKey
 from queenright.cli.connecting.clients import CLIENTS, TelemetryTarget
 from queenright.cli.connecting.errors import AgentSettingsError
@@ -28,8 +30,8 @@ from queenright.server.up import Running
 
 SERVICE = TelemetryTarget("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
 OTHER = TelemetryTarget("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
-CLAUDE = CLIENTS["claude-code"].wanted(SERVICE)["settings.json"]
-CODEX = CLIENTS["codex"].wanted(SERVICE)["config.toml"]
+CLAUDE = CLIENTS["claude-code"].settings(SERVICE)["settings.json"]
+CODEX = CLIENTS["codex"].settings(SERVICE)["config.toml"]
 TOKEN = "qr_0123456789abcdef_the-secret-of-a-reporter"
 
 NAMES = st.sampled_from(["a", "env", "hooks", "model", "Stop", "Ünï\ud800 \"'\\", "OTEL_RESOURCE_ATTRIBUTES"])
@@ -142,7 +144,7 @@ def test_json_settings_are_put_back_byte_for_byte(content: bytes | None, times: 
         place = Place(Path(folder), "settings.json")
         place.begin(content)
         if moves:
-            place.connect(CLIENTS["claude-code"].wanted(OTHER)["settings.json"])
+            place.connect(CLIENTS["claude-code"].settings(OTHER)["settings.json"])
         for _ in range(times):
             place.connect(CLAUDE)
 
@@ -195,6 +197,44 @@ def test_values_changed_by_a_person_are_kept(content: bytes, mine: Any, hook: bo
         place.disconnect()
 
         assert json.loads(place.content or b"") == change(json.loads(content))
+
+
+COMMENTS: Final = (
+    b'{\n  // mine\n  "a": 1, // one\n  "b": [1, 2,], /* two */\n}\n',
+    b"{ // nothing yet\n}\n",
+    b'{"a": 1 /* inline */}',
+    b'{\n  "env": { // variables\n    "X": "//no", // a URL\n  },\n  // last\n}\n',
+    b'// head\n{\r\n  "hooks": {\n    "Stop": [\n      {"hooks": []} // none\n    ]\n  }\n}\n// tail\n',
+)
+
+
+@pytest.mark.parametrize("content", [*COMMENTS, b"", b" \n"])
+def test_settings_with_comments_and_empty_files_are_put_back_byte_for_byte(
+    place: Place, content: bytes
+) -> None:
+    """B94: some clients accept comments and trailing commas, and an empty file."""
+    place.begin(content)
+    place.connect(CLAUDE)
+    written = place.content or b""
+
+    assert all(has(json_text.load(written.decode()), one) for one in CLAUDE)
+    assert all(comment in written for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content))
+    place.disconnect()
+    assert place.content == content
+
+
+@pytest.mark.parametrize("content", COMMENTS)
+def test_comments_are_kept_if_settings_are_changed_after_connect(place: Place, content: bytes) -> None:
+    place.begin(content)
+    place.connect(CLAUDE)
+    place.path.write_bytes((place.content or b"") + b"// later\n")
+
+    place.disconnect()
+
+    left = place.content or b""
+    assert json_text.load(left.decode()) == json_text.load(content.decode())
+    for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content + b"// later"):
+        assert comment in left
 
 
 def test_values_replaced_by_a_person_are_kept(place: Place) -> None:
@@ -282,10 +322,9 @@ def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str)
 @pytest.mark.parametrize(
     ("name", "file", "content", "place"),
     [
-        ("claude-code", ".claude/settings.json", b'{\n  "a": 1,\n}', "line 3 column 1"),
-        ("gemini", ".gemini/settings.json", b"{} // mine", "line 1 column 4"),
+        ("claude-code", ".claude/settings.json", b'{\n  // one\n  "a": 1\n  "b": 2\n}', "line 4 column 3"),
+        ("gemini", ".gemini/settings.json", b"{} /* mine", "line 1 column 4"),
         ("claude-code", ".claude/settings.json", b'{"a": "\xff"}', "line 1 column 8"),
-        ("claude-code", ".claude/settings.json", b"", "line 1 column 1"),
         ("codex", ".codex/config.toml", b'[a]\nb = "\n', "line 2, column"),
         ("claude-code", ".claude/settings.json", b'{"hooks": {"Stop": 1}}', "hooks.Stop must be a list"),
         ("claude-code", ".claude/settings.json", b"[]", "the document must be an object"),
@@ -470,7 +509,7 @@ def test_permission_request_may_wait_and_no_other_hook_does(name: str) -> None:
     asking = replace(SERVICE, permission_seconds=60)
     hooks = {
         item.path[1]: item.value["hooks"][0]
-        for items in CLIENTS[name].wanted(asking).values()
+        for items in CLIENTS[name].settings(asking).values()
         for item in items
         if isinstance(item, Item)
     }
@@ -480,7 +519,7 @@ def test_permission_request_may_wait_and_no_other_hook_does(name: str) -> None:
     assert asks["command"].endswith("--wait 60")
     assert {hook["timeout"] for hook in hooks.values()} == {1}
     assert not any("--wait" in hook.get("command", "") for hook in hooks.values())
-    assert CLIENTS[name].wanted(replace(asking, permission_seconds=0)) == CLIENTS[name].wanted(SERVICE)
+    assert CLIENTS[name].settings(replace(asking, permission_seconds=0)) == CLIENTS[name].settings(SERVICE)
 
 
 def test_waiting_for_an_answer_that_a_client_does_not_take_is_refused() -> None:

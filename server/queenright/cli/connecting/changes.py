@@ -63,11 +63,11 @@ class SettingsConflictError(AgentSettingsError):
 
 def add(
     text: str,
-    wanted: Sequence[RequiredKey | Item],
+    requirements: Sequence[RequiredKey | Item],
     suffix: str,
     *,
     replace: bool = False,
-    replaced: Collection[KeyPath] = (),
+    own_paths: Collection[KeyPath] = (),
 ) -> tuple[str, list[SettingsChange]]:
     """
     Return the document with the wanted settings, and the changes.
@@ -85,7 +85,7 @@ def add(
     """
     editor = _Editor(text, suffix)
     conflicts: dict[str, Any] = {}
-    for change in wanted:
+    for change in requirements:
         parents = change.path[:-1] if isinstance(change, RequiredKey) else change.path
         for end in range(len(parents) + 1):
             is_list = isinstance(change, Item) and end == len(parents)
@@ -101,7 +101,7 @@ def add(
             if (value := _join_lists(old, change.value)) != old:
                 editor.replace(change.path, value, old)
         elif not is_same(old, change.value):
-            if replace or change.path in replaced:
+            if replace or change.path in own_paths:
                 editor.replace(change.path, change.value, old)
             else:
                 conflicts[".".join(change.path)] = old
@@ -171,10 +171,10 @@ class _Editor:
             self._change(self._format.set_member, path, kind())
             self.changes.append(SettingsChange("container", path, kind()))
         elif not isinstance(node, kind):
-            expected = "a list" if kind is list else "an object"
+            expected_value = "a list" if kind is list else "an object"
             where = ".".join(path) if path else "the document"
             raise AgentSettingsError(
-                f"{where} must be {expected} and is {json.dumps(node, default=str)[:60]}"
+                f"{where} must be {expected_value} and is {json.dumps(node, default=str)[:60]}"
             )
 
     def set(self, path: KeyPath, value: Any) -> None:
@@ -193,8 +193,8 @@ class _Editor:
         self._change(self._format.remove, path)
 
     def _change(self, edit: Callable[..., str], path: Sequence[str | int], *value: Any) -> None:
-        expected = copy.deepcopy(self._document)
-        parent: Any = expected
+        expected_value = copy.deepcopy(self._document)
+        parent: Any = expected_value
         for step in path[:-1]:
             parent = parent[step]
         if edit is self._format.append_item:
@@ -208,7 +208,7 @@ class _Editor:
             self._document = self._format.load(self.text)
         except Exception as error:
             raise AgentSettingsError(f"{_name(path)} cannot be changed: {error}") from None
-        if not is_same(self._document, expected):
+        if not is_same(self._document, expected_value):
             raise AgentSettingsError(f"{_name(path)} cannot be changed without side effects")
 
 

@@ -52,7 +52,7 @@ class TelemetryTarget:
         return f"{self.url}/hooks/{client}{query}"
 
 
-WantedSettings = Mapping[str, Sequence[RequiredKey | Item]]
+RequiredSettings = Mapping[str, Sequence[RequiredKey | Item]]
 """The settings of a client, by file name."""
 
 
@@ -69,7 +69,7 @@ class CodingAgent:
     folder: str
     """Settings folder, below the home folder or the project."""
     has_project_scope: bool
-    wanted: Callable[[TelemetryTarget], WantedSettings]
+    settings: Callable[[TelemetryTarget], RequiredSettings]
     has_permission_hook: bool = True
     """Whether a hook can answer its permission requests."""
     notes: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ _GEMINI_HOOKS: Final = (
 """Without AfterModel, which is called for each piece of an answer; the log has the end of a model call."""
 
 
-def _claude_code(target: TelemetryTarget) -> WantedSettings:
+def _claude_code(target: TelemetryTarget) -> RequiredSettings:
     environment = {
         "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
         "OTEL_LOGS_EXPORTER": "otlp",
@@ -127,7 +127,7 @@ def _claude_code(target: TelemetryTarget) -> WantedSettings:
     }
 
 
-def _codex(target: TelemetryTarget) -> WantedSettings:
+def _codex(target: TelemetryTarget) -> RequiredSettings:
     exporter: dict[str, Any] = {"endpoint": f"{target.url}/v1/logs", "protocol": "json"}
     if target.token:
         exporter["headers"] = {"Authorization": f"Bearer {target.token}"}
@@ -142,7 +142,7 @@ def _codex(target: TelemetryTarget) -> WantedSettings:
     }
 
 
-def _gemini(target: TelemetryTarget) -> WantedSettings:
+def _gemini(target: TelemetryTarget) -> RequiredSettings:
     telemetry = {"enabled": True, "target": "local", "otlpEndpoint": target.url, "otlpProtocol": "http"}
     # The timeout is in milliseconds.
     hook = {
@@ -169,7 +169,7 @@ CLIENTS: Final = {
             program="claude",
             folder=".claude",
             has_project_scope=True,
-            wanted=_claude_code,
+            settings=_claude_code,
         ),
         CodingAgent(
             name="codex",
@@ -179,7 +179,7 @@ CLIENTS: Final = {
             folder=".codex",
             # It ignores telemetry settings of a project.
             has_project_scope=False,
-            wanted=_codex,
+            settings=_codex,
             notes=("Codex runs new hooks only after you trust them: type /hooks in Codex.",),
         ),
         CodingAgent(
@@ -189,7 +189,7 @@ CLIENTS: Final = {
             program="gemini",
             folder=".gemini",
             has_project_scope=True,
-            wanted=_gemini,
+            settings=_gemini,
             has_permission_hook=False,
             token_notes=(
                 "Gemini CLI has no setting for the telemetry token; add this to ~/.gemini/.env:",

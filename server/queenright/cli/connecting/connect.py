@@ -28,8 +28,8 @@ from queenright.instrumentation.http_url import http_url
 from queenright.instrumentation.redaction import redact
 from queenright.server.ops.secret_files import read_secret
 
-_HIDDEN = "<token>"
-_MASKED = 1000
+_TOKEN_PLACEHOLDER = "<token>"
+_MASK_LENGTH = 1000
 """Characters by which masking secrets may lengthen a line."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -96,8 +96,8 @@ def resolve_target(
 
 def print_settings(name: str, scope: Scope, target: TelemetryTarget) -> None:
     """Print the settings that a client needs, one document per file, with the file names on stderr."""
-    for path, wanted in _files(CLIENTS[name], scope, target):
-        text, _ = add(FORMATS[path.suffix].EMPTY, wanted, path.suffix)
+    for path, requirements in _files(CLIENTS[name], scope, target):
+        text, _ = add(FORMATS[path.suffix].EMPTY, requirements, path.suffix)
         typer.echo(f"# {path}", err=True)
         typer.echo(_without_token(text, target.token).strip())
     _print_notes(CLIENTS[name], target)
@@ -107,13 +107,13 @@ def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, repl
     """Write the settings of a client; return 1 if they were not written."""
     client, records = CLIENTS[name], _records()
     updates, conflicts = [], []
-    for path, wanted in _files(client, scope, target):
+    for path, requirements in _files(client, scope, target):
         try:
-            updates.append(plan_connect(path, wanted, records, replace=replace))
+            updates.append(plan_connect(path, requirements, records, replace=replace))
         except SettingsConflictError as conflict:
             conflicts += [f"{path}: {key} is {_mask(key, old)}" for key, old in conflict.values.items()]
             # The difference as --replace would write it.
-            updates.append(plan_connect(path, wanted, records, replace=True))
+            updates.append(plan_connect(path, requirements, records, replace=True))
     if not any(update.is_needed for update in updates):
         typer.echo(f"{client.title} is already connected.")
         return 0
@@ -195,13 +195,13 @@ def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
     sources = [source for source in telemetry.sources if source.dialect == client.framework]
     last_seen = max((source.last_seen for source in sources), default=0.0)
     lacking = [f"{part.missing}; {part.remedy}" for source in sources for part in source.missing]
-    refused = [
+    refusals = [
         f"refused: {format_count(refusal.count, 'request')} to {refusal.path} with {refusal.status}: "
         f"{refusal.reason}"
         for refusal in telemetry.refused
         if refusal.path == f"/hooks/{client.framework}" and refusal.last_seen > last_seen
     ]
-    return list(dict.fromkeys(lacking + refused))
+    return list(dict.fromkeys(lacking + refusals))
 
 
 def _files(
@@ -214,7 +214,9 @@ def _files(
             f"{client.title} has no hook that can answer permission requests; leave out --permission-seconds"
         )
     base = Path.home() if scope is Scope.USER else Path.cwd()
-    return [(base / client.folder / name, wanted) for name, wanted in client.wanted(target).items()]
+    return [
+        (base / client.folder / name, requirements) for name, requirements in client.settings(target).items()
+    ]
 
 
 def _records() -> RecordStore:
@@ -240,14 +242,16 @@ def _confirm_write(yes: bool) -> bool:
 
 
 def _write(updates: Sequence[FileUpdate], records: RecordStore) -> None:
-    done: list[FileUpdate] = []
+    complete: list[FileUpdate] = []
     for update in updates:
         try:
             write(update, records)
         except AgentSettingsError as error:
-            written = ", ".join(str(change.path) for change in done)
-            raise AgentSettingsError(f"{error}. Already written: {written}" if done else str(error)) from None
-        done.append(update)
+            paths = ", ".join(str(change.path) for change in complete)
+            raise AgentSettingsError(
+                f"{error}. Already written: {paths}" if complete else str(error)
+            ) from None
+        complete.append(update)
 
 
 def _print_notes(client: CodingAgent, target: TelemetryTarget) -> None:
@@ -266,8 +270,8 @@ def _mask(key: str, value: object) -> str:
 def _hide(text: str, token: str) -> str:
     """Return text without the token and without secrets of existing settings."""
     lines = _without_token(text, token).splitlines(keepends=True)
-    return "".join(redact(line, limit=len(line) + _MASKED) for line in lines)
+    return "".join(redact(line, limit=len(line) + _MASK_LENGTH) for line in lines)
 
 
 def _without_token(text: str, token: str) -> str:
-    return text.replace(token, _HIDDEN) if token else text
+    return text.replace(token, _TOKEN_PLACEHOLDER) if token else text

@@ -33,7 +33,7 @@ class ConnectRecord:
 
     original: bytes | None
     """The file before; None if there was none."""
-    written: str
+    hash_after: str
     """Hash of the file after."""
     changes: tuple[SettingsChange, ...]
     folders: tuple[str, ...]
@@ -115,7 +115,7 @@ class RecordStore:
         document = {
             "path": str(path),
             "original": None if original is None else base64.b64encode(original).decode(),
-            "written": record.written,
+            "written": record.hash_after,
             "changes": [asdict(change) for change in record.changes],
             "folders": record.folders,
         }
@@ -126,7 +126,7 @@ class RecordStore:
 
 
 def plan_connect(
-    path: Path, wanted: Sequence[RequiredKey | Item], records: RecordStore, *, replace: bool = False
+    path: Path, requirements: Sequence[RequiredKey | Item], records: RecordStore, *, replace: bool = False
 ) -> FileUpdate:
     """
     Return the update that adds the wanted settings to a file.
@@ -138,9 +138,9 @@ def plan_connect(
     before, record = _read(path), records.get(path)
     original = before if record is None else _without(path, before, record)
     text = _text(path, original)
-    replaced = {change.path for change in record.changes if change.has_old} if record else set()
+    own_paths = {change.path for change in record.changes if change.has_old} if record else set()
     try:
-        text, changes = add(text, wanted, path.suffix, replace=replace, replaced=replaced)
+        text, changes = add(text, requirements, path.suffix, replace=replace, own_paths=own_paths)
     except SettingsConflictError:
         raise
     except AgentSettingsError as error:
@@ -197,20 +197,20 @@ def write(update: FileUpdate, records: RecordStore) -> None:
 
 def _without(path: Path, content: bytes | None, record: ConnectRecord) -> bytes | None:
     """Return the content of a file without what was added to it."""
-    if content is None or _hash(content) == record.written:
+    if content is None or _hash(content) == record.hash_after:
         return None if content is None else record.original
     try:
         text = undo(_text(path, content), record.changes, path.suffix)
     except AgentSettingsError as error:
         raise AgentSettingsError(f"{path}: {error}; remove it by hand") from None
-    empty = FORMATS[path.suffix].load(text) == {} and record.original is None
-    return None if empty and "#" not in text else text.encode()
+    is_blank = "".join(text.split()) in ("", "{}")
+    return None if is_blank and record.original is None else text.encode()
 
 
 def _text(path: Path, content: bytes | None) -> str:
     """Return a document as text, after checking that it is valid."""
     kind = FORMATS[path.suffix]
-    if content is None:
+    if content is None or not content.strip():
         return str(kind.EMPTY)
     name = path.suffix[1:].upper()
     hint = "Nothing was written. Correct the file and run the command again, or use `--print`"

@@ -1,4 +1,8 @@
-"""Change a JSON document as text: everything except the changed member keeps its formatting."""
+"""
+Change a JSON document as text: everything except the changed member keeps its formatting.
+
+Comments and trailing commas, which some coding agents accept, are kept.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,10 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _SCALAR: Final = re.compile(r"[^\s,\]}]+")
 _LINE_INDENT: Final = re.compile(r"[ \t]*")
 _FIRST_INDENT: Final = re.compile(r"\A\s*[{\[][ \t]*\r?\n([ \t]+)")
+_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
+_COMMENT: Final = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMA: Final = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
+_LINE_COMMENT: Final = re.compile(r"[ \t]*(?://[^\n]*|/\*[^\n]*?\*/[ \t]*(?=\r?\n))")
 
 
 @dataclass(slots=True)
@@ -39,7 +47,7 @@ def load(text: str) -> Any:
         ValueError: The text is not JSON; a ``json.JSONDecodeError`` has the position.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(_plain(text), parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -63,28 +71,46 @@ def remove(text: str, path: Sequence[str | int]) -> str:
     parent = _find(text, path[:-1])
     last = path[-1]
     at = last if isinstance(last, int) else _last(parent.keys, last)
-    if len(parent.children) == 1:
-        return text[: parent.start + 1] + text[parent.end - 1 :]
+    start, end = parent.starts[at], parent.children[at].end
     if at:
-        return text[: parent.children[at - 1].end] + text[parent.children[at].end :]
-    return text[: parent.starts[0]] + text[parent.starts[1] :]
+        before = parent.children[at - 1].end
+        return text[:before] + _without_comma(text[before:start]).rstrip() + text[end:]
+    if len(parent.children) > 1:
+        return text[:start] + _without_comma(text[end : parent.starts[1]]).lstrip() + text[parent.starts[1] :]
+    rest = text[parent.start + 1 : start].rstrip() + _without_comma(text[end : parent.end - 1])
+    return text[: parent.start + 1] + (rest if rest.strip() else "") + text[parent.end - 1 :]
+
+
+def _without_comma(gap: str) -> str:
+    """Return the text between two members without the comma; comments are kept."""
+    comma = _plain(gap, trailing_commas=True).find(",")
+    return gap if comma < 0 else gap[:comma] + gap[comma + 1 :]
 
 
 def _insert(text: str, parent: _Node, key: str, value: Any) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     if parent.children:
         at = parent.children[-1].end
+        gap = text[at : parent.end - 1]
+        comma = "" if "," in _plain(gap, trailing_commas=True) else ","
         space = text[_line_start(text, parent.starts[-1]) : parent.starts[-1]]
         is_own_line = "\n" in text[parent.start : parent.starts[-1]] and not space.strip()
-        before = f",{newline}{space}" if is_own_line else ", "
-        return text[:at] + before + key + _render(text, parent.starts[-1], value) + text[at:]
+        member = key + _render(text, parent.starts[-1], value)
+        if not is_own_line:
+            return f"{text[:at]}, {member}{text[at:]}"
+        # A comment on the last member's line stays there.
+        end = at + gap.index(",") + 1 if not comma else at
+        note = _LINE_COMMENT.match(text, end)
+        end = note.end() if note else end
+        return f"{text[:at]}{comma}{text[at:end]}{newline}{space}{member}{text[end:]}"
     outer = _indent_at(text, parent.start)
+    comments = text[parent.start + 1 : parent.end - 1].rstrip()
     if not _is_on_lines(text):
         return text[: parent.start + 1] + key + _render(text, parent.start, value) + text[parent.end - 1 :]
     inner = outer + _unit(text)
     content = _dump(value, _unit(text)).replace("\n", newline + inner)
     space = f"{newline}{inner}{key}{content}{newline}{outer}"
-    return text[: parent.start + 1] + space + text[parent.end - 1 :]
+    return text[: parent.start + 1] + comments + space + text[parent.end - 1 :]
 
 
 def _render(text: str, at: int, value: Any) -> str:
@@ -129,8 +155,20 @@ def _last(keys: list[str], key: str) -> int:
     return len(keys) - 1 - keys[::-1].index(key)
 
 
+def _plain(text: str, *, trailing_commas: bool = False) -> str:
+    """Return a document with blanks for comments and trailing commas, so that positions stay the same."""
+    plain = _COMMENT.sub(_blank, text)
+    return plain if trailing_commas else _TRAILING_COMMA.sub(_blank, plain)
+
+
+def _blank(match: re.Match[str]) -> str:
+    token = match[0]
+    return token if token.startswith('"') else re.sub(r"[^\r\n]", " ", token)
+
+
 def _find(text: str, path: Sequence[str | int]) -> _Node:
-    node = _scan(text, _skip(text, 0))
+    plain = _plain(text)
+    node = _scan(plain, _skip(plain, 0))
     for step in path:
         node = node.children[step if isinstance(step, int) else _last(node.keys, step)]
     return node
