@@ -29,13 +29,13 @@ class AgentReply:
     """The reply of an agent."""
 
     text: str
-    ended: str
+    end_type: str
     """Type of the event that ended the reply."""
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the run failed."""
-        return self.ended == "execution_failed"
+        return self.end_type == "execution_failed"
 
 
 class NoReplyError(QueenrightError):
@@ -77,7 +77,7 @@ def newest_event_id(service: Queenright) -> str | None:
 
 
 def wait_for_reply(
-    service: Queenright, agent_id: str, started: Started | Injected, after: str | None
+    service: Queenright, agent_id: str, run: Started | Injected, after: str | None
 ) -> AgentReply:
     """
     Wait until an agent has replied, and return the reply.
@@ -94,23 +94,23 @@ def wait_for_reply(
     types = _START_TYPES | _END_TYPES
     with service.events.stream(types=types, agent_id=agent_id, last_event_id=after) as stream:
         for event in stream:
-            if not _belongs_to(event, started):
+            if not _belongs_to(event, run):
                 continue
             if event.type in _START_TYPES and not since:
                 since = event.time
             # The start of a run may be the first event of the log and not be streamed. An injected message
             # is always followed by its own start event.
-            if event.type in _END_TYPES and (since or isinstance(started, Started)):
-                texts = list(_assistant_texts(service, agent_id, started.graph_id, event.session_id, since))
+            if event.type in _END_TYPES and (since or isinstance(run, Started)):
+                texts = list(_assistant_texts(service, agent_id, run.graph_id, event.session_id, since))
                 texts += _closing_texts(service, agent_id, event, texts)
                 return AgentReply("\n".join(texts), event.type)
     return AgentReply("", "")
 
 
-def _belongs_to(event: Event, started: Started | Injected) -> bool:
-    if isinstance(started, Started):
-        return event.execution_id == started.execution_id
-    return (event.session_id, event.graph_id) == (started.session_id, started.graph_id)
+def _belongs_to(event: Event, run: Started | Injected) -> bool:
+    if isinstance(run, Started):
+        return event.execution_id == run.execution_id
+    return (event.session_id, event.graph_id) == (run.session_id, run.graph_id)
 
 
 def _assistant_texts(

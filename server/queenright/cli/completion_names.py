@@ -20,10 +20,10 @@ import typer
 _LOCAL_URL: Final = "http://127.0.0.1:8420"
 _TIMEOUT_SECONDS: Final = 0.5
 _LIMIT: Final = 200
-_CLOSED: Final = ("resolved", "worker_gone", "dismissed")
+_CLOSED_STATUSES: Final = ("resolved", "worker_gone", "dismissed")
 
 # Names with other characters would need quoting, which differs between shells.
-_UNQUOTED: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
+_PLAIN_NAME: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
 
 
 def complete_agents(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -39,7 +39,7 @@ def complete_tickets(context: typer.Context, incomplete: str) -> list[tuple[str,
     rows = (
         (row.get("ticket_id"), f"{row.get('severity')} {row.get('agent_id')}")
         for row in _request(context, "tickets")
-        if row.get("status") not in _CLOSED
+        if row.get("status") not in _CLOSED_STATUSES
     )
     return _matching(rows, incomplete)
 
@@ -53,7 +53,7 @@ def complete_breakers(context: typer.Context, incomplete: str) -> list[tuple[str
 def _matching(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[str, str]]:
     proposals: dict[str, str] = {}
     for name, description in rows:
-        if isinstance(name, str) and name.startswith(incomplete) and _UNQUOTED.fullmatch(name):
+        if isinstance(name, str) and name.startswith(incomplete) and _PLAIN_NAME.fullmatch(name):
             # A worker has one row per session.
             proposals.setdefault(name, str(description))
     return list(proposals.items())

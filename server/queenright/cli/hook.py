@@ -21,7 +21,7 @@ CLIENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli
 """Name on the command line, and in the path of the service's hook URL."""
 OTLP_URL = "http://127.0.0.1:4318"
 _MAX_ANSWER = 1024 * 1024
-_UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
+_URL_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 
 
 def main() -> None:
@@ -33,14 +33,14 @@ def forward_call(arguments: list[str]) -> None:
     """Pass the call on stdin to the service, print its answer if it is a JSON object, and exit."""
     answers: list[bytes] = []
     waiting_times: list[float] = []
-    finished = _thread.allocate_lock()
-    finished.acquire()
+    end_lock = _thread.allocate_lock()
+    end_lock.acquire()
     # In a thread, because a name lookup cannot be interrupted and must not block the agent.
-    _thread.start_new_thread(_run, (arguments, answers, waiting_times, finished))
+    _thread.start_new_thread(_run, (arguments, answers, waiting_times, end_lock))
     try:
-        if not finished.acquire(timeout=LIMIT) and waiting_times:
+        if not end_lock.acquire(timeout=LIMIT) and waiting_times:
             # The answer has begun: the service waits for an operator.
-            finished.acquire(timeout=waiting_times[0])
+            end_lock.acquire(timeout=waiting_times[0])
         if answers:
             os.write(1, answers[0])
     finally:
@@ -49,7 +49,7 @@ def forward_call(arguments: list[str]) -> None:
 
 
 def _run(
-    arguments: list[str], answers: list[bytes], waiting_times: list[float], finished: _thread.LockType
+    arguments: list[str], answers: list[bytes], waiting_times: list[float], end_lock: _thread.LockType
 ) -> None:
     # Errors are dropped: the agent must continue, and its user cannot act on output of a hook.
     try:
@@ -58,7 +58,7 @@ def _run(
     except Exception:
         pass
     finally:
-        finished.release()
+        end_lock.release()
 
 
 def _forward(arguments: list[str], waiting_times: list[float]) -> bytes:
@@ -77,8 +77,8 @@ def _forward(arguments: list[str], waiting_times: list[float]) -> bytes:
         "Connection": "close",
     }
     if file := options.get("--token-file"):
-        with open(file, encoding="utf-8") as opened:
-            head["Authorization"] = f"Bearer {opened.read(4096).strip()}"
+        with open(file, encoding="utf-8") as stream:
+            head["Authorization"] = f"Bearer {stream.read(4096).strip()}"
     body = _read(0)
     head["Content-Length"] = str(len(body))
     target = f"{'/' + path.strip('/') if path.strip('/') else ''}/hooks/{client}?{query}"
@@ -108,7 +108,7 @@ def _owner() -> list[tuple[str, str]]:
 def _quote(text: str) -> str:
     """Percent-encode a query value; importing ``urllib.parse`` would take too long."""
     raw = text.encode("utf-8", "replace")
-    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in raw)
+    return "".join(chr(byte) if byte in _URL_SAFE else f"%{byte:02X}" for byte in raw)
 
 
 def _read(descriptor: int) -> bytes:
@@ -118,12 +118,12 @@ def _read(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _receive(connection: socket.socket, received: bytes) -> bytes:
+def _receive(connection: socket.socket, response: bytes) -> bytes:
     while part := connection.recv(1 << 16):
-        received += part
-        if len(received) > _MAX_ANSWER:
+        response += part
+        if len(response) > _MAX_ANSWER:
             return b""
-    return received
+    return response
 
 
 def _json_object(response: bytes) -> bytes:
@@ -149,12 +149,12 @@ def _json_object(response: bytes) -> bytes:
 
 
 def _dechunk(body: bytes) -> bytes:
-    decoded = b""
+    content = b""
     while body:
         size, _, rest = body.partition(b"\r\n")
         length = int(size.split(b";")[0], 16)
         if length == 0:
-            return decoded
-        decoded += rest[:length]
+            return content
+        content += rest[:length]
         body = rest[length + 2 :]
     return b""

@@ -28,8 +28,8 @@ def _finish(work: Awaitable[T]) -> T:
     step = work.__await__()
     try:
         next(step)
-    except StopIteration as done:
-        result: T = done.value
+    except StopIteration as end:
+        result: T = end.value
         return result
     raise RuntimeError("the transport of a synchronous client has to block")
 

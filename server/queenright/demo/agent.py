@@ -104,6 +104,6 @@ def _review(
         return Verdict.ACCEPT, None
     if reply.question:
         return Verdict.CONTINUE, None
-    if all(text in known_results or not succeeded for succeeded, text in results):
+    if all(text in known_results or not is_success for is_success, text in results):
         return Verdict.RETRY, "nothing new in this step"
     return Verdict.CONTINUE, None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _TEXT = {".md", ".py", ".toml", ".yml", ".yaml", ".txt", ".json"}
-_SKIPPED = {".git", ".venv", ".tools", ".queenright", "__pycache__", "node_modules", "dist", "build"}
+_SKIPPED_FOLDERS = {".git", ".venv", ".tools", ".queenright", "__pycache__", "node_modules", "dist", "build"}
 _MAX_FILES = 400
 _MAX_CHARS = 20_000
 
@@ -27,7 +27,7 @@ class Library:
 
     def _walk(self, folder: Path) -> Iterator[str]:
         for entry in sorted(folder.iterdir()):
-            if entry.is_symlink() or entry.name in _SKIPPED:
+            if entry.is_symlink() or entry.name in _SKIPPED_FOLDERS:
                 continue
             if entry.is_dir():
                 yield from self._walk(entry)

@@ -265,11 +265,11 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             removed_targets=tuple(options.gone or ()),
             registry=registry,
             once=once,
-            on_change=lambda conn, ticket: enqueue(conn, identified(ticket), alerting, judge.clock()),
+            on_change=lambda conn, ticket: enqueue(conn, with_stable_id(ticket), alerting, judge.clock()),
         )
         await judge.open()
 
-        def identified(ticket: EscalationTicket) -> EscalationTicket:
+        def with_stable_id(ticket: EscalationTicket) -> EscalationTicket:
             """Use a stable id without state: every job opens a new ticket for what must stay one alert."""
             labels = {"ticket_id": ticket.fingerprint} if options.state is None else {}
             return ticket.model_copy(update=labels)
@@ -306,8 +306,8 @@ def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
 
 def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: bool) -> int:
     for ticket in result.tickets:
-        unseen = _long_unseen(result, ticket)
-        typer.echo(_json_line(ticket, unseen) if as_json else _text(ticket, unseen))
+        missing = _long_unseen(result, ticket)
+        typer.echo(_json_line(ticket, missing) if as_json else _text(ticket, missing))
     summary = (
         f"{format_count(len(result.workers), 'worker')}, {format_count(len(result.tickets), 'ticket')}, "
         f"{result.dismissed:,} dismissed"
@@ -350,7 +350,7 @@ class TicketChanges:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._result: CheckResult | None = None
-        self._printed: dict[str, tuple[str, str, str]] = {}
+        self._last_lines: dict[str, tuple[str, str, str]] = {}
 
     def print_check(self, result: CheckResult) -> None:
         """Print the tickets that changed, and problems of the check itself."""
@@ -367,13 +367,17 @@ class TicketChanges:
     def print_tickets(self, tickets: Iterable[EscalationTicket]) -> None:
         """Print the tickets whose severity, status or missing metrics changed since they were printed."""
         for ticket in tickets:
-            unseen = _long_unseen(self._result, ticket) if self._result is not None else None
-            now = (ticket.severity.value, ticket.status.value, unseen.why if unseen is not None else "")
-            if self._printed.get(ticket.ticket_id) != now:
-                typer.echo(_json_line(ticket, unseen) if self._as_json else _text(ticket, unseen))
-                self._printed[ticket.ticket_id] = now
+            missing = _long_unseen(self._result, ticket) if self._result is not None else None
+            now = (
+                ticket.severity.value,
+                ticket.status.value,
+                missing.why if missing is not None else "",
+            )
+            if self._last_lines.get(ticket.ticket_id) != now:
+                typer.echo(_json_line(ticket, missing) if self._as_json else _text(ticket, missing))
+                self._last_lines[ticket.ticket_id] = now
             if not ticket.is_live:
-                del self._printed[ticket.ticket_id]
+                del self._last_lines[ticket.ticket_id]
 
 
 _CHECK_ADDRESS: Final = (
@@ -387,30 +391,30 @@ _NO_WORKERS: Final = (
 
 def _long_unseen(result: CheckResult, ticket: EscalationTicket) -> MissingWorker | None:
     """Return why the worker of a ticket has had no metrics for long; None if it has some."""
-    unseen = result.missing.get(ticket.ticket_id)
-    return unseen if unseen is not None and unseen.is_overdue(result.at) else None
+    missing = result.missing.get(ticket.ticket_id)
+    return missing if missing is not None and missing.is_overdue(result.at) else None
 
 
-def _json_line(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
+def _json_line(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str:
     row = ticket.model_dump(mode="json")
-    if unseen is not None:
-        row["unseen"] = {"since": unseen.since, "why": unseen.why}
+    if missing is not None:
+        row["unseen"] = {"since": missing.since, "why": missing.why}
     # Escape what a terminal must not receive.
     text = json.dumps(row, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
 
 
-def _text(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
+def _text(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str:
     head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.agent_id}"
     where = f"  {ticket.kind.value} at {ticket.session_id}, ticket {ticket.ticket_id}"
     if not ticket.is_live:
         return f"{head}\n{where}"
     text = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
     text += f"\n  evidence: {_plain(ticket.evidence_snippet)}"
-    if unseen is None:
+    if missing is None:
         return text
     return (
-        f"{text}\n  no metrics of its worker since {local_time(unseen.since)}: {unseen.why}; "
+        f"{text}\n  no metrics of its worker since {local_time(missing.since)}: {missing.why}; "
         f"if it was removed, pass --gone {ticket.session_id}"
     )
 

@@ -23,9 +23,9 @@ _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(slots=True)
-class _Logged:
+class _LastRecord:
     at: float
-    suppressed: int = 0
+    suppressed_count: int = 0
 
 
 class RateLimiter:
@@ -37,20 +37,20 @@ class RateLimiter:
     """
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, ...], _Logged] = {}
+        self._last_records: dict[tuple[str, ...], _LastRecord] = {}
 
     def filter_record(self, record: logging.LogRecord) -> logging.LogRecord | None:
         """Return the record to log, which may be a changed copy; None to suppress it."""
         if record.levelno < logging.WARNING:
             return record
         kind = _kind(record)
-        previous = self._logged.get(kind)
+        previous = self._last_records.get(kind)
         if previous is not None and 0 <= record.created - previous.at < INTERVAL_SECONDS:
-            previous.suppressed += 1
+            previous.suppressed_count += 1
             return None
-        if previous is None and len(self._logged) >= _MAX_KINDS:
-            del self._logged[min(self._logged, key=lambda key: self._logged[key].at)]
-        self._logged[kind] = _Logged(record.created)
+        if previous is None and len(self._last_records) >= _MAX_KINDS:
+            del self._last_records[min(self._last_records, key=lambda key: self._last_records[key].at)]
+        self._last_records[kind] = _LastRecord(record.created)
         return _with_count(record, previous)
 
 
@@ -63,8 +63,8 @@ class RateLimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]  # ge
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write or suppress a record."""
-        if (limited := self._limiter.filter_record(record)) is not None:
-            super().emit(limited)
+        if (limited_record := self._limiter.filter_record(record)) is not None:
+            super().emit(limited_record)
 
 
 def _kind(record: logging.LogRecord) -> tuple[str, ...]:
@@ -76,19 +76,19 @@ def _kind(record: logging.LogRecord) -> tuple[str, ...]:
     return record.name, str(record.msg), _NUMBER.sub("#", cause)
 
 
-def _with_count(record: logging.LogRecord, previous: _Logged | None) -> logging.LogRecord:
+def _with_count(record: logging.LogRecord, previous: _LastRecord | None) -> logging.LogRecord:
     """Return a record with the number of suppressed ones, and without the stack of a `QueenrightError`."""
     error = record.exc_info[1] if record.exc_info else None
     is_expected = isinstance(error, QueenrightError)
-    if not is_expected and (previous is None or not previous.suppressed):
+    if not is_expected and (previous is None or not previous.suppressed_count):
         return record
-    changed = copy.copy(record)
+    result = copy.copy(record)
     text = record.getMessage()
     if is_expected:
         text = f"{text}: {error}"
-        changed.exc_info = changed.exc_text = None
-    if previous is not None and previous.suppressed:
+        result.exc_info = result.exc_text = None
+    if previous is not None and previous.suppressed_count:
         seconds = record.created - previous.at
-        text += f" (and {previous.suppressed} more like this in the {seconds:.0f} s before)"
-    changed.msg, changed.args = text, ()
-    return changed
+        text += f" (and {previous.suppressed_count} more like this in the {seconds:.0f} s before)"
+    result.msg, result.args = text, ()
+    return result

@@ -35,7 +35,7 @@ def progress_bar(
 
     count = [MofNCompleteColumn()] if is_counted else []
     columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn())
-    completed, shown_at = 0, 0.0
+    item_count, shown_at = 0, 0.0
     progress = Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
     )
@@ -43,12 +43,12 @@ def progress_bar(
         task = progress.add_task(title, total=total)
 
         def step() -> None:
-            nonlocal completed, shown_at
-            completed += 1
+            nonlocal item_count, shown_at
+            item_count += 1
             # A refresh per item would slow down millions of items.
-            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or completed == total:
+            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or item_count == total:
                 shown_at = now
-                progress.update(task, completed=completed)
+                progress.update(task, completed=item_count)
 
         yield step
 

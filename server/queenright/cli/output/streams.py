@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Final, TextIO
 
-_CLOSED: Final = (errno.EPIPE, errno.EIO, errno.EBADF)
+_CLOSED_ERRORS: Final = (errno.EPIPE, errno.EIO, errno.EBADF)
 """Errors of a pipe without a reader, of a closed terminal, and of a file that was never open."""
 
 
@@ -34,7 +34,7 @@ class GuardedFile(io.FileIO):
         except BlockingIOError:
             raise
         except OSError as error:
-            if error.errno not in _CLOSED:
+            if error.errno not in _CLOSED_ERRORS:
                 self.error = error
             _redirect_to_null(self.fileno())
             return view.nbytes

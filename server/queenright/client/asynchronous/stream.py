@@ -77,7 +77,7 @@ class AsyncEventStream:
         self._jitter = jitter
         self._retry_seconds = _RETRY_SECONDS
         self._attempts = 0
-        self._closed = False
+        self._is_closed = False
         self._resume_id = last_event_id
         self._events: deque[tuple[Event, str | None]] = deque()
         self._parser = SseParser()
@@ -89,7 +89,7 @@ class AsyncEventStream:
 
     async def __anext__(self) -> Event:
         while not self._events:
-            if self._closed:
+            if self._is_closed:
                 raise StopAsyncIteration
             await self._read(self._chunks or await self._connect())
         event, id_ = self._events.popleft()
@@ -106,7 +106,7 @@ class AsyncEventStream:
 
     async def aclose(self) -> None:
         """Close the stream."""
-        self._closed = True
+        self._is_closed = True
         self._events.clear()
         await self._disconnect()
 
@@ -156,7 +156,7 @@ class AsyncEventStream:
                 f"{without_credentials(self._transport.url)} does not send a Queenright event stream: {error}"
             ) from error
         await self._disconnect()
-        if not self._closed:
+        if not self._is_closed:
             self._on_notice(Notice("lost", error=connection_error))
             await self._pause()
 
