@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from rich.console import Console
 
-from queenright.cli.commands.chat import AnswerPrinter, OnPiece, TicketChat, converse
-from queenright.client.synchronous import Queenright
+from queenright.api.tickets import ChatMessage, Ticket
+from queenright.cli.commands.chat import converse
 from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.judge.chat_log import Subject
 from queenright.runtime.events import EventType
@@ -26,6 +24,7 @@ from queenright.server.up import Running
 from tests import warm
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
+from tests.tui.canned import row
 from tests.waiting import until
 
 DYING = Path(__file__).with_name("dying_chat.py")
@@ -220,124 +219,45 @@ async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
     assert all(part in too_long[2] for part in ("message", "4,000", "4,001"))
 
 
-class Typed:
-    """A chat that answers every question with the same words."""
+class FakeTickets:
+    """Answers every question with the same words."""
 
-    def __init__(self, answer: str, *pieces: str) -> None:
+    def __init__(self, answer: str) -> None:
         self.answer = answer
-        self.pieces = pieces
-        self.asked: list[str] = []
+        self.questions: list[str] = []
 
-    def history(self) -> list[dict[str, Any]]:
-        return [{"role": "operator", "by": "bob", "at": 0.0, "text": "[bold]is it[/bold] alive?"}]
+    def messages(self, ticket_id: str, *, limit: int) -> list[ChatMessage]:
+        return [_message("operator", "bob", "[bold]is it[/bold] alive?")]
 
-    def say(self, text: str, *, on_piece: OnPiece | None = None) -> dict[str, Any]:
-        self.asked.append(text)
-        for index, piece in enumerate(self.pieces if on_piece else ()):
-            on_piece and on_piece(index, piece)
-        return {"role": "queen", "by": "queen", "at": 60.0, "text": self.answer}
+    def chat(self, ticket_id: str, message: str, *, by: str) -> ChatMessage:
+        self.questions.append(message)
+        return _message("queen", "queen", self.answer)
 
 
-def test_terminal_chat_shows_history_first_without_control_characters() -> None:
-    out = io.StringIO()
-    talk = Typed("It is [red]stuck[/red].\x1b[2J\x07")
-    typed = iter(["  ", "what is wrong?"])
-    ticket = {
-        "agent_id": "loop\x1b[31mer",
-        "severity": "high",
-        "kind": "doom_loop",
-        "status": "intervening",
-        "first_seen": 1_769_248_800.0,
-        "cause": "round and round [/]",
-    }
+def _message(role: str, by: str, text: str) -> ChatMessage:
+    return ChatMessage.model_validate(row(ChatMessage, role=role, by=by, text=text, at=60.0))
 
-    def read() -> str:
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
 
-    converse(Console(file=out, width=100), ticket, talk, read=read)
+def test_terminal_chat_shows_history_first_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tickets = FakeTickets("It is [red]stuck[/red].\x1b[2J\x07")
+    ticket = Ticket.model_validate(
+        row(
+            Ticket,
+            agent_id="loop\x1b[31mer",
+            severity="high",
+            kind="doom_loop",
+            status="intervening",
+            cause="round and round [/]",
+        )
+    )
 
-    text = out.getvalue()
-    assert talk.asked == ["what is wrong?"]
+    converse(SimpleNamespace(tickets=tickets), ticket, ["what is wrong?"], by="ada")  # type: ignore[arg-type]
+
+    text = capsys.readouterr().out
+    assert tickets.questions == ["what is wrong?"]
     assert "high, doom loop, intervening, since " in text
     assert "round and round [/]" in text
     assert text.index("[bold]is it[/bold] alive?") < text.index("It is [red]stuck[/red].")
-    assert not {"\x1b", "\x07"} & set(text)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "answer", "printed"),
-    [
-        ([], "It loops.", "It loops.\n"),
-        ([(0, "It "), (1, "loops")], "It loops.", "It loops.\n"),
-        (
-            [(0, "Let me see"), (0, "It "), (1, "loops.\x1b[2J")],
-            "It loops.\x1b[2J",
-            "Let me see\nIt loops.[2J\n",
-        ),
-        ([(0, "It loops")], "(by rule) It loops", "It loops\n(by rule) It loops\n"),
-    ],
-)
-def test_answer_is_printed_as_it_is_written(pieces: list[tuple[int, str]], answer: str, printed: str) -> None:
-    out = io.StringIO()
-    printer = AnswerPrinter(out)
-
-    for index, piece in pieces:
-        printer.write(index, piece)
-    printer.finish(answer)
-
-    assert out.getvalue() == printed
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_chat_streams_to_a_terminal_only(is_terminal: bool) -> None:
-    out = io.StringIO()
-    ticket = {
-        "agent_id": "looper",
-        "severity": "high",
-        "kind": "doom_loop",
-        "status": "intervening",
-        "first_seen": 1_769_248_800.0,
-        "cause": "round",
-    }
-    typed = iter(["why?"])
-
-    def read() -> str:
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
-
-    talk = Typed("It loops.", "It ", "loops")
-    converse(Console(file=out, width=100, force_terminal=is_terminal), ticket, talk, read=read)
-
-    assert out.getvalue().count("loops") == 1
-    assert ("  It loops." in out.getvalue()) is not is_terminal
-
-
-async def test_command_line_follows_the_answer_as_it_is_written(running: Running) -> None:
-    ticket_id = await ticket_on(running)
-    pieces: list[str] = []
-    is_written = threading.Event()
-
-    def on_piece(index: int, text: str) -> None:
-        pieces.append(text)
-        is_written.set()
-
-    def ask() -> dict[str, Any]:
-        with Queenright(running.url) as service, pytest.MonkeyPatch.context() as patch:
-            chat = service.tickets.chat
-
-            def chat_slowly(*args: Any, **options: Any) -> Any:
-                answer = chat(*args, **options)
-                assert is_written.wait(60)
-                return answer
-
-            patch.setattr(service.tickets, "chat", chat_slowly)
-            return TicketChat(service, ticket_id, "ada").say("What is wrong?", on_piece=on_piece)
-
-    answer = await asyncio.to_thread(ask)
-
-    assert answer["text"].startswith("".join(pieces))
+    assert not [part for part in ("\x1b[2J", "\x1b[31m", "\x07") if part in text]

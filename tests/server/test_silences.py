@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from queenright.cli.app import app
+from queenright.cli.output.text import local_time
 from queenright.server.up import Running, serving
 from tests.alerting.conftest import ServedPeer, peer, start_peer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager
@@ -65,11 +66,16 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     made = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
     again = await stack.queenright("silences", "list", "--json")
     result = await stack.queenright("silences")
+    shorter = await stack.queenright("silences", "add", ticket_id[:12], "--for", "1h")
+    listed = await stack.queenright("silences", "list", "--json")
 
     assert (nothing.exit_code, nothing.output) == (0, "No silences.\n")
     assert (made.exit_code, result.exit_code) == (0, 0), made.output
     [silence] = json.loads(again.output)["silences"]
     assert silence["silence_id"] in made.output
+    assert f"already silenced until {local_time(silence['ends_at'])}" in shorter.output
+    assert (shorter.exit_code, silence["silence_id"] in shorter.output) == (0, True)
+    assert json.loads(listed.output)["silences"] == [silence]
     assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")
     for expected_part in ("2 h left", 'agent="looper"', ticket_id):
         assert expected_part in result.output

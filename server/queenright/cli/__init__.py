@@ -16,7 +16,7 @@ def main() -> None:
         except KeyboardInterrupt:
             sys.exit(130)
         except ModuleNotFoundError as error:
-            if sys.argv[1:] == ["--version"]:
+            if sys.argv[1:] in (["--version"], ["-V"]):
                 from queenright.cli.version import print_version
 
                 print_version()

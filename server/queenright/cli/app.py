@@ -19,6 +19,7 @@ app = typer.Typer(
     help="Health monitoring for fleets of AI agents.",
     epilog="Command help: queenright COMMAND --help. Exit codes: 0 success, 1 failure, 2 wrong usage.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     add_completion=False,
     pretty_exceptions_enable=False,
     # Plain text halves the start-up time, and can be searched and copied.
@@ -53,7 +54,9 @@ def _print_version(context: typer.Context, value: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     install_completion: Annotated[
         bool,

@@ -21,12 +21,12 @@ class _LazyCommands(Mapping[str, Any]):
 
     def __init__(self, table: Mapping[str, CommandEntry]) -> None:
         self._table = table
-        self._loaded: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = _load(self._table[name])
-        return self._loaded[name]
+        if name not in self._cache:
+            self._cache[name] = _load(self._table[name])
+        return self._cache[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
@@ -92,21 +92,34 @@ def _plain_usage_errors() -> Iterator[None]:
             if fault["type"] != "value_error":  # our messages, and Typer's for a choice, quote the value
                 message = f"{message}, not {shorten_value(fault['input'])}"
             error.message = message
+        elif error.message.startswith("No such command"):
+            error.message = _suggest(error)
         error.message = shorten_lines("\n".join(redact(line, 10_000) for line in error.message.split("\n")))
         raise
+
+
+def _suggest(error: typer.BadParameter) -> str:
+    """Return the message about an unknown command, with the options or commands that may be meant."""
+    context: Any = error.ctx
+    word = error.message.split("'")[1]
+    if word in ("help", "version"):
+        return f"No such command {word!r}. Use queenright --{word}."
+    if "Did you mean" in error.message or isinstance(context.command, LazyGroup):
+        return error.message
+    return f"{error.message} Commands: {', '.join(context.command.commands)}."
 
 
 def _load(entry: CommandEntry) -> Any:
     """Import a command and return it as a click command."""
     target = getattr(import_module(entry.module), entry.attribute)
     parent = typer.Typer(rich_markup_mode=None, add_completion=False)
-    epilog = f"Example: queenright {entry.example}"
     if isinstance(target, typer.Typer):
-        parent.add_typer(target, name=entry.name, epilog=epilog)
+        parent.add_typer(target, name=entry.name, help=entry.help)
     else:
-        parent.command(entry.name, epilog=epilog)(target)
-    command = typer.main.get_group(parent).commands[entry.name]
+        parent.command(entry.name, epilog=f"Example: queenright {target.example}")(target)
+    command: Any = typer.main.get_group(parent).commands[entry.name]
     for subcommand in getattr(command, "commands", {}).values():
+        command.epilog = command.epilog or subcommand.epilog
         # Click would cut the list's texts to 45 characters.
         subcommand.short_help = subcommand.short_help or _first_sentence(subcommand.help or "")
     return command

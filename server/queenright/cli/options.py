@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from queenright.cli.completion_names import complete_agents
+
+_UNIT_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+_DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d+)?)([mhdwy])")
 
 
 class Scope(StrEnum):
@@ -27,6 +31,14 @@ def parse_path(text: str) -> Path:
     if not text.strip():
         raise typer.BadParameter("the path is empty; name a path or leave the option out")
     return Path(text)
+
+
+def parse_duration(text: str, examples: str) -> float:
+    """Return a duration such as 30m, 2h, 1d, 1w or 1y in seconds; ``examples`` are for the error."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is not a duration; write {examples}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def current_user() -> str:
@@ -111,6 +123,49 @@ Session = Annotated[
     ),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number, newest first.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellOptions:
+    """The options that `shell` and `code` share."""
+
+    storage: SessionStorage = None
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="First resume the unfinished run of this session.")
+    ] = None
+    config: Config = None
+    telemetry: SendTelemetry = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOptions:
+    """Which rules: settings file, label selectors, and targets of links."""
+
+    config: Config = None
+    service_selector: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="""Labels of the service: 'job="x"'.""")
+    ] = ""
+    worker_selector: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="""Labels of the workers: 'namespace="x"'.""")
+    ] = ""
+    runbooks: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Base URL of the runbooks. Default: alerting.runbook_url."),
+    ] = None
+    dashboards: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="URL before a dashboard's uid. Default: from alerting.dashboard_url."
+        ),
+    ] = None
+    service_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="URL of Queenright for Alertmanager (default: http://queenright:8420), and for links "
+            "unless alerting.console_url is set.",
+        ),
+    ] = None
 
 
 def settings_overrides(

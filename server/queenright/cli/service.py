@@ -50,6 +50,16 @@ def describe_agent(agent: AgentRow) -> str:
     return agent.reason if agent.findings else ""
 
 
+def example(arguments: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the example that its help ends with."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        command.example = arguments  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
 def with_service(command: Callable[..., None]) -> Callable[..., None]:
     """
     Turn ``command(service, ...)`` into a command with the options ``--url`` and ``--token-file``.
@@ -100,16 +110,15 @@ def with_options(kind: Callable[..., T]) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
-def listing_group(list_command: Callable[..., None], *, description: str, example: str) -> typer.Typer:
+def listing_group(list_command: Callable[..., None], *, example: str) -> typer.Typer:
     """
     Return a group whose `list` subcommand also runs when no subcommand is named.
 
     Args:
         list_command: Prints the list.
-        description: Help of the group.
         example: Arguments of `list` in the example of its help.
     """
-    group = typer.Typer(help=description)
+    group = typer.Typer()
 
     def default(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
@@ -131,14 +140,14 @@ def _set_signature(
 ) -> None:
     """Give a function the parameters that Typer is to see, with the annotations of ``source`` evaluated."""
     namespace = getattr(inspect.unwrap(source), "__globals__", {})
-    evaluated = [
+    typed_parameters = [
         parameter.replace(annotation=eval(parameter.annotation, namespace))
         if isinstance(parameter.annotation, str)
         else parameter
         for parameter in parameters
     ]
-    function.__signature__ = inspect.Signature(evaluated)  # type: ignore[attr-defined]
-    function.__annotations__ = {parameter.name: parameter.annotation for parameter in evaluated}
+    function.__signature__ = inspect.Signature(typed_parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in typed_parameters}
     # Otherwise `inspect` and `typing` read the annotations of the wrapped function.
     function.__dict__.pop("__wrapped__", None)
 

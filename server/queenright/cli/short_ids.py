@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -18,7 +18,7 @@ from queenright.instrumentation.errors import QueenrightError
 if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
-_SHOWN: Final = 5
+_MAX_LISTED: Final = 5
 _ID: Final = re.compile(r"[^/\s]+")
 
 
@@ -32,6 +32,12 @@ def require_id(text: str) -> str:
     if not _ID.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is not an id; ids have no slash and no space")
     return text
+
+
+def id_argument(command: str, **options: Any) -> Any:
+    """Return the argument for an id that a command lists."""
+    text = f"Id, or its beginning, as `queenright {command}` shows it."
+    return typer.Argument(callback=require_id, help=text, **options)
 
 
 def resolve_session(service: Queenright, agent_id: str, ending: str | None) -> str | None:
@@ -59,20 +65,15 @@ def resolve_task(service: Queenright, ending: str) -> str:
 def _by_end(ids: Iterable[str], ending: str) -> str:
     end = ending.removeprefix("…")
     matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
-    return ending if ending in matches or not matches else _require_single(matches, ending)
-
-
-def _require_single(matches: list[str], ending: str) -> str:
+    if ending in matches or not matches:
+        return ending
     if len(matches) > 1:
+        more = f" and {len(matches) - _MAX_LISTED} more" if len(matches) > _MAX_LISTED else ""
         raise UnresolvedIdError(
-            f"{len(matches)} sessions end with {ending!r}: {_some(matches)}; give more of the id"
+            f"{len(matches)} sessions end with {ending!r}: {', '.join(matches[:_MAX_LISTED])}{more}; "
+            "give more of the id"
         )
     return matches[0]
-
-
-def _some(matches: list[str]) -> str:
-    more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
-    return f"{', '.join(matches[:_SHOWN])}{more}"
 
 
 def find_ticket_id(service: Queenright, prefix: str) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from queenright.cli.coder.workspace import Workspace
-from queenright.cli.terminal.shell import ShellOptions, agent_loader, configure_logging
+from queenright.cli.options import ShellOptions
+from queenright.cli.terminal.shell import agent_loader, configure_logging
 from queenright.cli.terminal.shell_session import ShellSession, is_interactive
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
@@ -27,7 +28,7 @@ GUARDIAN: Final = "guardian"
 _CONTEXT_TOKENS: Final = 60_000
 
 
-def run_code(options: ShellOptions) -> int:
+def run_code(folder: Path, options: ShellOptions, *, model: str) -> int:
     """
     Talk with the coder until the user quits; return the exit code: 1 if the last run did not complete.
 
@@ -36,18 +37,18 @@ def run_code(options: ShellOptions) -> int:
     """
     configure_logging()
     load = agent_loader(options.config, telemetry=options.telemetry)
-    assert options.model is not None  # checked by the command
-    model = load_provider(options.model)
-    if isinstance(model, LiteLlmProvider):
-        model.check()
+    provider = load_provider(model)
+    if isinstance(provider, LiteLlmProvider):
+        provider.check()
     runtime = AgentRuntime(
         bus=EventBus(),
         storage=options.storage or Path.home() / ".queenright" / "agents" / CODER,
         **load.keywords,
     )
-    lifecycle = Lifecycle([options.folder], load=load)
-    add_graphs(runtime, lifecycle, Workspace(options.folder), model)
-    return asyncio.run(_converse(runtime, lifecycle, options))
+    lifecycle = Lifecycle([folder], load=load)
+    add_graphs(runtime, lifecycle, Workspace(folder), provider)
+    print(f"Workspace {folder.resolve()}. Describe the agent to build; /help lists the commands.")
+    return asyncio.run(_converse(runtime, lifecycle, options.resume))
 
 
 def add_graphs(runtime: AgentRuntime, lifecycle: Lifecycle, workspace: Workspace, model: LLMProvider) -> None:
@@ -59,12 +60,11 @@ def add_graphs(runtime: AgentRuntime, lifecycle: Lifecycle, workspace: Workspace
     runtime.add_graph(guardian, model=model, tools=tools, agent_id=guardian.id)
 
 
-async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, options: ShellOptions) -> int:
+async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, resume: str | None) -> int:
     try:
         await runtime.start()
-        print(f"Workspace {options.folder.resolve()}. Describe the agent to build; /help lists the commands.")
         session = ShellSession(runtime, lifecycle, sys.stdout, is_interactive=is_interactive())
-        await session.run(resume=options.resume)
+        await session.run(resume=resume)
         return 1 if session.has_failed else 0
     finally:
         await runtime.stop()
@@ -100,7 +100,7 @@ def guardian_graph(tools: Iterable[str]) -> GraphSpec:
         max_context_tokens=_CONTEXT_TOKENS,
         model_timeout_seconds=300,
     )
-    failed = EntryPointSpec(
+    on_failure = EntryPointSpec(
         id="failed",
         node_id=node.id,
         trigger_type="event",
@@ -108,7 +108,7 @@ def guardian_graph(tools: Iterable[str]) -> GraphSpec:
         isolation_level="shared",
         conversation_mode="fresh",
     )
-    return GraphSpec(id=GUARDIAN, nodes=(node,), entry_points=(failed,))
+    return GraphSpec(id=GUARDIAN, nodes=(node,), entry_points=(on_failure,))
 
 
 def _prompt(name: str) -> str:

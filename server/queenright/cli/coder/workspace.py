@@ -20,7 +20,7 @@ from queenright.runtime.tooling.tools import Tool, ToolError
 _MAX_LINES: Final = 400
 _MAX_FILES: Final = 500
 _MAX_BYTES: Final = 1_000_000
-_SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
+_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules"})
 
 
 class _Arguments(BaseModel):
@@ -103,17 +103,17 @@ class Workspace:
 
     def _files(self) -> Iterator[Path]:
         for folder, inner, names in os.walk(self.root):
-            inner[:] = [name for name in inner if not name.startswith(".") and name not in _SKIPPED]
+            inner[:] = [name for name in inner if not name.startswith(".") and name not in _SKIPPED_FOLDERS]
             for name in names:
                 if not name.startswith("."):
                     yield Path(folder, name).relative_to(self.root)
 
     def _read(self, arguments: _Read) -> str:
         lines = self._text(self._resolve(arguments.path), arguments.path).splitlines()
-        shown = lines[arguments.first - 1 : arguments.first - 1 + _MAX_LINES]
-        end = arguments.first - 1 + len(shown)
+        page = lines[arguments.first - 1 : arguments.first - 1 + _MAX_LINES]
+        end = arguments.first - 1 + len(page)
         more = f"\n({len(lines) - end} more lines; continue with first={end + 1})" if end < len(lines) else ""
-        return "\n".join(shown) + more
+        return "\n".join(page) + more
 
     def _write(self, arguments: _Write) -> str:
         path = self._resolve(arguments.path)

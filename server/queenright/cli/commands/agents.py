@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +11,7 @@ from queenright.cli.options import CURRENT_USER, By, EntryPoint, InputText, Json
 from queenright.cli.output.printing import json_values, print_list, print_result
 from queenright.cli.output.text import fit, local_time, single_line, truncate
 from queenright.cli.service import require_text, with_service
+from queenright.cli.terminal.run_options import read_input
 
 if TYPE_CHECKING:
     from queenright.api.loaded import Started
@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(help="Agent, as `queenright agents list` sh
 Graph = Annotated[str | None, typer.Option("--graph", metavar="ID", help="Graph of the agent.")]
 SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Session of the agent.")]
 
-agents = typer.Typer(help="Load agents into the service, run them, and chat with them.", no_args_is_help=True)
+agents = typer.Typer(no_args_is_help=True)
 
 
 @agents.command("list", epilog="Example: queenright agents list --json")
@@ -88,7 +88,7 @@ def trigger(
     """Start a run of a loaded agent without waiting for it."""
     run = service.agents.trigger(
         require_text(agent),
-        _parse_input(input_text),
+        read_input(input_text) or None,
         entry_point_id=entry_point,
         graph_id=graph,
         session_id=session,
@@ -131,10 +131,10 @@ def chat(
     with time_limit(timeout):
         reply = wait_for_reply(service, agent, run, before)
     if as_json:
-        typer.echo(json.dumps({**json_values(run), "reply": reply.text, "ended": reply.ended}))
+        typer.echo(json.dumps({**json_values(run), "reply": reply.text, "ended": reply.end_type}))
     else:
         typer.echo("\n".join(map(single_line, reply.text.split("\n"))))
-    if reply.failed:
+    if reply.has_failed:
         raise typer.Exit(1)
 
 
@@ -175,17 +175,3 @@ def sessions(
 def _describe_run(run: Started) -> str:
     where = f" in session {run.session_id}" if run.session_id else ""
     return f"Run {run.execution_id} is {run.status}{where}."
-
-
-def _parse_input(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(Path(text[1:]).read_text("utf-8") if text.startswith("@") else text)
-    except OSError as error:
-        raise typer.BadParameter(f"--input: cannot read {text[1:]}: {error.strerror}") from None
-    except ValueError as error:
-        raise typer.BadParameter(f"--input is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise typer.BadParameter('--input must be a JSON object, such as {"folder": "docs"}')
-    return value

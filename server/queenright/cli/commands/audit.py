@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queenright.health.store import Store
     from queenright.server.settings import Settings
 
-audit = typer.Typer(help="Verify the event log, and export the audit trail.", no_args_is_help=True)
+audit = typer.Typer(no_args_is_help=True)
 
 _OWN_KEYS: Final = (
     "The keys are from the file itself: compare their ids with the service's, "
@@ -110,8 +110,10 @@ def audit_export(
             return
         with _atomic_file(out) as file:
             count = store.read_now(lambda conn: write(conn, file))
-    signed = f"signed by key {signer.key_id}" if signer is not None else "not signed: there is no audit key"
-    typer.echo(f"{format_count(count, 'event')} in {out}, {signed}.")
+    signature = (
+        f"signed by key {signer.key_id}" if signer is not None else "not signed: there is no audit key"
+    )
+    typer.echo(f"{format_count(count, 'event')} in {out}, {signature}.")
 
 
 def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:
@@ -142,10 +144,10 @@ def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], 
     from queenright.health.audit_export import check_export
     from queenright.instrumentation.errors import QueenrightError
 
-    trusted = _load_keys(settings, public_keys)
+    trusted_keys = _load_keys(settings, public_keys)
     try:
         with file.open("rb") as lines:
-            check = check_export(track(lines, "Checking events"), trusted if len(trusted) else None)
+            check = check_export(track(lines, "Checking events"), trusted_keys if len(trusted_keys) else None)
     except OSError as error:
         raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
     if as_json:
@@ -228,8 +230,8 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
 def _audit_lines(audit: AuditResult) -> Iterator[str]:
     log, archive = audit.log, audit.archive
     if log.ok:
-        pruned = f"; {format_count(log.let_go, 'older row')} pruned" if log.let_go else ""
-        yield f"The event log is intact: {format_count(log.rows, 'row')}, none changed{pruned}."
+        pruned_text = f"; {format_count(log.let_go, 'older row')} pruned" if log.let_go else ""
+        yield f"The event log is intact: {format_count(log.rows, 'row')}, none changed{pruned_text}."
     else:
         yield f"The event log was changed: row {log.first_bad}: {log.reason}"
     if not archive.ok:
@@ -243,8 +245,8 @@ def _export_lines(check: ExportCheck) -> Iterator[str]:
     if check.reason:
         yield f"The file was changed: {check.reason}"
         return
-    signed = f"signed by key {check.key_id}" if check.key_id else "but not signed, so anyone can have made it"
-    yield f"The file is intact: {format_count(check.rows, 'event')}, none changed, {signed}."
+    signature = f"signed by key {check.key_id}" if check.key_id else "not signed: anyone can have made it"
+    yield f"The file is intact: {format_count(check.rows, 'event')}, none changed, {signature}."
     yield from _signature_lines(check.signatures)
     if check.own_keys:
         yield _OWN_KEYS

@@ -38,9 +38,7 @@ def list_breakers(
     print_list(rows, lines, empty, as_json=as_json)
 
 
-breakers = listing_group(
-    list_breakers, description="Circuit breakers of workers' calls.", example="breakers list --open"
-)
+breakers = listing_group(list_breakers, example="breakers list --open")
 
 
 @breakers.command("reset", epilog="Example: queenright breakers reset tool_execution:researcher:search")

@@ -15,7 +15,7 @@ from queenright.instrumentation.durations import format_duration
 if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
-cluster = typer.Typer(help="Show the processes of a cluster.", no_args_is_help=True)
+cluster = typer.Typer(no_args_is_help=True)
 
 _GONE_SECONDS = 6.0
 
@@ -24,24 +24,24 @@ _GONE_SECONDS = 6.0
 @with_service
 def status(service: Queenright, as_json: Json = False) -> None:
     """List the processes of the cluster, which ones watch the workers, and what waits to be stored."""
-    found = service.service.cluster()
-    is_split = len(found.partitions) > 1
+    report = service.service.cluster()
+    is_split = len(report.partitions) > 1
     lines = []
-    for member in found.members:
+    for member in report.members:
         role = "owner" if member.is_owner else "standby"
-        owned = [str(part.number) for part in found.partitions if part.owner == member.member_id]
-        if is_split and owned:
-            role = f"owner of {', '.join(owned)}"
+        own_partitions = [str(part.number) for part in report.partitions if part.owner == member.member_id]
+        if is_split and own_partitions:
+            role = f"owner of {', '.join(own_partitions)}"
         if member.unseen_seconds > _GONE_SECONDS:
             role = f"not seen for {format_duration(member.unseen_seconds)}"
         lines.append(
             f"{role:<22} {member.url:<36} {member.version:<10} up {format_duration(member.uptime_seconds)}"
         )
-    for part in found.partitions:
+    for part in report.partitions:
         if is_split and part.backlog is not None and part.backlog.messages:
             waiting = format_count(part.backlog.messages, "message")
             lines.append(f"partition {part.number}: {waiting} of telemetry to store")
-    if found.backlog is not None:
-        lines.append(f"{format_count(found.backlog.messages, 'message')} of telemetry to store")
-    lines += [f"fault: {fault}" for fault in found.faults]
-    print_list([found], lines, "The service is one process; it is no cluster.", as_json=as_json)
+    if report.backlog is not None:
+        lines.append(f"{format_count(report.backlog.messages, 'message')} of telemetry to store")
+    lines += [f"fault: {fault}" for fault in report.faults]
+    print_list([report], lines, "The service is one process; it is no cluster.", as_json=as_json)

@@ -6,7 +6,7 @@ import typer
 
 from queenright.cli.options import Config, Json
 
-config = typer.Typer(help="Check and show the settings.", no_args_is_help=True)
+config = typer.Typer(no_args_is_help=True)
 
 
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
@@ -30,5 +30,5 @@ def config_show(config: Config = None, as_json: Json = False) -> None:
 
     from queenright.server.settings import load_settings
 
-    shown = load_settings(config).model_dump(mode="json")
-    typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False))
+    values = load_settings(config).model_dump(mode="json")
+    typer.echo(json.dumps(values, indent=2) if as_json else yaml.safe_dump(values, sort_keys=False))

@@ -10,6 +10,7 @@ import typer
 
 from queenright.cli.hook import CLIENTS, MAX_WAIT_SECONDS, OTLP_URL, forward_call
 from queenright.cli.options import LOCAL_URL, Scope, TokenFile, Url, parse_path
+from queenright.cli.service import example
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
 
@@ -24,6 +25,7 @@ OtlpUrl = Annotated[
 ]
 
 
+@example("connect claude-code")
 def connect(
     client: ClientName,
     scope: ScopeOption = Scope.USER,
@@ -83,9 +85,10 @@ def connect(
     raise typer.Exit(job.connect(client.value, scope, target, yes=yes, replace=replace))
 
 
+@example("disconnect claude-code")
 def disconnect(client: ClientName, scope: ScopeOption = Scope.USER, yes: Yes = False) -> None:
     """
-    Disconnect a coding agent: restore its settings as they were before `queenright connect`.
+    Disconnect a coding agent: restore its settings as they were before `connect`.
 
     If you changed them since, only what `connect` added is removed.
     """
@@ -94,6 +97,7 @@ def disconnect(client: ClientName, scope: ScopeOption = Scope.USER, yes: Yes = F
     raise typer.Exit(job.disconnect(client.value, scope, yes=yes))
 
 
+@example("hook codex --otlp-url http://127.0.0.1:4318")
 def hook(
     client: ClientName,
     otlp_url: OtlpUrl = OTLP_URL,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from queenright.cli.options import Config, Json
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.errors import QueenrightError
 
-dashboards = typer.Typer(help="Check and export the Grafana dashboards.", no_args_is_help=True)
+dashboards = typer.Typer(no_args_is_help=True)
 
 
 @dashboards.command("check", epilog="Example: queenright dashboards check /var/lib/grafana/dashboards")
@@ -19,9 +22,16 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Compare dashboards in a folder with those of the settings. Exit code 1: one is outdated or missing."""
-    from queenright.cli.jobs import dashboards as job
-
-    raise typer.Exit(job.check(config, folder, as_json=as_json))
+    files = _render(config)
+    faults = _differences(files, folder)
+    if as_json:
+        typer.echo(json.dumps({"dashboards": sorted(files), "faults": faults}, indent=2))
+    else:
+        for fault in faults:
+            typer.echo(fault, err=True)
+        verdict = format_count(len(faults), "error") if faults else f"equal to {folder}"
+        typer.echo(f"{len(files)} dashboards: {verdict}.")
+    raise typer.Exit(1 if faults else 0)
 
 
 @dashboards.command("export", epilog="Example: queenright dashboards export -o /var/lib/grafana/dashboards")
@@ -32,6 +42,34 @@ def export(
     config: Config = None,
 ) -> None:
     """Write the dashboards as JSON, with the thresholds of the settings and links to the console."""
-    from queenright.cli.jobs import dashboards as job
+    files = _render(config)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (output / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise QueenrightError(f"cannot write to {output}: {error.strerror}; name another folder.") from error
+    typer.echo(f"{len(files)} dashboards in {output}")
 
-    raise typer.Exit(job.export(config, output))
+
+def _render(config: Path | None) -> dict[str, str]:
+    """Return the dashboards of the settings, as JSON by file name."""
+    from queenright.grafana.export import render_dashboards
+    from queenright.server.settings import load_settings
+
+    settings = load_settings(config).linked_to_service()
+    return render_dashboards(settings.health_monitoring, console=settings.alerting.console_url)
+
+
+def _differences(files: dict[str, str], folder: Path) -> list[str]:
+    from queenright.alerting.export.extra_files import read_texts
+
+    if not folder.is_dir():
+        return [f"{folder} is not a folder"]
+    existing = {name: text for name, text in read_texts(folder, "*.json").items() if name in files}
+    return [
+        f"{folder / name} is {'outdated' if name in existing else 'missing'}; "
+        "`queenright dashboards export` writes it"
+        for name in sorted(files)
+        if existing.get(name) != files[name]
+    ]

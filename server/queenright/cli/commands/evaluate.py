@@ -11,12 +11,14 @@ import typer
 
 from queenright.cli.options import Config, Json
 from queenright.cli.output.text import strip_control
+from queenright.cli.service import example
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
     from queenright.health.settings import HealthSettings
 
 
+@example("evaluate runs.jsonl.gz --json")
 def evaluate(
     files: Annotated[list[Path], typer.Argument(help="Recorded runs, .jsonl or .jsonl.gz.")],
     as_json: Json = False,

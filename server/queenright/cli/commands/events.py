@@ -12,18 +12,19 @@ from queenright.cli.errors import UsageError
 from queenright.cli.options import AgentFilter, Json
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line
-from queenright.cli.service import require_text, with_service
+from queenright.cli.service import example, require_text, with_service
 
 if TYPE_CHECKING:
     from queenright.api.events import Event
     from queenright.client.notices import Notice
     from queenright.client.synchronous import Queenright
 
-_OMITTED = frozenset({"ticket", "snapshot"})
+_LONG_KEYS = frozenset({"ticket", "snapshot"})
 """Data keys that are too long for a line."""
 _WIDTH = 110
 
 
+@example("events --agent researcher --types all")
 @with_service
 def events(
     service: Queenright,
@@ -75,7 +76,7 @@ def _warn(notice: Notice) -> None:
 def _line(event: Event) -> str:
     """Return an event as a line: time, worker, type, and as much data as fits."""
     at = time.strftime("%H:%M:%S", time.localtime(event.time))
-    data = ", ".join(f"{key}={_format(value)}" for key, value in event.data.items() if key not in _OMITTED)
+    data = ", ".join(f"{key}={_format(value)}" for key, value in event.data.items() if key not in _LONG_KEYS)
     head = f"{at}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
     return single_line(f"{head} {fit(data, _WIDTH - len(head))}")
 

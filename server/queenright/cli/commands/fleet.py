@@ -12,7 +12,7 @@ import typer
 from queenright.cli.options import LOCAL_URL, Json, TokenFile, Url
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
-from queenright.cli.service import connect, describe_agent, failed_sessions, warn_about_limits
+from queenright.cli.service import connect, describe_agent, example, failed_sessions, warn_about_limits
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
 """Health or outcome, steps, bad steps, and the blanks between."""
 
 
+@example("list --json")
 def list_(
     as_json: Json = False,
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
@@ -54,16 +55,16 @@ def list_(
 def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, all_: bool) -> None:
     with connect(url, token_file) as service:
         status = service.service.status()
-        failed = failed_sessions(status)
+        urgent_sessions = failed_sessions(status)
         rows = list(service.agents.list())
-        agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
+        agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in urgent_sessions]
     if as_json:
         typer.echo(json.dumps([json_values(agent) for agent in agents], indent=2))
         return
     warn_about_limits(status)
     _print_agents(agents, wide=wide)
-    if hidden := len(rows) - len(agents):
-        typer.echo(f"{format_count(hidden, 'ended session')} not shown; see --all.")
+    if ended_count := len(rows) - len(agents):
+        typer.echo(f"{format_count(ended_count, 'ended session')} not shown; see --all.")
 
 
 def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
@@ -96,10 +97,10 @@ def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
 def _fit_widths(widths: list[int]) -> list[int]:
     """Return column widths that fit the terminal; the widest column shrinks first."""
     room = max(shutil.get_terminal_size().columns, _MIN_COLUMNS) - _OTHER_COLUMNS
-    fitted = list(widths)
-    while sum(fitted) > room:
-        fitted[fitted.index(max(fitted))] -= 1
-    return fitted
+    widths = list(widths)
+    while sum(widths) > room:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
 def _task(agent: AgentRow) -> str:

@@ -10,7 +10,7 @@ import typer
 from queenright.cli.options import Json
 from queenright.cli.output.printing import print_list
 from queenright.cli.output.text import fit
-from queenright.cli.service import with_service
+from queenright.cli.service import example, with_service
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 
+@example("incidents --all")
 @with_service
 def incidents(
     service: Queenright,
@@ -35,10 +36,11 @@ def incidents(
     print_list(rows, map(_incident_line, rows), empty, as_json=as_json)
 
 
+@example("providers --json")
 @with_service
 def providers(service: Queenright, as_json: Json = False) -> None:
     """
-    List model providers and their status, from the fleet's own calls of the last ten minutes.
+    List model providers and their status, from the fleet's calls of the last ten minutes.
 
     One line per model: status, failed calls, median and 95th percentile latency of successful calls.
     """
@@ -65,5 +67,5 @@ def _provider_line(provider: Provider) -> str:
     if provider.limited_until is not None:
         time_left = format_duration(max(0.0, provider.limited_until - time.time()))
         errors = f"rate limit ends in {time_left}{'; ' if errors else ''}{errors}"
-    failed = f"{provider.failed:,} of {format_count(provider.calls, 'call')} failed"
-    return f"{provider.status:<8}  {fit(name, 40)}  {failed}{latency}  {errors}"
+    failure_text = f"{provider.failed:,} of {format_count(provider.calls, 'call')} failed"
+    return f"{provider.status:<8}  {fit(name, 40)}  {failure_text}{latency}  {errors}"

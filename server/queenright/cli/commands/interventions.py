@@ -12,7 +12,7 @@ import typer
 from queenright.cli.options import CURRENT_USER, Agent, AgentFilter, By, Json, Limit, Reason, Session
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import local_time, outcome_name, truncate, worker_cells
-from queenright.cli.service import require_text, with_service
+from queenright.cli.service import example, require_text, with_service
 from queenright.cli.short_ids import resolve_session, resolve_task
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class EmergencyStopAction(StrEnum):
     STATUS = "status"
 
 
+@example('nudge researcher --message "Write down what blocks you."')
 @with_service
 def nudge(
     service: Queenright,
@@ -49,12 +50,13 @@ def nudge(
     nudge_result = service.agents.nudge(
         agent, message, session_id=resolve_session(service, agent, session), by=by
     )
-    queued = f"Queued until the worker fetches it; `queenright interventions --agent {agent}` shows when."
-    texts = {"done": "Delivered.", "queued": queued}
+    queue_text = f"Queued until the worker fetches it; `queenright interventions --agent {agent}` shows when."
+    texts = {"done": "Delivered.", "queued": queue_text}
     print_result(nudge_result, texts.get(nudge_result.outcome) or _outcome(nudge_result), as_json=as_json)
     raise typer.Exit(0 if nudge_result.delivered else 1)
 
 
+@example('terminate researcher --reason "it deletes files"')
 @with_service
 def terminate(
     service: Queenright,
@@ -69,8 +71,10 @@ def terminate(
     termination = service.agents.terminate(
         agent, reason, session_id=resolve_session(service, agent, session), by=by
     )
-    saved = f" Its state is in checkpoint {termination.checkpoint_id}." if termination.checkpoint_id else ""
-    text = f"Terminated.{saved}" if termination.terminated else _outcome(termination)
+    checkpoint = (
+        f" Its state is in checkpoint {termination.checkpoint_id}." if termination.checkpoint_id else ""
+    )
+    text = f"Terminated.{checkpoint}" if termination.terminated else _outcome(termination)
     if termination.outcome == "unconfirmed" and not as_json:
         health = service.agents.health(agent, session_id=termination.session_id)
         text += (
@@ -81,6 +85,7 @@ def terminate(
     raise typer.Exit(0 if termination.terminated else 1)
 
 
+@example("recover session_20260124_researcher")
 @with_service
 def recover(
     service: Queenright,
@@ -113,6 +118,7 @@ def recover(
     raise typer.Exit(0 if recovery.accepted else 1)
 
 
+@example("recoveries --json")
 @with_service
 def recoveries(service: Queenright, as_json: Json = False, limit: Limit = 20) -> None:
     """List recoveries, newest first."""
@@ -130,6 +136,7 @@ def _attempt(recovery: Recovery) -> str:
     return f"{attempt} from the start" if recovery.from_start else attempt
 
 
+@example("interventions --agent researcher")
 @with_service
 def interventions(
     service: Queenright, agent: AgentFilter = None, as_json: Json = False, limit: Limit = 20
@@ -148,6 +155,7 @@ def interventions(
     print_list(rows, lines, "No interventions.", as_json=as_json)
 
 
+@example('stop-acting on --reason "provider is down"')
 @with_service
 def stop_acting(
     service: Queenright,

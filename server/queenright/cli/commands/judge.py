@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from queenright.judge.scenarios import Score
     from queenright.judge.scenarios.playing import MakeModel
 
-judge = typer.Typer(help="Run the judge without the service, and score it.", no_args_is_help=True)
+judge = typer.Typer(no_args_is_help=True)
 
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Accept that there are no workers.")]
 
@@ -96,14 +96,14 @@ def score(
     make_judge = _model_maker(judge_name, judging.judge.timeout_seconds)
     make_queen = _model_maker(queen_name, judging.queen.timeout_seconds)
     try:
-        chosen = load_scenarios(scenarios, only=only or ())
+        selection = load_scenarios(scenarios, only=only or ())
     except InvalidScenarioError as error:
         raise typer.BadParameter(str(error)) from error
     # A real model takes minutes.
-    with progress_bar("Running scenarios", len(chosen)) as step:
+    with progress_bar("Running scenarios", len(selection)) as step:
         outcomes = asyncio.run(
             play_all(
-                chosen,
+                selection,
                 make_judge,
                 make_queen,
                 settings=settings.health_monitoring,

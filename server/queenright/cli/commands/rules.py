@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.options import Config, Json
+from queenright.cli.options import Json, RuleOptions
+from queenright.cli.service import with_options
 
-rules = typer.Typer(
-    help="Check, export and compare the Prometheus rules that the settings give.", no_args_is_help=True
-)
+rules = typer.Typer(no_args_is_help=True)
 
 
 class Format(StrEnum):
@@ -24,38 +23,9 @@ class Format(StrEnum):
     MIXIN = "mixin"
 
 
-ServiceSelector = Annotated[
-    str,
-    typer.Option("--service-selector", metavar="MATCHERS", help="""Labels of the service: 'job="x"'."""),
-]
-WorkerSelector = Annotated[
-    str,
-    typer.Option("--worker-selector", metavar="MATCHERS", help="""Labels of the workers: 'namespace="x"'."""),
-]
-Runbooks = Annotated[
-    str | None, typer.Option(metavar="URL", help="Base URL of the runbooks. Default: alerting.runbook_url.")
-]
-Dashboards = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="URL before a dashboard's uid. Default: from alerting.dashboard_url."),
-]
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="URL of Queenright for Alertmanager (default: http://queenright:8420), and for links "
-        "unless alerting.console_url is set.",
-    ),
-]
-
-
 @rules.command("check", epilog="Example: queenright rules check --config queenright.yaml")
-def check(
-    config: Config = None,
-    service_selector: ServiceSelector = "",
-    worker_selector: WorkerSelector = "",
-    as_json: Json = False,
-) -> None:
+@with_options(RuleOptions)
+def check(options: RuleOptions, as_json: Json = False) -> None:
     """
     Check the rules that the settings give; print every error with its rule.
 
@@ -63,30 +33,25 @@ def check(
     """
     from queenright.cli.jobs import rules as job
 
-    selection = job.RuleSelection(config, service_selector, worker_selector)
-    raise typer.Exit(job.check(selection, as_json=as_json))
+    raise typer.Exit(job.check(job.RuleSelection(options), as_json=as_json))
 
 
 @rules.command("export", epilog="Example: queenright rules export -o /etc/prometheus/rules")
+@with_options(RuleOptions)
 def export(
+    options: RuleOptions,
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", metavar="PATH", help="Folder, or file of a mixin; - is standard output."
         ),
     ],
-    config: Config = None,
     format_: Annotated[Format, typer.Option("--format", help="Format of the export.")] = Format.PROMETHEUS,
-    service_selector: ServiceSelector = "",
-    worker_selector: WorkerSelector = "",
-    runbooks: Runbooks = None,
-    dashboards: Dashboards = None,
     namespace: Annotated[str, typer.Option(help="Namespace of the Kubernetes objects.")] = "",
     labels: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Label of the Kubernetes objects; repeatable."),
     ] = None,
-    service_url: ServiceUrl = None,
     deadman_url: Annotated[
         str | None,
         typer.Option(
@@ -104,15 +69,14 @@ def export(
     from queenright.cli.jobs import rules as job
     from queenright.cli.jobs import rules_export
 
-    selection = job.RuleSelection(
-        config, service_selector, worker_selector, runbooks, dashboards, service_url
-    )
     target = rules_export.ExportTarget(namespace, tuple(labels or ()), deadman_url)
-    raise typer.Exit(rules_export.export(selection, format_.value, output, target))
+    raise typer.Exit(rules_export.export(job.RuleSelection(options), format_.value, output, target))
 
 
 @rules.command("diff", epilog="Example: queenright rules diff --prometheus http://prometheus:9090")
+@with_options(RuleOptions)
 def diff(
+    options: RuleOptions,
     files: Annotated[
         list[Path] | None, typer.Argument(help="Rule files, PrometheusRules, or folders of them.")
     ] = None,
@@ -120,12 +84,6 @@ def diff(
         str | None,
         typer.Option(metavar="URL", help="Compare with the rules that this Prometheus has loaded."),
     ] = None,
-    config: Config = None,
-    service_selector: ServiceSelector = "",
-    worker_selector: WorkerSelector = "",
-    runbooks: Runbooks = None,
-    dashboards: Dashboards = None,
-    service_url: ServiceUrl = None,
     as_json: Json = False,
 ) -> None:
     """
@@ -139,11 +97,8 @@ def diff(
 
     if files and prometheus is not None:
         raise typer.BadParameter("compare with files or with a Prometheus, not with both")
-    selection = job.RuleSelection(
-        config, service_selector, worker_selector, runbooks, dashboards, service_url
-    )
     try:
-        code = job.diff(selection, files or [], prometheus, as_json=as_json)
+        code = job.diff(job.RuleSelection(options), files or [], prometheus, as_json=as_json)
     except QueenrightError as error:
         typer.echo(f"queenright: {error}", err=True)
         code = 2

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.service import with_options
+from queenright.cli.service import example, with_options
 from queenright.cli.terminal.run_options import RunOptions
 
 
+@example('run examples/docs_checker --input \'{"folder": "docs"}\'')
 @with_options(RunOptions)
 def run(
     options: RunOptions,

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from queenright.cli.options import Config, Forward, OtlpPort, PortOption, Storage, settings_overrides
+from queenright.cli.service import example
 
 
+@example("up --otlp-forward http://collector:4318")
 def up(
     config: Config = None,
     storage: Storage = None,
@@ -65,6 +67,7 @@ def up(
     raise typer.Exit(run_up(settings, options))
 
 
+@example("serve --config /etc/queenright.yaml")
 def serve(
     config: Config = None,
     storage: Storage = None,

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from queenright.cli.commands.tickets import TicketId
-from queenright.cli.options import CURRENT_USER, By, Json
+from queenright.cli.options import CURRENT_USER, By, Json, parse_duration
 from queenright.cli.output.printing import json_values, print_result
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import local_time, single_line
 from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import find_ticket_id, require_id
+from queenright.cli.short_ids import id_argument
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.alerts import Silence
     from queenright.client.synchronous import Queenright
 
-_UNITS = {"m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([mhd])")
-
 
 def _parse_duration(text: str) -> float:
-    """Return a duration such as 30m, 2h or 1d in seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not a duration; write 30m, 2h or 1d")
-    seconds = float(match[1]) * _UNITS[match[2]]
+    seconds = parse_duration(text, "30m, 2h or 1d")
     if not 60 <= seconds <= 30 * 86_400:
         raise typer.BadParameter(f"{text!r} is not between 1m and 30d")
     return seconds
@@ -60,7 +52,6 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
 
 silences = listing_group(
     list_silences,
-    description="Silences at Alertmanager: tickets that send no notifications.",
     example="silences list",
 )
 
@@ -83,16 +74,25 @@ def add(
     """
     Silence a ticket: no notifications about it, nor about the same cause at its agent, at any severity.
 
-    Reminders stop too. To say that you are working on a ticket, acknowledge it instead.
+    Reminders stop too. A ticket that is already silenced for longer is left as it is. To say that you are
+    working on a ticket, acknowledge it instead.
     """
     if comment is not None and not comment.strip():
         raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")
+    target = service.tickets.get(ticket)
+    if (current := target.silenced) is not None and current.until >= time.time() + duration:
+        until = f"until {local_time(current.until)}, by {current.by}: {current.comment}"
+        text = f"Nothing added: the ticket is already silenced {until} (silence {current.silence_id})."
+        print_result(current, text, as_json=as_json)
+        return
     silence = service.silences.add(
-        find_ticket_id(service, ticket),
+        target.ticket_id,
         seconds=duration,
         comment=comment or f"added by {by} with `queenright silences add`",
         by=by,
     )
+    if current is not None and not as_json:
+        typer.echo(f"It was silenced until {local_time(current.until)} (silence {current.silence_id}).")
     text = f"Silence {silence.silence_id} added. To end it: queenright silences expire {silence.silence_id}"
     print_result(silence, text, as_json=as_json)
 
@@ -101,10 +101,7 @@ def add(
 @with_service
 def expire(
     service: Queenright,
-    silence: Annotated[
-        str,
-        typer.Argument(callback=require_id, help="Id, or its beginning, as `queenright silences` shows it."),
-    ],
+    silence: Annotated[str, id_argument("silences")],
 ) -> None:
     """End a silence now. Exit code 1 if no Alertmanager has it."""
     service.silences.remove(silence)

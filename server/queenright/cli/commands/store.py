@@ -14,7 +14,7 @@ from queenright.instrumentation.counts import format_count
 if TYPE_CHECKING:
     from queenright.health.store_copy import StoreCopy
 
-store = typer.Typer(help="Copy the database of a stopped service.", no_args_is_help=True)
+store = typer.Typer(no_args_is_help=True)
 
 
 @store.command(
@@ -39,24 +39,24 @@ def store_copy(
     from queenright.health.store_copy import copy_database, count_rows
 
     with progress_bar("Copying rows", count_rows(source)) as step:
-        copied = copy_database(source, target, on_row=step)
+        result = copy_database(source, target, on_row=step)
     if as_json:
-        typer.echo(json.dumps(_row(copied)))
+        typer.echo(json.dumps(_row(result)))
         return
-    for table, rows in copied.rows.items():
+    for table, rows in result.rows.items():
         if rows:
             typer.echo(f"  {table}: {format_count(rows, 'row')}")
     typer.echo(
-        f"Copied {copied.source} to {copied.target}: {format_count(sum(copied.rows.values()), 'row')}."
+        f"Copied {result.source} to {result.target}: {format_count(sum(result.rows.values()), 'row')}."
     )
-    typer.echo(f"The hash chain of the event log is intact and ends in {copied.log.head}.")
+    typer.echo(f"The hash chain of the event log is intact and ends in {result.log.head}.")
 
 
-def _row(copied: StoreCopy) -> dict[str, Any]:
+def _row(result: StoreCopy) -> dict[str, Any]:
     return {
-        "from": copied.source,
-        "to": copied.target,
-        "rows": copied.rows,
-        "head": copied.log.head,
-        "archive_head": copied.archive.head,
+        "from": result.source,
+        "to": result.target,
+        "rows": result.rows,
+        "head": result.log.head,
+        "archive_head": result.archive.head,
     }

@@ -11,7 +11,7 @@ import typer
 from queenright.cli.options import Json
 from queenright.cli.output.printing import print_result
 from queenright.cli.output.text import single_line
-from queenright.cli.service import with_service
+from queenright.cli.service import example, with_service
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 
+@example("telemetry --json")
 @with_service
 def telemetry(service: Queenright, as_json: Json = False) -> None:
     """
@@ -39,10 +40,10 @@ def _lines(report: Telemetry) -> Iterator[str]:
         yield "Nothing has arrived. Send telemetry to the service's otlp.port; see docs/otlp.md."
     for source in report.sources:
         yield from _source_lines(source)
-    for refused in report.refused:
+    for refusal in report.refused:
         yield single_line(
-            f"refused: {format_count(refused.count, 'request')} to {refused.path}, {refused.status}, "
-            f"{_ago(refused.last_seen)}: {refused.reason}"
+            f"refused: {format_count(refusal.count, 'request')} to {refusal.path}, {refusal.status}, "
+            f"{_ago(refusal.last_seen)}: {refusal.reason}"
         )
     for row in report.unused:
         what = "rejected" if row.rejected else "not used"

@@ -14,7 +14,7 @@ from queenright.cli.options import CURRENT_USER, By, Json, Reason
 from queenright.cli.output.printing import json_values, print_list, print_result
 from queenright.cli.output.text import local_time, single_line, worker_cells
 from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import find_ticket_id, require_id
+from queenright.cli.short_ids import find_ticket_id, id_argument
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_spend
 
@@ -22,18 +22,11 @@ if TYPE_CHECKING:
     from queenright.api.tickets import Ticket
     from queenright.client.synchronous import Queenright
 
-TicketId = Annotated[
-    str,
-    typer.Argument(
-        callback=require_id,
-        autocompletion=complete_tickets,
-        help="Id, or its beginning, as `queenright tickets` shows it.",
-    ),
-]
+TicketId = Annotated[str, id_argument("tickets", autocompletion=complete_tickets)]
 
 _NEWEST = 1000
 _WORST_FIRST = ["critical", "high", "medium", "low"]
-_CLOSED = ("resolved", "worker_gone", "dismissed")
+_CLOSED_STATUSES = ("resolved", "worker_gone", "dismissed")
 
 
 @with_service
@@ -46,7 +39,7 @@ def list_tickets(
     """List tickets of the newest 1,000, worst first."""
     rows = list(service.tickets.list(limit=_NEWEST))
     if not all_:
-        rows = [t for t in rows if t.status not in _CLOSED]
+        rows = [t for t in rows if t.status not in _CLOSED_STATUSES]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
     width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()
@@ -56,9 +49,7 @@ def list_tickets(
     print_list(rows, lines, empty, as_json=as_json, heading=heading)
 
 
-tickets = listing_group(
-    list_tickets, description="Tickets about workers, worst first.", example="tickets list --all"
-)
+tickets = listing_group(list_tickets, example="tickets list --all")
 
 
 @tickets.command("show", epilog="Example: queenright tickets show 01J...")
@@ -120,8 +111,8 @@ def _duration(ticket: Ticket, now: float) -> str:
 def _analysis(ticket: Ticket) -> str:
     """Return the analysis, or the reason of the triage, without the cause and the suggested action."""
     text = ticket.analysis or ticket.triage_reason
-    for stated in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
-        text = text.replace(stated, "") if stated else text
+    for phrase in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
+        text = text.replace(phrase, "") if phrase else text
     # The numbers that stood in parentheses behind the cause.
     text = re.sub(r"^\(([^()]+)\)\.", r"\1.", text.strip(" ."))
     return text[:1].upper() + text[1:]

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queenright.cli.options import Config, Json, Storage, parse_path
+from queenright.cli.options import Config, Json, Storage, parse_duration, parse_path
 from queenright.server.access.roles import Role
 
 if TYPE_CHECKING:
     from queenright.server.access.tokens import Token
 
-_UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
-_DURATION: Final = re.compile(r"(\d{1,6})([mhdwy])")
 _NEVER: Final = 0.0
 
-token = typer.Typer(help="Create, list and revoke access tokens.", no_args_is_help=True)
+token = typer.Typer(no_args_is_help=True)
 
 
 def _parse_lifetime(text: str) -> float:
     """Return a duration such as 90d in seconds; ``_NEVER`` for `never`."""
     if text.strip() == "never":
         return _NEVER
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise typer.BadParameter(f"{text!r} is not a duration; write 12h, 90d, 1y, or never")
-    return float(int(match[1]) * _UNITS[match[2]])
+    return parse_duration(text, "12h, 90d, 1y, or never")
 
 
 Name = Annotated[str, typer.Argument(help="Name of the person or machine that uses the token.")]

@@ -12,6 +12,7 @@ import typer
 
 from queenright.cli.errors import UsageError
 from queenright.cli.options import CURRENT_USER, LOCAL_URL, By, TokenFile, Url, current_user
+from queenright.cli.service import example
 
 if TYPE_CHECKING:
     from queenright.cli.terminal.run_options import RunOptions
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MAX_RECORDS: Final = 20
 
 
+@example("tui --url http://127.0.0.1:8420")
 def tui(url: Url = LOCAL_URL, token_file: TokenFile = None, by: By = CURRENT_USER) -> None:
     """
     Watch the fleet in the terminal, act on workers, and chat with the queen and with agents.

@@ -26,6 +26,7 @@ from queenright.alerting.export.loaded_rules import (
 from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
 from queenright.cli.errors import UsageError
+from queenright.cli.options import RuleOptions
 from queenright.cli.output.progress import progress_bar
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.ops.programs import find_program
@@ -42,27 +43,29 @@ _EXPLANATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RuleSelection:
-    """Which rules: settings file, label selectors, and targets of links."""
+    """
+    The rules that the settings give.
 
-    config: Path | None
-    service: str = ""
-    worker: str = ""
-    runbooks: str | None = None
-    dashboards: str | None = None
-    service_url: str | None = None
+    Args:
+        options: Options of the command line.
+    """
+
+    options: RuleOptions
 
     def settings(self) -> Settings:
         """Return the settings, with ``service_url`` as the console's URL unless they set one."""
-        settings = load_settings(self.config)
+        settings = load_settings(self.options.config)
         try:
-            alerting = reached_at(settings.alerting, self.service_url)
+            alerting = reached_at(settings.alerting, self.options.service_url)
         except ValueError as error:
             raise UsageError(f"--service-url {error}") from None
         return settings.model_copy(update={"alerting": alerting}).linked_to_service()
 
     def links(self, settings: Settings) -> Links:
         """Return the targets of links in alerts."""
-        return rule_links(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
+        return rule_links(
+            settings.alerting, runbooks=self.options.runbooks, dashboards=self.options.dashboards
+        )
 
     def groups(self, settings: Settings) -> tuple[Group, ...]:
         """Return the rules."""
@@ -75,7 +78,10 @@ class RuleSelection:
     def selectors(self) -> Selectors:
         """Return the label selectors, after checking their syntax."""
         matchers: dict[Of, str] = {}
-        texts: dict[Of, str] = {"service": self.service, "worker": self.worker}
+        texts: dict[Of, str] = {
+            "service": self.options.service_selector,
+            "worker": self.options.worker_selector,
+        }
         for of, text in texts.items():
             try:
                 matchers[of] = read_matchers(text, of)
@@ -94,9 +100,9 @@ def check(selection: RuleSelection, *, as_json: bool) -> int:
         faults += promtool_faults(promtool, selection.files(settings))
     rules = [rule for group in groups for rule in group.rules]
     alerts = [rule.name for rule in rules if isinstance(rule, Alert)]
-    named, recorded = len(set(alerts)), len(rules) - len(alerts)
+    alert_count, record_count = len(set(alerts)), len(rules) - len(alerts)
     if as_json:
-        counts = {"alerts": named, "alert_rules": len(alerts), "recorded": recorded}
+        counts = {"alerts": alert_count, "alert_rules": len(alerts), "recorded": record_count}
         counts["promtool"] = promtool is not None
         typer.echo(json.dumps({**counts, "faults": faults}, indent=2))
         return 1 if faults else 0
@@ -104,7 +110,9 @@ def check(selection: RuleSelection, *, as_json: bool) -> int:
         typer.echo(fault, err=True)
     by = "promtool and own checks" if promtool is not None else "own checks (promtool is not installed)"
     verdict = f"{len(faults)} error{'s' * (len(faults) > 1)} found by" if faults else "valid according to"
-    typer.echo(f"{named} alerts in {len(alerts)} rules, and {recorded} recording rules: {verdict} {by}.")
+    typer.echo(
+        f"{alert_count} alerts in {len(alerts)} rules, and {record_count} recording rules: {verdict} {by}."
+    )
     return 1 if faults else 0
 
 
@@ -133,8 +141,8 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
         existing = (
             read_rule_files(files) if files else parse_rules_response(_fetch_rules(settings, prometheus))
         )
-        wanted = parse_rule_groups(selection.groups(settings))
-        differences = compare(wanted, existing)
+        own_rules = parse_rule_groups(selection.groups(settings))
+        differences = compare(own_rules, existing)
     if as_json:
         typer.echo(json.dumps([_row(difference) for difference in differences], indent=2))
     else:
@@ -148,7 +156,7 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
                 typer.echo(_describe(difference))
         if copies:
             typer.echo(_describe_copies([copy.rule for copy in copies]))
-        typer.echo(_summarize(differences, len(wanted)))
+        typer.echo(_summarize(differences, len(own_rules)))
     return 1 if differences else 0
 
 
@@ -207,9 +215,9 @@ def _describe_copies(rules: Sequence[LoadedRule]) -> str:
     return f"= {first} {verb} loaded twice{again}: remove one of the sources"
 
 
-def _summarize(differences: Sequence[Difference], wanted: int) -> str:
+def _summarize(differences: Sequence[Difference], own_rules: int) -> str:
     if not differences:
-        return f"No difference: all {wanted} rules match the settings."
+        return f"No difference: all {own_rules} rules match the settings."
     counts = {kind: sum(difference.kind == kind for difference in differences) for kind in _SIGNS}
     summary = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     if counts["duplicate"] == len(differences):
@@ -226,6 +234,3 @@ def _row(difference: Difference) -> dict[str, Any]:
         "labels": dict(rule.labels),
         "changes": [asdict(change) for change in difference.changes],
     }
-
-
-__all__ = ["LoadedRule", "RuleSelection", "check", "diff", "promtool_faults"]

@@ -55,7 +55,7 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
     for warning in links_here(
         settings.alerting,
         selection.links(settings),
-        service_url=(selection.service_url or _DEFAULT_SERVICE_URL) if is_full else None,
+        service_url=(selection.options.service_url or _DEFAULT_SERVICE_URL) if is_full else None,
         dashboards=is_full,
     ):
         _warn(warning)
@@ -91,7 +91,7 @@ def _export_full(
         dashboards=render_dashboards(settings.health_monitoring, console=settings.alerting.console_url),
         provisioning=read_texts(provisioning_folder(), "*.yml"),
     )
-    service = selection.service_url or _DEFAULT_SERVICE_URL
+    service = selection.options.service_url or _DEFAULT_SERVICE_URL
     if format_ == "kubernetes":
         files = kubernetes_files(
             selection.groups(settings),
@@ -160,6 +160,6 @@ def _write_file(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def _report(output: Path, written: Sequence[Path]) -> int:
-    typer.echo(f"{format_count(len(written), 'file')} in {output}" if written != [output] else f"{output}")
+def _report(output: Path, paths: Sequence[Path]) -> int:
+    typer.echo(f"{format_count(len(paths), 'file')} in {output}" if paths != [output] else f"{output}")
     return 0

@@ -16,6 +16,7 @@ import typer
 
 from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
 from queenright.cli.output.up_screen import UpScreen
+from queenright.cli.terminal.signals import wait_unless_stopped
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.deadline import TaskSet
 from queenright.server.middleware.connections import raise_descriptor_limit
@@ -137,12 +138,10 @@ def reload_on_sighup(find_services: Callable[[], Sequence[Service]]) -> None:
 
 async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(work)
-    waiter = asyncio.create_task(stop.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-    for pending in (task, waiter):
-        pending.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await pending
+    if not await wait_unless_stopped(task, stop):
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _log_to_screen(screen: UpScreen) -> None:
@@ -152,8 +151,8 @@ def _log_to_screen(screen: UpScreen) -> None:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if (limited := limiter.filter_record(record)) is not None:
-                screen.print_line(f"{limited.levelname.lower()}: {limited.getMessage()}")
+            if (limited_record := limiter.filter_record(record)) is not None:
+                screen.print_line(f"{limited_record.levelname.lower()}: {limited_record.getMessage()}")
 
     logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
 

@@ -92,46 +92,46 @@ async def follow(service: AsyncQueenright, view: FleetView, stop: asyncio.Event)
     Raises:
         QueenrightError: The first request fails.
     """
-    changed = asyncio.Event()
+    change_event = asyncio.Event()
 
     def on_notice(notice: Notice) -> None:
         view.show_outage("" if notice.kind == "connected" else str(notice.error or ""))
         if notice.kind in ("connected", "reset"):
-            changed.set()
+            change_event.set()
 
     async def listen() -> None:
         async with service.events.stream(types=EVENT_TYPES, on_notice=on_notice) as events:
             async for _ in events:
-                changed.set()
+                change_event.set()
 
     listening = asyncio.create_task(listen())
-    stopped = asyncio.create_task(stop.wait())
+    stop_task = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            waiting = asyncio.create_task(changed.wait())
-            await asyncio.wait({waiting, stopped, listening}, return_when=asyncio.FIRST_COMPLETED)
+            waiting = asyncio.create_task(change_event.wait())
+            await asyncio.wait({waiting, stop_task, listening}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             if listening.done():
                 listening.result()
                 return
             if stop.is_set():
                 return
-            changed.clear()
+            change_event.clear()
             # The stream reconnects automatically and then sends a notice.
             with contextlib.suppress(UnreachableError):
-                failed = failed_sessions(await service.service.status())
+                urgent_sessions = failed_sessions(await service.service.status())
                 view.show_agents(
                     [
                         agent
                         async for agent in service.agents.list()
-                        if not agent.ended or (agent.agent_id, agent.session_id) in failed
+                        if not agent.ended or (agent.agent_id, agent.session_id) in urgent_sessions
                     ]
                 )
             await asyncio.wait(
-                {stopped, listening}, timeout=_MIN_INTERVAL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                {stop_task, listening}, timeout=_MIN_INTERVAL_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
     finally:
-        for task in (listening, stopped):
+        for task in (listening, stop_task):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await listening
@@ -219,8 +219,8 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
     table.add_column("steps", justify="right")
     table.add_column("bad", justify="right")
     table.add_column("reason", no_wrap=not wide, overflow=overflow, ratio=3)  # type: ignore[arg-type]
-    shown = agents[: max(1, height - 4)]
-    for agent in shown:
+    visible_agents = agents[: max(1, height - 4)]
+    for agent in visible_agents:
         cells = (
             agent.agent_id,
             agent.session_id,
@@ -233,7 +233,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
         table.add_row(state, *(Text(single_line(cell)) for cell in cells))
     counts = Counter(agent.state for agent in agents)
     summary = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank)) or "no agents"
-    more = f", {len(agents) - len(shown)} more below" if len(agents) > len(shown) else ""
+    more = f", {len(agents) - len(visible_agents)} more below" if len(agents) > len(visible_agents) else ""
     foot = Text(single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
     return Group(Text(f"{format_count(len(agents), 'agent')}: {summary}{more}", style="bold"), table, foot)
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
-import os
 import sys
 from functools import partial
 from typing import Any, TextIO
 
 from queenright.cli.errors import UsageError
-from queenright.cli.output.streams import guard_streams, take_stdout, write_error
+from queenright.cli.output.streams import take_stdout, write_error
 from queenright.cli.terminal.conversation import InputPrompt, RunProgress
 from queenright.cli.terminal.run_options import RunOptions, read_input
 from queenright.cli.terminal.run_summary import RunSummary
-from queenright.cli.terminal.shell import agent_loader
-from queenright.cli.terminal.signals import PauseOnSignal
+from queenright.cli.terminal.shell import agent_loader, configure_logging
+from queenright.cli.terminal.signals import PauseOnSignal, wait_unless_stopped
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
@@ -39,13 +36,10 @@ def run_agent(options: RunOptions) -> int:
         QueenrightError: The settings are invalid, the agent cannot be loaded or started, there is no such
             session, or the result cannot be written.
     """
-    if sys.platform == "win32":
-        raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     options.check()
     input_data = read_input(options.input_text)
-    guard_streams()
+    configure_logging()
     results = take_stdout() if options.as_json else sys.stdout
-    _log_to_stderr()
     load = agent_loader(options.config, telemetry=options.telemetry)
     lifecycle = Lifecycle([options.path.resolve().parent], load=load)
     runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)
@@ -82,13 +76,6 @@ def _print_summary(summary: RunSummary, results: TextIO) -> None:
         raise QueenrightError(f"cannot write the result to stdout: {why.strerror}")
 
 
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    if ENDPOINT_ENV not in os.environ:
-        # Telemetry was not configured, so a missing service is not worth a warning.
-        logging.getLogger("queenright.instrumentation").setLevel(logging.ERROR)
-
-
 async def _run(
     runner: AgentRunner, lifecycle: Lifecycle, options: RunOptions, input_data: dict[str, Any]
 ) -> ExecutionResult:
@@ -100,7 +87,7 @@ async def _run(
     try:
         for warning in (await asyncio.to_thread(runner.validate)).warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        runtime = await _start_unless_stopped(runner.start(), stop)
+        runtime = await _start_unless_stopped(runner, stop)
         graph_id = runner.spec.graph.id
         if options.session:
             await runtime.disk.run(partial(runtime.session_store(graph_id).open, options.session))
@@ -121,8 +108,8 @@ async def _run(
                     graph_id=graph_id,
                     session_id=options.session,
                 )
-            except InvalidInputError as refused:
-                raise UsageError(f"{refused}. Pass the input with --input; no run started.") from refused
+            except InvalidInputError as error:
+                raise UsageError(f"{error}. Pass the input with --input; no run started.") from error
         pause.execution_id = execution_id
         answering = asyncio.create_task(prompt.answer(progress.input_requests, stop))
         try:
@@ -140,28 +127,18 @@ async def _run(
 
 
 async def _wait_or_pause(runtime: AgentRuntime, execution_id: str, stop: asyncio.Event) -> ExecutionResult:
-    run_task = asyncio.ensure_future(runtime.wait(execution_id))
-    stop_task = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({run_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
-        if not run_task.done():
-            await runtime.pause_execution(execution_id)
-        return await run_task
-    finally:
-        stop_task.cancel()
+    run_task = asyncio.create_task(runtime.wait(execution_id))
+    if not await wait_unless_stopped(run_task, stop):
+        await runtime.pause_execution(execution_id)
+    return await run_task
 
 
-async def _start_unless_stopped(starting: Any, stop: asyncio.Event) -> AgentRuntime:
+async def _start_unless_stopped(runner: AgentRunner, stop: asyncio.Event) -> AgentRuntime:
     """Start the runtime, or raise if ``stop`` is set first."""
-    task: asyncio.Task[AgentRuntime] = asyncio.ensure_future(starting)
-    stop_task = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            raise QueenrightError("Stopped before the agent started; nothing was run.")
-        return await task
-    finally:
-        stop_task.cancel()
+    task = asyncio.create_task(runner.start())
+    if not await wait_unless_stopped(task, stop):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        raise QueenrightError("Stopped before the agent started; nothing was run.")
+    return await task

@@ -58,13 +58,13 @@ class RunOptions:
         Raises:
             UsageError: The options contradict each other.
         """
-        named = {
+        texts = {
             "session": self.session,
             "resume": self.resume,
             "entry-point": self.entry_point,
             "model": self.model,
         }
-        for option, value in named.items():
+        for option, value in texts.items():
             # Usually an unset variable in a script; ignoring it could repeat finished work.
             if value is not None and not value.strip():
                 raise UsageError(f"--{option} is empty; give a value or leave it out.")

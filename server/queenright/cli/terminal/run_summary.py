@@ -110,12 +110,12 @@ class RunSummary:
             return f"Paused. Resume with: {resume}"
         if result.error_type == MissingInputError.__name__ and (missing := self._missing_inputs(run)):
             # Resumed, it would fail again.
-            wanted = ", ".join(f"{json.dumps(key)}: ..." for key in missing)
+            example = ", ".join(f"{json.dumps(key)}: ..." for key in missing)
             words = ["--session", result.session_id]
             if run.entry_point != self.runner.default_entry_point:
                 words += ["--entry-point", run.entry_point]
             return (
-                f"Start again with the missing input: {self.options.command(*words)} --input '{{{wanted}}}'"
+                f"Start again with the missing input: {self.options.command(*words)} --input '{{{example}}}'"
             )
         if result.error_type in _GRAPH_ERRORS:
             return f"Fix the agent, then resume with: {resume}"

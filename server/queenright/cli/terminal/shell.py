@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from queenright.cli.options import ShellOptions
 from queenright.cli.output.streams import guard_streams
 from queenright.cli.terminal.shell_session import ShellSession, is_interactive
 from queenright.health.breakers import BreakerRegistry, report_change
@@ -22,19 +22,7 @@ from queenright.server.agents.node_guards import health_guard
 from queenright.server.settings import load_settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellOptions:
-    """The options of the command line."""
-
-    folder: Path
-    model: str | None = None
-    storage: Path | None = None
-    resume: str | None = None
-    config: Path | None = None
-    telemetry: bool = True
-
-
-def run_shell(options: ShellOptions) -> int:
+def run_shell(folder: Path, options: ShellOptions, *, model: str | None) -> int:
     """
     Talk to an agent until the user quits; return the exit code: 1 if the last run did not complete.
 
@@ -43,13 +31,11 @@ def run_shell(options: ShellOptions) -> int:
     """
     configure_logging()
     load = agent_loader(options.config, telemetry=options.telemetry)
-    loaded: dict[str, AgentRunner] = {}
+    agents: dict[str, AgentRunner] = {}
     # The user may load agents from anywhere, the agent only from folders next to its own.
-    agent_lifecycle = Lifecycle([options.folder.resolve().parent], load=load, runners=loaded)
-    runner = load(
-        options.folder, model=options.model, storage=options.storage, offered_tools=agent_lifecycle.tools
-    )
-    return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, runners=loaded), options))
+    agent_lifecycle = Lifecycle([folder.resolve().parent], load=load, runners=agents)
+    runner = load(folder, model=model, storage=options.storage, offered_tools=agent_lifecycle.tools)
+    return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, runners=agents), options))
 
 
 def agent_loader(config: Path | None, *, telemetry: bool) -> partial[AgentRunner]:

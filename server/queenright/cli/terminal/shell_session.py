@@ -57,8 +57,8 @@ class ShellSession:
         self._pausing: asyncio.Task[bool] | None = None
         self._sessions: dict[str, str] = {}
         self._input_requests: dict[tuple[str, str], AgentEvent] = {}
-        self._changed = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._change_event = asyncio.Event()
+        self._end_event = asyncio.Event()
         self._commands = SlashCommands(runtime, lifecycle, self._print)
         self._progress = RunProgress(out, runtime.active_graph_id)
 
@@ -81,7 +81,7 @@ class ShellSession:
         try:
             if resume is not None:
                 await self._resume(resume)
-            while not self._ended.is_set():
+            while not self._end_event.is_set():
                 if self._is_busy:
                     await self._wait_while_busy()
                     continue
@@ -108,7 +108,7 @@ class ShellSession:
                 case "":
                     return
                 case "/quit":
-                    self._ended.set()
+                    self._end_event.set()
                 case "/new":
                     self._sessions.pop(self._active, None)
                     self._print("The next run starts a new session.")
@@ -138,8 +138,8 @@ class ShellSession:
         # No node waits for it, but it tells the runtime that a user is present.
         await self.runtime.inject_input(entry.node_id, text, graph.id)
         session = self._sessions.get(graph.id)
-        started = await self.runtime.trigger(entry.id, input_data, graph_id=graph.id, session_id=session)
-        self._follow(graph.id, started)
+        execution_id = await self.runtime.trigger(entry.id, input_data, graph_id=graph.id, session_id=session)
+        self._follow(graph.id, execution_id)
 
     async def _resume(self, session_id: str) -> None:
         if not session_id:
@@ -190,7 +190,7 @@ class ShellSession:
             return None
         self._pending_line = None
         if (line := task.result()) is None:
-            self._ended.set()
+            self._end_event.set()
             if self._is_interactive:
                 print(file=self._out)
         return line
@@ -200,8 +200,8 @@ class ShellSession:
         return self._pending_line
 
     async def _wait_any(self, *tasks: asyncio.Task[Any]) -> None:
-        self._changed.clear()
-        more = [asyncio.create_task(event.wait()) for event in (self._changed, self._ended)]
+        self._change_event.clear()
+        more = [asyncio.create_task(event.wait()) for event in (self._change_event, self._end_event)]
         try:
             await asyncio.wait([*tasks, *more], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -210,7 +210,7 @@ class ShellSession:
 
     def _on_interrupt(self) -> None:
         """On Ctrl-C: pause the active run, or end the session if there is none. Pressed again: exit."""
-        if self._ended.is_set() or self._pausing is not None:
+        if self._end_event.is_set() or self._pausing is not None:
             os._exit(130)
         if not self._is_busy:
             self._end()
@@ -219,7 +219,7 @@ class ShellSession:
         self._pausing = asyncio.create_task(self.runtime.pause_execution(execution_id))
 
     def _end(self) -> None:
-        self._ended.set()
+        self._end_event.set()
 
     # -- output ---------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class ShellSession:
             self._input_requests[(event.graph_id, event.node_id)] = event
             if event.graph_id != self._active:
                 self._print(f"{event.graph_id} waits for input: /graph {event.graph_id}")
-            self._changed.set()
+            self._change_event.set()
         elif event.type in _END_TYPES:
             for key in [
                 k for k, request in self._input_requests.items() if request.execution_id == event.execution_id
@@ -241,7 +241,7 @@ class ShellSession:
                 error = event.data.get("error")
                 outcome = event.type.value.removeprefix("execution_")
                 self._print(f"{event.graph_id}: {outcome}" + (f": {error}" if error else ""))
-            self._changed.set()
+            self._change_event.set()
 
     def _print_result(self, result: ExecutionResult) -> None:
         self.has_failed = not result.succeeded

@@ -8,12 +8,22 @@ import os
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from queenright.runtime.events import AgentEvent, EventType
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """SIGHUP also pauses, but never ends the program: shells send it after the terminal already did."""
+
+
+async def wait_unless_stopped(task: asyncio.Task[Any], stop: asyncio.Event) -> bool:
+    """Wait for a task or for ``stop``; return whether the task has ended."""
+    waiter = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiter.cancel()
+    return task.done()
 
 
 class PauseOnSignal:

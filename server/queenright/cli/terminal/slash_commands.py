@@ -97,13 +97,13 @@ class SlashCommands:
         """List the files that agents wrote, or show the newest with a name."""
         files = await self._runtime.disk.run(lambda: _artifacts(self._runtime))
         if not name:
-            for path, graph_id, shown in files:
+            for path, graph_id, file_name in files:
                 when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-                self._print(f"{shown:<32} {graph_id:<24} {when}")
+                self._print(f"{file_name:<32} {graph_id:<24} {when}")
             if not files:
                 self._print("No files.")
             return
-        match = next((path for path, _, shown in files if shown == name), None)
+        match = next((path for path, _, file_name in files if file_name == name), None)
         if match is None:
             raise ValueError(f"there is no file {name!r}; /data lists the files")
         text = await self._runtime.disk.run(lambda: _read_end(match))
@@ -126,8 +126,8 @@ def _artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
             folder = runtime.find_session(state.session_id, graph_id)[1].artifacts
             for path in folder.rglob("*"):
                 if path.is_file() and not path.is_symlink():
-                    shown = path.relative_to(folder).as_posix()
-                    artifacts.append((path.stat().st_mtime, path, graph_id, shown))
+                    file_name = path.relative_to(folder).as_posix()
+                    artifacts.append((path.stat().st_mtime, path, graph_id, file_name))
     artifacts.sort(key=lambda agent_file: agent_file[0], reverse=True)
     return [agent_file[1:] for agent_file in artifacts]
 
@@ -144,8 +144,8 @@ def format_output(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _folder(typed: str) -> str:
-    return str(Path(typed).expanduser().resolve())
+def _folder(path: str) -> str:
+    return str(Path(path).expanduser().resolve())
 
 
 def _require(argument: str, usage: str) -> str:
