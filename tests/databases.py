@@ -304,6 +304,25 @@ def change(url: str, *statements: str) -> None:
             conn.exec_driver_sql(statement)
 
 
+def downgrade(url: str, partition: int = 0) -> None:
+    """Give a database, or a partition, the oldest schema that is updated."""
+    statements = [
+        "DROP TABLE secrets",
+        "DROP TABLE snapshot_parts",
+        "DROP TABLE schema_compatibility",
+        "UPDATE alembic_version SET version_num = '0012'",
+    ]
+    if is_postgres(url):
+        statements += [
+            "DROP TABLE shared_values",
+            "DROP TABLE members",
+            "CREATE TABLE members (member_id text PRIMARY KEY, can_publish boolean NOT NULL)",
+        ]
+        if partition:
+            statements.insert(0, f"SET search_path TO queenright_{partition}")
+    change(url, *statements)
+
+
 def unguard(url: str) -> None:
     """Take the event log's triggers away, as an intruder would first."""
     if is_postgres(url):

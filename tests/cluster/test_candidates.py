@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from queenright.health.cluster_lease import Member, Ownership, SeenMember, View
-from queenright.server.cluster.member import agreed_partitions, find_candidates
+from queenright.health.cluster_lease import Member, MemberState, Ownership, SeenMember, View
+from queenright.server.cluster.assignment import agreed_partitions, find_candidates, is_first
 
 
-def seen(name: str, *, partitions: int = 4, **values: object) -> SeenMember:
-    member = Member(
-        member_id=name, host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=partitions
+def seen(
+    name: str,
+    *,
+    partitions: int = 4,
+    unseen_seconds: float = 0.5,
+    is_connected: bool = True,
+    version: str = "1",
+    **state: Any,
+) -> SeenMember:
+    return SeenMember(
+        member=Member(
+            member_id=name, host=name, api_port=1, otlp_port=2, version=version, partitions=partitions
+        ),
+        state=MemberState(**state),
+        uptime_seconds=9.0,
+        unseen_seconds=unseen_seconds,
+        is_connected=is_connected,
     )
-    known = {"uptime_seconds": 9.0, "unseen_seconds": 0.5, "is_connected": True, "can_publish": True}
-    return SeenMember(member=member, **{**known, **values})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +66,21 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
         ((seen("grown", partitions=8), seen("own", partitions=8)), 4, 8),
         ((seen("first", partitions=2),), 0, 2),
         ((), 0, 1),
+        ((seen("joined", partitions=8, is_counted=False),), 4, 4),
+        ((seen("joined", partitions=8, is_counted=False), seen("own", partitions=4)), 4, 4),
+        ((seen("joined", partitions=8, is_counted=False),), 0, 8),
     ],
-    ids=["same as the database", "alone and wrong", "after a wrong one", "grown", "new database", "alone"],
+    ids=[
+        "same as the database",
+        "alone and wrong",
+        "after a wrong one",
+        "grown",
+        "new database",
+        "alone",
+        "joined with more",
+        "joined with more before this one",
+        "database without tables",
+    ],
 )
 def test_member_with_fewer_partitions_than_the_database_has_decides_nothing(
     members: tuple[SeenMember, ...], stored: int, expected: int
@@ -66,3 +93,11 @@ def test_member_with_fewer_partitions_than_the_database_has_decides_nothing(
     assert {
         seen.member.partitions for seen in members if seen.member.member_id in find_candidates(view, count)
     } <= {count}
+
+
+def test_first_process_is_the_oldest_that_runs() -> None:
+    gone, first, second = seen("gone", is_connected=False), seen("first"), seen("second")
+    view = View(members=(gone, first, second), partitions=())
+
+    assert [is_first(view, name) for name in ("gone", "first", "second")] == [False, True, False]
+    assert is_first(View(members=(), partitions=()), "own")

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member, Ownership, View
+from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member, MemberState, Ownership, View
 from queenright.health.engines import parse_address
 from queenright.health.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import Postgres, change
+from tests.databases import Postgres, change, downgrade
 
 
 async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
@@ -22,7 +22,7 @@ async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
     url = postgres.empty()
     lease = lease_on(url, "one", 1)
 
-    view = await lease.look(can_publish=True)
+    view = await lease.look()
 
     assert (view.partitions, view.members) == ((Ownership(is_vacant=True),), ())
     await lease.close()
@@ -42,9 +42,14 @@ async def lease(url: str, postgres: Postgres) -> AsyncIterator[ClusterLease]:
     postgres.drop(url)
 
 
-def lease_on(url: str, member_id: str, partitions: int) -> ClusterLease:
+def lease_on(url: str, member_id: str, partitions: int, host: str = "") -> ClusterLease:
     member = Member(
-        member_id=member_id, host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=partitions
+        member_id=member_id,
+        host=host or member_id,
+        api_port=1,
+        otlp_port=2,
+        version="1",
+        partitions=partitions,
     )
     return ClusterLease(parse_address(url), member)
 
@@ -60,7 +65,7 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
 
-    [found] = (await lease.look(can_publish=True)).partitions
+    [found] = (await lease.look()).partitions
     assert (found.has_expired, found.is_vacant) == (True, False)
     assert not await lease.evict_expired_owner(0)
 
@@ -68,7 +73,7 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     await store.close()
     async with asyncio.timeout(30):
         # The server notices in its own time that the session has ended.
-        while not (await lease.look(can_publish=True)).partitions[0].is_vacant:
+        while not (await lease.look()).partitions[0].is_vacant:
             pass
 
 
@@ -83,7 +88,7 @@ async def test_owner_that_reconnects_renews_its_lease(
 
     await store.append([heartbeat("clerk")])
 
-    [found] = (await lease.look(can_publish=True)).partitions
+    [found] = (await lease.look()).partitions
     assert (found.owner_id, found.is_vacant, found.has_expired) == ("one", False, False)
     await store.close()
 
@@ -120,7 +125,7 @@ async def test_refused_events_are_distinguished_from_an_unreachable_database(
 async def look_until_vacant(lease: ClusterLease, number: int) -> View:
     """PostgreSQL releases the lock of a session a moment after its connection was closed."""
     async with asyncio.timeout(60):
-        while not (view := await lease.look(can_publish=True)).partitions[number].is_vacant:  # noqa: ASYNC110
+        while not (view := await lease.look()).partitions[number].is_vacant:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return view
 
@@ -130,7 +135,7 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
     lease = lease_on(url, "one", 4)
     stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
     change(url, "UPDATE queenright_1.store_writer SET renewed_at = renewed_at - 60")
-    await lease.look(can_publish=True)
+    await lease.look()
     await stores[2].close()
     await lease.release(2, stores[2].writer_token)
 
@@ -145,7 +150,7 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
     assert [view.find_owner(number) for number in range(4)] == [lease.member, lease.member, None, None]
     assert view.stored_partitions == 3
     fewer = lease_on(url, "fewer", 1)
-    assert (await fewer.look(can_publish=True)).stored_partitions == 3
+    assert (await fewer.look()).stored_partitions == 3
     await fewer.close()
     await lease.renew(1, stores[1].writer_token)
     assert [lease.is_valid(number) for number in range(4)] == [False, True, False, False]
@@ -161,21 +166,68 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
 async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgres) -> None:
     """Its connection ends with it; a member that only lost its connection is back with the next look."""
     one, two = lease_on(url, "one", 1), lease_on(url, "two", 1)
-    await one.look(can_publish=True)
-    seen = {seen.member.member_id: seen for seen in (await two.look(can_publish=True)).members}
+    await one.look()
+    seen = {seen.member.member_id: seen for seen in (await two.look()).members}
     assert all(member.is_alive for member in seen.values())
     await one.close()
 
     async with asyncio.timeout(30):
         while seen["one"].is_connected:
-            seen = {seen.member.member_id: seen for seen in (await two.look(can_publish=True)).members}
+            seen = {seen.member.member_id: seen for seen in (await two.look()).members}
 
     assert (seen["one"].is_alive, seen["two"].is_alive) == (False, True)
-    await one.look(can_publish=True)
-    assert all(seen.is_alive for seen in (await two.look(can_publish=True)).members)
+    await one.look()
+    assert all(seen.is_alive for seen in (await two.look()).members)
     await one.close()
     await two.close()
     postgres.drop(url)
+
+
+async def test_member_that_was_started_again_is_listed_once(url: str, postgres: Postgres) -> None:
+    """It has another id at the same address; one that runs at another address is another one."""
+    gone, again, other = lease_on(url, "1", 1, "a"), lease_on(url, "2", 1, "a"), lease_on(url, "3", 1, "b")
+    await gone.look()
+    await gone.close()
+
+    async with asyncio.timeout(30):
+        ids = ["1"]
+        while "1" in ids:
+            await other.look()
+            ids = [seen.member.member_id for seen in (await again.look()).members]
+
+    assert sorted(ids) == ["2", "3"]
+    await again.close()
+    await other.close()
+    postgres.drop(url)
+
+
+async def test_state_of_a_member_is_seen_by_the_others(url: str, lease: ClusterLease) -> None:
+    """Also what a newer version adds, and without what an older one does not know."""
+    state = MemberState(can_publish=False, is_stopping=True, serving=frozenset({0, 3}), settings={"a": "1"})
+    other = lease_on(url, "other", 4)
+    await other.look(state)
+
+    assert [seen.state for seen in (await lease.look()).members] == [state, MemberState()]
+    change(
+        url,
+        "UPDATE members SET state = (state::jsonb - 'is_counted' || '{\"mood\": 1}')::text"
+        " WHERE member_id = 'other'",
+    )
+    assert [seen.state for seen in (await lease.look()).members] == [state, MemberState()]
+    await other.close()
+
+
+async def test_clock_is_compared_with_that_of_the_database(
+    lease: ClusterLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lease.look()
+    assert abs(lease.clock_offset) < 1
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 60)
+
+    await lease.look()
+
+    assert 59 < lease.clock_offset < 61
 
 
 async def test_members_share_a_key(url: str, lease: ClusterLease) -> None:
@@ -192,13 +244,9 @@ async def test_members_share_a_key(url: str, lease: ClusterLease) -> None:
 
 async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: ClusterLease) -> None:
     """It is not a member until the owner has stopped, and takes over then."""
-    change(url, "ALTER TABLE members DROP COLUMN partitions, DROP serving, DROP has_failed")
-    change(url, "DROP TABLE secrets")
-    change(url, "DROP TABLE shared_values")
-    change(url, "DROP TABLE snapshot_parts")
-    change(url, "UPDATE alembic_version SET version_num = '0012'")
+    downgrade(url)
 
-    assert (await lease.look(can_publish=True)).members == ()
+    assert (await lease.look()).members == ()
     assert await lease.read_secret(LOGIN_KEY) is None
     Store.open(url, member_id="two").close_now()
-    assert [seen.member.partitions for seen in (await lease.look(can_publish=True)).members] == [1]
+    assert [seen.member.partitions for seen in (await lease.look()).members] == [1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from queenright.health.engines import list_partitions
 from queenright.health.event_log import read_events, verify
 from queenright.health.store import Store, StoreError
 from queenright.health.store_copy import copy_database
+from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import Postgres, change, connected
+from tests.databases import Postgres, change, connected, downgrade
 
 PARTITIONS = range(3)
 
@@ -105,3 +108,25 @@ def test_partition_has_its_own_revision(url: str) -> None:
     with pytest.raises(StoreError, match="a schema that this version does not know"):
         Store.open(url, partition=1)
     Store.open(url).close_now()
+
+
+def test_partitions_are_migrated_at_the_same_time(url: str) -> None:
+    """As a process of a new version does when it takes over from one of the former version."""
+    count = 8
+    for number in range(count):
+        Store.open(url, partition=number).close_now()
+        downgrade(url, number)
+    barrier = threading.Barrier(count)
+
+    def open_partition(number: int) -> None:
+        barrier.wait()
+        Store.open(url, partition=number).close_now()
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(open_partition, range(count)))
+
+    with connected(url) as conn:
+        for schema in ("public", *(f"queenright_{number}" for number in range(1, count))):
+            revision = conn.exec_driver_sql(f"SELECT version_num FROM {schema}.alembic_version").scalar()
+            assert revision == SCHEMA_REVISION, schema
+            assert conn.exec_driver_sql(f"SELECT count(*) FROM {schema}.secrets").scalar() == 0

@@ -20,11 +20,12 @@ from sqlalchemy import Connection, create_engine, func, inspect, select, text
 
 from queenright.health.engines import open_database
 from queenright.health.event_log import append_events, read_events, touch_head, verify
+from queenright.health.schema import COMPATIBILITY
 from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS, SCHEMA_REVISION
+from queenright.health.tables import EVENTS, OLDEST_COMPATIBLE, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import change, is_postgres, locked, verify_log
+from tests.databases import change, connected, downgrade, is_postgres, locked, verify_log
 
 
 def step(number: int = 0, **fields: Any) -> AgentEvent:
@@ -447,16 +448,13 @@ def test_new_database_has_the_revision_of_the_newest_migration(database_url: str
         str(Path(sys.modules[open_database.__module__].__file__ or "").parent / "migrations")
     )
     assert scripts.get_current_head() == SCHEMA_REVISION
+    declared = [script.module.oldest_compatible for script in scripts.walk_revisions()]
+    assert max(declared) == OLDEST_COMPATIBLE
 
 
 def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     Store.open(database_url).close_now()
-    change(database_url, "DROP TABLE secrets")
-    change(database_url, "DROP TABLE snapshot_parts")
-    if is_postgres(database_url):
-        change(database_url, "ALTER TABLE members DROP COLUMN partitions, DROP serving, DROP has_failed")
-        change(database_url, "DROP TABLE shared_values")
-    change(database_url, "UPDATE alembic_version SET version_num = '0012'")
+    downgrade(database_url)
 
     store = Store.open(database_url)
     store.close_now()
@@ -466,8 +464,10 @@ def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
     assert columns == ["name", "value"]
     columns = [column["name"] for column in inspect(engine).get_columns("snapshot_parts")]
     assert columns == ["snapshot_id", "number", "data"]
+    with engine.connect() as conn:
+        assert conn.execute(select(COMPATIBILITY.c.oldest_compatible)).scalars().all() == [OLDEST_COMPATIBLE]
     if is_postgres(database_url):
-        assert "partitions" in [column["name"] for column in inspect(engine).get_columns("members")]
+        assert "state" in [column["name"] for column in inspect(engine).get_columns("members")]
         columns = [column["name"] for column in inspect(engine).get_columns("shared_values")]
         assert columns == ["name", "value", "changed_at"]
     engine.dispose()
@@ -563,12 +563,40 @@ def test_locked_database_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_newer_schema_is_refused(database_url: str, *, read_only: bool) -> None:
+@pytest.mark.parametrize(
+    "declare",
+    [
+        "UPDATE schema_compatibility SET oldest_compatible = '9999'",
+        "DELETE FROM schema_compatibility",
+        "DROP TABLE schema_compatibility",
+    ],
+)
+def test_newer_schema_is_refused(database_url: str, declare: str, *, read_only: bool) -> None:
+    """Unless it says that this version can use it."""
     Store.open(database_url).close_now()
-    change(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    change(database_url, "UPDATE alembic_version SET version_num = '9999'", declare)
 
     with pytest.raises(StoreError, match=r"hive.* has (a )?schema .*version"):
         Store.open(database_url, read_only=read_only)
+
+
+async def test_newer_schema_that_this_version_can_use_stays_as_it_is(database_url: str) -> None:
+    Store.open(database_url).close_now()
+    change(
+        database_url,
+        "UPDATE alembic_version SET version_num = '9999'",
+        "ALTER TABLE tickets ADD COLUMN mood TEXT",
+    )
+
+    store = Store.open(database_url)
+    await store.append([step(1)])
+    await store.close()
+
+    reading = Store.open(database_url, read_only=True)
+    assert len(reading.read_now(read_events)) == 1
+    reading.close_now()
+    with connected(database_url) as conn:
+        assert conn.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "9999"
 
 
 def test_database_of_another_program_is_refused_unchanged(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ Each process also holds its own shared lock, so that the others notice at once w
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -32,8 +33,10 @@ from queenright.instrumentation.http_url import http_url
 RENEWAL_SECONDS: Final = 2.0
 LEASE_SECONDS: Final = 6.0
 _FORGET_SECONDS: Final = 600.0
-"""A member that was not seen for this long is removed."""
+"""A member that was not seen for this long is forgotten."""
 _STATEMENT_TIMEOUT_SECONDS: Final = 3
+_EXACT_SECONDS: Final = 1.0
+"""The clocks are compared only if the answer took less time."""
 _CLAIM_MINUTES: Final = 30
 """How long a process may take from the lock to its first lease, for example to update the schema."""
 
@@ -77,21 +80,40 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """
+    What a member tells the others with each look.
+
+    Like `Member`, it is stored as JSON that older and newer versions read: a new field needs a default, and
+    none is removed or changes its meaning.
+    """
+
+    can_publish: bool = True
+    """Whether it reaches NATS, and is not about to stop."""
+    is_stopping: bool = False
+    is_counted: bool = True
+    """Whether its number of partitions counts: it is that of the cluster."""
+    serving: frozenset[int] = frozenset()
+    """The partitions whose workers it watches: it has read their logs."""
+    has_failed: bool = False
+    """Whether it recently failed to run a partition."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """A hash of each block of the settings that should be the same for all."""
+    clock_offset: float = 0.0
+    """How many seconds its clock is ahead of that of the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMember:
     """A member, and when it was last seen."""
 
     member: Member
+    state: MemberState
     uptime_seconds: float
     """Seconds from its start until it was last seen."""
     unseen_seconds: float
     is_connected: bool
     """Whether it is connected to the database."""
-    can_publish: bool
-    """Whether it reached NATS when it was last seen, and was not about to stop."""
-    serving: frozenset[int] = frozenset()
-    """The partitions whose workers it watches: it has read their logs."""
-    has_failed: bool = False
-    """Whether it recently failed to run a partition."""
 
     @property
     def is_alive(self) -> bool:
@@ -133,8 +155,8 @@ class View:
         """Return whether the owner of a partition watches its workers."""
         owner_id = self.partitions[partition].owner_id
         return any(
-            one.member.member_id == owner_id and partition in one.serving and one.is_alive
-            for one in self.members
+            seen.member.member_id == owner_id and partition in seen.state.serving and seen.is_alive
+            for seen in self.members
         )
 
 
@@ -145,6 +167,9 @@ class ClusterLease:
     Args:
         address: The database, on PostgreSQL.
         member: This process.
+
+    Attributes:
+        clock_offset: How many seconds the clock of this machine is ahead of that of the database.
     """
 
     def __init__(self, address: URL, member: Member) -> None:
@@ -152,6 +177,7 @@ class ClusterLease:
         self.member = member
         self._conn: psycopg.AsyncConnection[dict[str, Any]] | None = None
         self._lock = asyncio.Lock()
+        self.clock_offset = 0.0
         self._valid_until: dict[int, float] = {}
         self._schemas: set[int] = set()
         """The partitions that have tables."""
@@ -161,41 +187,26 @@ class ClusterLease:
         """Return whether this process is certain to own a partition: its last renewal is recent enough."""
         return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
-    async def look(self, *, can_publish: bool, serving: Iterable[int] = (), has_failed: bool = False) -> View:
+    async def look(self, state: MemberState | None = None) -> View:
         """
         Note that this member is alive, and return the cluster.
 
         Args:
-            can_publish: Whether this member reaches NATS, and is not about to stop.
-            serving: The partitions whose workers it watches.
-            has_failed: Whether it recently failed to run a partition.
+            state: What the others should know of it.
 
         Raises:
             LeaseError: The database cannot be reached.
         """
-        members = await self._read_members(
-            {
-                "can_publish": can_publish,
-                "serving": ",".join(map(str, serving)),
-                "has_failed": has_failed,
-            }
-        )
+        rows = await self._read_members(state or MemberState())
         writers = await self._read_writers()
-        rows = await self._execute(_LOCKS)
-        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in rows}
+        found = await self._execute(_LOCKS)
+        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in found}
+        members = [
+            _seen_member(row, is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks)
+            for row in rows
+        ]
         return View(
-            members=tuple(
-                SeenMember(
-                    member=Member(**{name: row[name] for name in Member.__slots__}),
-                    uptime_seconds=float(row["seen_at"] - row["started_at"]),
-                    unseen_seconds=float(row["unseen"]),
-                    is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks,
-                    can_publish=row["can_publish"],
-                    serving=frozenset(map(int, filter(None, row["serving"].split(",")))),
-                    has_failed=row["has_failed"],
-                )
-                for row in members
-            ),
+            members=tuple(seen for i, seen in enumerate(members) if not _is_replaced(seen, members[i + 1 :])),
             partitions=tuple(
                 Ownership(
                     owner_id=writer["member_id"] if (writer := writers.get(partition)) else None,
@@ -225,23 +236,30 @@ class ClusterLease:
         )
         return bytes(row["value"])
 
-    async def _read_members(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _read_members(self, state: MemberState) -> list[dict[str, Any]]:
         """Write that this member is alive, and return the rows of all members, oldest first."""
-        values = {name: getattr(self.member, name) for name in Member.__slots__} | dict(state)
-        assignments = ", ".join(f"{name} = excluded.{name}" for name in state)
+        known = asdict(self.member) | asdict(state) | {"serving": sorted(state.serving)}
         try:
             await self._execute(
-                f"INSERT INTO members ({', '.join(values)}, started_at, seen_at)"
-                f" VALUES ({', '.join(f'%({name})s' for name in values)}, {DATABASE_TIME}, {DATABASE_TIME})"
-                f" ON CONFLICT (member_id) DO UPDATE SET seen_at = {DATABASE_TIME}, {assignments}",
-                values,
+                "INSERT INTO members (member_id, state, started_at, seen_at)"
+                f" VALUES (%(member_id)s, %(state)s, {DATABASE_TIME}, {DATABASE_TIME})"
+                " ON CONFLICT (member_id) DO UPDATE SET state = excluded.state, seen_at = excluded.seen_at",
+                {"member_id": self.member.member_id, "state": json.dumps(known)},
             )
-            return await self._execute(
-                f"SELECT *, {DATABASE_TIME} - seen_at AS unseen FROM members ORDER BY started_at, member_id"
-            )
+            async with self.session() as conn:
+                began = time.time()
+                cursor = await conn.execute(
+                    f"SELECT *, {DATABASE_TIME} - seen_at AS unseen, {DATABASE_TIME} AS now FROM members"
+                    f" WHERE seen_at > {DATABASE_TIME} - {_FORGET_SECONDS} ORDER BY started_at, member_id"
+                )
+                took = time.time() - began
+                rows = await cursor.fetchall()
         except (UndefinedColumn, UndefinedTable):
             # A new database, or one of an earlier version: the first owner migrates it.
             return []
+        if rows and took < _EXACT_SECONDS:
+            self.clock_offset = began + took / 2 - float(rows[0]["now"])
+        return rows
 
     async def _read_writers(self) -> dict[int, dict[str, Any]]:
         """Return the last writer of each partition."""
@@ -386,6 +404,23 @@ class ClusterLease:
 def _table(partition: int) -> str:
     schema = partition_schema(partition)
     return "store_writer" if schema is None else f"{schema}.store_writer"
+
+
+def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
+    known = json.loads(row["state"])
+    state = {name: known[name] for name in MemberState.__slots__ if name in known}
+    return SeenMember(
+        member=Member(**{name: known[name] for name in Member.__slots__}),
+        state=MemberState(**{**state, "serving": frozenset(state.get("serving", ()))}),
+        uptime_seconds=float(row["seen_at"] - row["started_at"]),
+        unseen_seconds=float(row["unseen"]),
+        is_connected=is_connected,
+    )
+
+
+def _is_replaced(seen: SeenMember, younger: Sequence[SeenMember]) -> bool:
+    """Return whether a member is gone, and another one was started at its address."""
+    return not seen.is_alive and any(seen.member.api_url == other.member.api_url for other in younger)
 
 
 def _presence_key(member_id: str) -> int:

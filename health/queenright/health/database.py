@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, Table, inspect, select
 from sqlalchemy.exc import DBAPIError
 
-from queenright.health.schema import VERSION, create_schema
+from queenright.health.schema import COMPATIBILITY, VERSION, create_schema
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.instrumentation.errors import QueenrightError
 
@@ -25,6 +26,8 @@ READERS: Final = 4
 """The maximum number of read connections."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
+_migrating: Final = threading.Lock()
+"""Alembic's context is one for the process; the partitions of a cluster are opened at the same time."""
 
 
 class StoreError(QueenrightError):
@@ -37,6 +40,22 @@ class DatabaseInUseError(StoreError):
 
 class NoDatabaseError(StoreError):
     """Raised when a database to read has no tables yet, or no file."""
+
+
+class _Schema(NamedTuple):
+    """The schema of a database."""
+
+    revision: str
+    oldest_compatible: str | None
+    """The oldest revision whose code can use it; None if that of ``revision`` only."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether this version can use it as it is: it has it, or it is newer and says so."""
+        if self.revision == SCHEMA_REVISION:
+            return True
+        is_newer = self.revision.isdigit() and self.revision > SCHEMA_REVISION
+        return is_newer and (self.oldest_compatible or self.revision) <= SCHEMA_REVISION
 
 
 class Database(ABC):
@@ -124,42 +143,43 @@ class Database(ABC):
 
     def check_readable(self) -> None:
         """
-        Check that there is a database of this version.
+        Check that there is a database that this version can use.
 
         Raises:
             NoDatabaseError: The database is empty.
             StoreError: The database is another program's, or has another schema.
         """
         with self.reader.connect() as conn:
-            revision = self._revision(conn)
-        if revision is None:
+            schema = self._read_schema(conn)
+        if schema is None:
             raise NoDatabaseError(f"{self.name} is empty; start the service first, or give {self.another}")
-        if revision != SCHEMA_REVISION:
+        if not schema.is_usable:
             raise StoreError(
-                f"{self.name} has schema {revision}, and this version reads {SCHEMA_REVISION}; "
+                f"{self.name} has schema {schema.revision}, and this version reads {SCHEMA_REVISION}; "
                 "look at it with the version that wrote it, or start the service to update it"
             )
 
     def bring_up_to_date(self, conn: Connection) -> None:
         """
-        Create or migrate the schema of this version.
+        Create or migrate the schema. A newer one that this version can use stays as it is.
 
         Raises:
             StoreError: The database is another program's database, or has an unknown schema.
         """
-        revision = self._revision(conn)
+        schema = self._read_schema(conn)
         conn.rollback()
-        if revision is None:
+        if schema is None:
             self._create(conn)
-        elif revision != SCHEMA_REVISION:
-            self._migrate(conn)
+        elif not schema.is_usable:
+            self._migrate(conn, schema.revision)
 
-    def _revision(self, conn: Connection) -> str | None:
-        """Return the schema's revision, None for an empty database; refuse one that is not ours."""
+    def _read_schema(self, conn: Connection) -> _Schema | None:
+        """Return the schema, None of an empty database; refuse one that is not ours."""
         names = inspect(conn).get_table_names(schema=self.schema)
         if not names:
             return None
         revision: str | None = None
+        oldest_compatible: str | None = None
         if VERSION.name in names:
             revision = conn.execute(select(VERSION.c.version_num)).scalar()
         elif "events" not in names or "event_log_head" not in names:
@@ -168,14 +188,16 @@ class Database(ABC):
             raise StoreError(
                 f"{self.name} has no schema version; restore it from a backup, or give {self.another}"
             )
-        return revision
+        if COMPATIBILITY.name in names:
+            oldest_compatible = conn.execute(select(COMPATIBILITY.c.oldest_compatible)).scalar()
+        return _Schema(revision, oldest_compatible)
 
     def _create(self, conn: Connection) -> None:
         create_schema(conn)
         conn.commit()
         _log.info("database created with schema revision %s: %s", SCHEMA_REVISION, self.name)
 
-    def _migrate(self, conn: Connection) -> None:
+    def _migrate(self, conn: Connection, revision: str) -> None:
         # Imported here, because the import takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
@@ -185,11 +207,12 @@ class Database(ABC):
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = conn
         try:
-            command.upgrade(config, "head")
+            with _migrating:
+                command.upgrade(config, "head")
         except CommandError as error:
             raise StoreError(
-                f"{self.name} has a schema that this version does not know; use the version of queenright "
-                f"that wrote it, or give {self.another}"
+                f"{self.name} has a schema that this version does not know ({revision}; this version has "
+                f"{SCHEMA_REVISION}); use the version of queenright that wrote it, or give {self.another}"
             ) from error
         conn.commit()
         _log.info("database migrated to revision %s: %s", SCHEMA_REVISION, self.name)

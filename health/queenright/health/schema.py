@@ -9,10 +9,20 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, text
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from queenright.health.tables import EVENT_LOG_HEAD, METADATA, PROCESSES, SCHEMA_REVISION
+from queenright.health.tables import (
+    EVENT_LOG_HEAD,
+    METADATA,
+    OLDEST_COMPATIBLE,
+    PROCESSES,
+    SCHEMA_REVISION,
+)
 
 VERSION: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 """The schema's revision, as Alembic reads it."""
+COMPATIBILITY: Final = Table(
+    "schema_compatibility", MetaData(), Column("oldest_compatible", String(32), primary_key=True)
+)
+"""The oldest revision whose code can use the schema."""
 
 _APPEND_ONLY: Final = (
     ("events", "base_length", "the event log"),
@@ -26,6 +36,7 @@ def create_schema(conn: Connection) -> None:
     for statement in _table_statements(conn.dialect.name):
         conn.exec_driver_sql(statement)
     conn.execute(VERSION.insert().values(version_num=SCHEMA_REVISION))
+    conn.execute(COMPATIBILITY.insert().values(oldest_compatible=OLDEST_COMPATIBLE))
     conn.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
     if conn.dialect.name == "sqlite":
         _create_sqlite_triggers(conn)
@@ -41,7 +52,7 @@ def _table_statements(dialect_name: str) -> tuple[str, ...]:
     """Return the statements that create the tables and their indexes: compiling them is most of the time."""
     dialect = registry.load(dialect_name)()
     statements: list[ExecutableDDLElement] = []
-    for table in (*METADATA.sorted_tables, VERSION):
+    for table in (*METADATA.sorted_tables, VERSION, COMPATIBILITY):
         statements += CreateTable(table), *(CreateIndex(index) for index in table.indexes)
     return tuple(str(statement.compile(dialect=dialect)) for statement in statements)
 

@@ -28,8 +28,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-SCHEMA_REVISION: Final = "0015"
+SCHEMA_REVISION: Final = "0016"
 """The newest migration, so that opening an up-to-date database does not import Alembic."""
+OLDEST_COMPATIBLE: Final = "0016"
+"""The oldest revision whose code can use this schema: the highest that a migration declares."""
 
 METADATA: Final = MetaData()
 
@@ -337,15 +339,10 @@ MEMBERS: Final = Table(
     "members",
     PROCESSES,
     Column("member_id", Text, primary_key=True),
-    Column("host", Text, nullable=False),
-    *_required(Integer, "api_port", "otlp_port"),
-    Column("version", Text, nullable=False),
-    *_required(Float, "started_at", "seen_at"),
-    Column("can_publish", Boolean, nullable=False),
-    Column("partitions", Integer, nullable=False, server_default="1"),
-    # Numbers, separated by commas.
-    Column("serving", Text, nullable=False, server_default=""),
-    Column("has_failed", Boolean, nullable=False, server_default=text("false")),
+    Column("started_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+    # JSON, so that what a new version adds needs no migration, and older processes read the rest.
+    Column("state", Text, nullable=False),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster_lease``)."""
 

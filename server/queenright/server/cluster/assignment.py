@@ -1,13 +1,48 @@
 """
 Decide which member of a cluster should own which partition.
 
-The result depends only on the database, so that all members get the same one.
+The results depend only on the database, so that all members get the same ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
+
+from queenright.health.cluster_lease import View
+
+
+def agreed_partitions(view: View, own: int) -> int:
+    """
+    Return the number of partitions of the cluster: that of the oldest live member whose number counts.
+
+    It is never less than the database has: workers and tickets would not be watched.
+
+    Args:
+        view: The cluster.
+        own: The number of this process, which holds for a database without tables if no other runs.
+    """
+    alive = [seen for seen in view.members if seen.is_alive]
+    counted = [seen.member.partitions for seen in alive if seen.state.is_counted]
+    first = counted[0] if counted else 0
+    return max(first, view.stored_partitions) or (alive[0].member.partitions if alive else own)
+
+
+def is_first(view: View, member_id: str) -> bool:
+    """Return whether no member that runs was started before this one."""
+    return next((seen.member.member_id for seen in view.members if seen.is_alive), member_id) == member_id
+
+
+def find_candidates(view: View, partitions: int) -> set[str]:
+    """
+    Return the members that can own partitions: those that reach NATS, or all if none does.
+
+    Args:
+        view: The cluster.
+        partitions: The number of partitions; members with another number own none.
+    """
+    alive = [seen for seen in view.members if seen.is_alive and seen.member.partitions == partitions]
+    return {seen.member.member_id for seen in ([seen for seen in alive if seen.state.can_publish] or alive)}
 
 
 def assign_partitions(

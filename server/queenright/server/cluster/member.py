@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from importlib.metadata import version
 from socket import gethostname
@@ -20,7 +20,14 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from queenright import api
-from queenright.health.cluster_lease import LEASE_SECONDS, ClusterLease, LeaseError, Member, View
+from queenright.health.cluster_lease import (
+    LEASE_SECONDS,
+    ClusterLease,
+    LeaseError,
+    Member,
+    MemberState,
+    View,
+)
 from queenright.health.engines import parse_address
 from queenright.health.postgres import disconnect_databases
 from queenright.health.shared_secrets import LOGIN_KEY
@@ -29,13 +36,20 @@ from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id
 from queenright.server.build import require_usable_storage
-from queenright.server.cluster.assignment import assign_partitions
+from queenright.server.cluster.assignment import (
+    agreed_partitions,
+    assign_partitions,
+    find_candidates,
+    is_first,
+)
+from queenright.server.cluster.faults import describe_clock, find_faults, name_partitions
 from queenright.server.cluster.fleet import ClusterFleet
 from queenright.server.cluster.front import ClusterFront
 from queenright.server.cluster.local import create_local_app
 from queenright.server.cluster.metrics import ClusterMetrics, collect_process, merge_families
 from queenright.server.cluster.partition import Partition
 from queenright.server.cluster.proxy import Proxy
+from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import Exposition
@@ -44,6 +58,7 @@ from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
+from queenright.server.reload import read_reloadable
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Ports, bind_ports
@@ -63,6 +78,8 @@ After a restart of NATS, processes connect again within two or three seconds of 
 """
 _STOP_SECONDS: Final = 10.0
 """After this many seconds of stopping, the process checks whether the database still answers."""
+_DRAIN_SECONDS: Final = 20.0
+"""How long a stop may take before connections to the database are ended; deployments allow 60 seconds."""
 _STARTING: Final = 4
 """How many partitions start at the same time."""
 _MOVING_SECONDS: Final = 30.0
@@ -74,6 +91,8 @@ How long a process that failed to run a partition gets no other.
 Doubled, up to an hour, each time that another process could run it.
 """
 _MOST_FAILED_SECONDS: Final = 3600.0
+_READ_SETTINGS_SECONDS: Final = 60.0
+"""Seconds between two looks at the settings file, for the comparison with the other processes."""
 
 
 class ClusterMember:
@@ -93,17 +112,19 @@ class ClusterMember:
         self._nats = nats
         self._lease = lease
         self._view: View | None = None
-        self._fault: str | None = "the database was not asked yet"
-        self._number_fault: str | None = None
-        self._fleet_fault: str | None = None
+        self._faults = {"database": "the database was not asked yet"}
+        """Its faults, by what is at fault."""
+        self._clock_fault = ""
         self._is_stopping = False
         self._has_evicted = False
+        self._is_counted: bool | None = None
+        """Whether its number of partitions is that of the cluster; None before the first look."""
+        self._settings_hash = hash_settings(ports.settings)
         self._has_login_key = False
         self._failures = 0
         self._failed: set[int] = set()
         """Partitions that this process failed to run and that no other has run since."""
         self._failed_until = float("-inf")
-        self._failure: str | None = None
         starting = asyncio.Semaphore(_STARTING)
         self.fleet = ClusterFleet(lease) if len(nats.streams) > 1 else None
         self.partitions = [
@@ -143,8 +164,7 @@ class ClusterMember:
 
     def faults(self) -> list[str]:
         """Return the faults of this process, as sentences."""
-        known = (self._fault, self._number_fault, self._fleet_fault, self._failure)
-        found = [fault for fault in known if fault is not None]
+        found = list(self._faults.values())
         refusing = self._refusing()
         if len(refusing) == len(self.partitions):
             found.append("NATS cannot take telemetry")
@@ -156,7 +176,7 @@ class ClusterMember:
         if len(alone) == len(self.partitions):
             found.append("no process of the cluster watches the workers")
         elif alone:
-            found.append(f"no process of the cluster watches the workers of {_name_partitions(alone)}")
+            found.append(f"no process of the cluster watches the workers of {name_partitions(alone)}")
         return found
 
     def _refusing(self) -> list[int]:
@@ -168,7 +188,7 @@ class ClusterMember:
         refusing = self._refusing()
         if not refusing or len(refusing) == len(self.partitions):
             return []
-        return [f"NATS cannot take telemetry of {_name_partitions(refusing)}: full, or without a majority"]
+        return [f"NATS cannot take telemetry of {name_partitions(refusing)}: full, or without a majority"]
 
     def ready(self) -> list[str]:
         """Return what is not ready, as sentences."""
@@ -183,6 +203,8 @@ class ClusterMember:
         """Return the cluster as this process sees it."""
         await self.look()
         faults, view = self.faults() + self.stream_faults(), self._view
+        if view is not None:
+            faults += find_faults(view)
         backlogs = await asyncio.gather(*(self._backlog(partition) for partition in self.partitions))
         known = [backlog for backlog in backlogs if backlog is not None]
         owners = [
@@ -243,13 +265,18 @@ class ClusterMember:
     async def run(self) -> None:
         """Look at the cluster, and own this process's share of the partitions, until cancelled."""
         while True:
-            if (view := await self.look()) is not None:
-                self._balance(view, time.monotonic())
-            await self._share()
+            try:
+                if (view := await self.look()) is not None:
+                    self._balance(view, time.monotonic())
+                await self._share()
+            except Exception:
+                # Without its looks, the process would own nothing, or for ever what it has.
+                _log.exception("a look at the cluster has failed")
             await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else _LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Hand over the partitions of this process; without the database, leave them."""
+        """Hand over the partitions of this process; if the database does not answer in time, leave them."""
+        until = time.monotonic() + _DRAIN_SECONDS
         self._is_stopping = True
         # First, so that the others do not count on this process.
         view = await self.look()
@@ -257,7 +284,7 @@ class ClusterMember:
             partition.hand_over()
         pending = {asyncio.create_task(partition.wait_ended()) for partition in self.partitions}
         while pending:
-            if view is None:
+            if view is None or time.monotonic() >= until:
                 # Threads would wait for it without limit. The stream still has their messages.
                 disconnect_databases()
             _, pending = await asyncio.wait(pending, timeout=_STOP_SECONDS)
@@ -271,11 +298,10 @@ class ClusterMember:
         self._metrics.is_stream_available = any(stream.is_accepting for stream in self._nats.streams)
         self._has_evicted = False
         try:
-            view = await self._lease.look(
-                can_publish=self._nats.is_available and not self._is_stopping,
-                serving=[partition.number for partition in self.partitions if partition.apps is not None],
-                has_failed=self._failure is not None,
-            )
+            view = await self._lease.look(self._state())
+            if self._is_counted is None:
+                self._is_counted = is_first(view, self.member.member_id)
+                view = await self._lease.look(self._state())
             for partition, seen in zip(self.partitions, view.partitions, strict=True):
                 may_evict = seen.has_expired and not seen.is_vacant and not partition.is_claimed
                 if may_evict and await self._lease.evict_expired_owner(partition.number):
@@ -284,9 +310,9 @@ class ClusterMember:
             if not self._has_login_key and (key := await self._lease.read_secret(LOGIN_KEY)) is not None:
                 self.ports.access.sessions.key, self._has_login_key = key, True
         except LeaseError as error:
-            self._note_fault(f"the database cannot be reached: {str(error).splitlines()[0]}")
+            self._note_fault("database", f"the database cannot be reached: {str(error).splitlines()[0]}")
             return None
-        self._note_fault(None)
+        self._note_fault("database", None)
         self._view = view
         self._metrics.members = sum(seen.is_alive for seen in view.members)
         now = time.monotonic()
@@ -304,7 +330,27 @@ class ClusterMember:
                 partition.unserved_since = now
         self._note_number(agreed_partitions(view, self.member.partitions))
         self._note_failures(view, now)
+        self._note_clock()
         return view
+
+    def _state(self) -> MemberState:
+        return MemberState(
+            can_publish=self._nats.is_available and not self._is_stopping,
+            is_stopping=self._is_stopping,
+            is_counted=bool(self._is_counted),
+            serving=frozenset(
+                partition.number for partition in self.partitions if partition.apps is not None
+            ),
+            has_failed="failure" in self._faults,
+            settings=self._settings_hash,
+            clock_offset=round(self._lease.clock_offset, 3),
+        )
+
+    async def watch_settings(self) -> None:
+        """Note changes of the settings file, which a partition that is taken over would have."""
+        while True:
+            await asyncio.sleep(_READ_SETTINGS_SECONDS)
+            self._settings_hash = hash_settings(await asyncio.to_thread(read_reloadable, self.ports.settings))
 
     async def _share(self) -> None:
         """Exchange the state of the fleet with the owners of the other partitions."""
@@ -316,9 +362,7 @@ class ClusterMember:
             await self.fleet.look(owned)
         except LeaseError as error:
             fault = f"storms and limits are those of each partition: {str(error).splitlines()[0]}"
-            if self._fleet_fault is None:
-                _log.error("%s", fault)
-        self._fleet_fault = fault
+        self._note_fault("fleet", fault)
 
     def _balance(self, view: View, now: float) -> None:
         """Claim and hand over partitions, so that each member owns its share."""
@@ -327,7 +371,7 @@ class ClusterMember:
         candidates = find_candidates(view, count)
         if not candidates and count == self.member.partitions:
             candidates = {own_id}
-        failed = {seen.member.member_id for seen in view.members if seen.has_failed}
+        failed = {seen.member.member_id for seen in view.members if seen.state.has_failed}
         assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates, failed)
         if own_id in candidates:
             for partition, wanted in zip(self.partitions, assigned, strict=True):
@@ -369,9 +413,8 @@ class ClusterMember:
             if failure is not None:
                 self._failed.add(partition.number)
                 self._failed_until = max(self._failed_until, now + _FAILED_SECONDS)
-                self._failure = (
-                    f"this process could not watch {_name_partitions([partition.number])}: {failure}"
-                )
+                which = name_partitions([partition.number])
+                self._faults["failure"] = f"this process could not watch {which}: {failure}"
             elif partition.number in self._failed and view.is_served(partition.number):
                 self._failed.discard(partition.number)
                 self._failed_until = now
@@ -379,57 +422,36 @@ class ClusterMember:
                     self._failed_until += min(_FAILED_SECONDS * 2**self._failures, _MOST_FAILED_SECONDS)
                     self._failures += 1
         if now >= self._failed_until:
-            self._failure = None
+            self._faults.pop("failure", None)
             if any(partition.apps is not None for partition in self.partitions):
                 self._failures = 0
 
-    def _note_fault(self, fault: str | None) -> None:
-        if fault != self._fault and fault is not None:
-            _log.error("%s", fault)
-        self._fault = fault
-
     def _note_number(self, count: int) -> None:
-        fault = None
-        if count != self.member.partitions:
+        fault, own = None, self.member.partitions
+        self._is_counted = count == own
+        if count != own:
             fault = (
-                f"cluster.partitions is {self.member.partitions} here, and the cluster has {count}; this "
-                f"process owns nothing, and takes no telemetry, until it is restarted with {count}"
+                f"cluster.partitions is {own} here, and the cluster has {count}; this process owns nothing, "
+                f"and takes no telemetry, until it is restarted with {count}"
             )
+            if count < own:
+                fault += f", or all processes are stopped, and then started with {own}"
         # Streams that the other processes do not have would have no reader.
         self.front.refusal = fault
-        if fault != self._number_fault and fault is not None:
+        self._note_fault("number", fault)
+
+    def _note_clock(self) -> None:
+        fault = describe_clock(self._lease.clock_offset)
+        if fault and not self._clock_fault:
+            _log.warning("%s", fault)
+        self._clock_fault = fault
+
+    def _note_fault(self, what: str, fault: str | None) -> None:
+        if fault is None:
+            self._faults.pop(what, None)
+        elif fault != self._faults.get(what):
+            self._faults[what] = fault
             _log.error("%s", fault)
-        self._number_fault = fault
-
-
-def _name_partitions(numbers: Sequence[int]) -> str:
-    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def agreed_partitions(view: View, own: int) -> int:
-    """
-    Return the number of partitions of the cluster: that of the oldest live member, or of the database.
-
-    A member with a smaller number than the database does not count: workers and tickets would not be watched.
-
-    Args:
-        view: The cluster.
-        own: The number of this process, used if no other runs.
-    """
-    oldest = next((seen.member.partitions for seen in view.members if seen.is_alive), own)
-    return max(oldest, view.stored_partitions)
-
-
-def find_candidates(view: View, partitions: int) -> set[str]:
-    """
-    Return the members that can own partitions: those that reach NATS, or all if none does.
-
-    Args:
-        view: The cluster.
-        partitions: The number of partitions; members with another number own none.
-    """
-    alive = [seen for seen in view.members if seen.is_alive and seen.member.partitions == partitions]
-    return {seen.member.member_id for seen in ([seen for seen in alive if seen.can_publish] or alive)}
 
 
 @contextlib.asynccontextmanager
@@ -487,6 +509,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         await member.look()
         await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
         await stack.enter_async_context(_background(member.run()))
+        await stack.enter_async_context(_background(member.watch_settings()))
         stack.push_async_callback(member.stop)
         yield member
 

@@ -10,6 +10,7 @@ revision = "0012"
 down_revision = None
 branch_labels = None
 depends_on = None
+oldest_compatible = "0012"
 
 
 def upgrade() -> None:

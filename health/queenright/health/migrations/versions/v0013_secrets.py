@@ -9,6 +9,7 @@ revision = "0013"
 down_revision = "0012"
 branch_labels = None
 depends_on = None
+oldest_compatible = "0013"
 
 
 def upgrade() -> None:

@@ -9,6 +9,7 @@ revision = "0014"
 down_revision = "0013"
 branch_labels = None
 depends_on = None
+oldest_compatible = "0014"
 
 
 def upgrade() -> None:

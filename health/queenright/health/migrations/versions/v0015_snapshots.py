@@ -9,6 +9,7 @@ revision = "0015"
 down_revision = "0014"
 branch_labels = None
 depends_on = None
+oldest_compatible = "0015"
 
 
 def upgrade() -> None:

@@ -1,0 +1,83 @@
+"""What is wrong with the members of a cluster, as all of them see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from queenright.health.cluster_lease import LEASE_SECONDS, SeenMember, View
+from queenright.instrumentation.durations import format_duration
+
+MAX_CLOCK_OFFSET: Final = 2.0
+"""Seconds; ages of events and limits that several processes share are wrong by as much."""
+
+
+def find_faults(view: View) -> list[str]:
+    """Return what is wrong, as sentences; empty if all is well."""
+    return [*_lost_members(view), *_unwatched_partitions(view), *_settings(view), *_clocks(view)]
+
+
+def name_partitions(numbers: Sequence[int]) -> str:
+    """Return partitions in messages."""
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _lost_members(view: View) -> Iterator[str]:
+    for seen in view.members:
+        if seen.unseen_seconds >= LEASE_SECONDS and not seen.state.is_stopping:
+            why = "it hangs" if seen.is_connected else "it crashed, or cannot reach the database"
+            yield f"{seen.member.api_url} was not seen for {format_duration(seen.unseen_seconds)}: {why}"
+
+
+def _unwatched_partitions(view: View) -> Iterator[str]:
+    for seen in _alive(view):
+        numbers = [
+            number
+            for number in range(len(view.partitions))
+            if view.find_owner(number) == seen.member and not view.is_served(number)
+        ]
+        if numbers:
+            which = f" of {name_partitions(numbers)}" if len(view.partitions) > 1 else ""
+            yield (
+                f"the workers{which} are not watched at the moment: {seen.member.api_url} is taking them "
+                "over or handing them over"
+            )
+
+
+def _settings(view: View) -> Iterator[str]:
+    """Compare each member with the oldest one of its version: versions have different settings."""
+    oldest: dict[str, SeenMember] = {}
+    for seen in _alive(view):
+        first = oldest.setdefault(seen.member.version, seen)
+        known, own = first.state.settings, seen.state.settings
+        if blocks := sorted(name for name in known.keys() | own.keys() if known.get(name) != own.get(name)):
+            yield (
+                f"the settings of {seen.member.api_url} and {first.member.api_url} differ in "
+                f"{', '.join(blocks)}; give both the same file, and restart the one that had another"
+            )
+
+
+def _clocks(view: View) -> Iterator[str]:
+    for seen in _alive(view):
+        if fault := describe_clock(seen.state.clock_offset):
+            yield f"{seen.member.api_url}: {fault}"
+
+
+def describe_clock(offset: float) -> str:
+    """
+    Return what is wrong with the clock of a machine; empty if nothing is.
+
+    Args:
+        offset: How many seconds it is ahead of that of the database.
+    """
+    if abs(offset) <= MAX_CLOCK_OFFSET:
+        return ""
+    where = "ahead of" if offset > 0 else "behind"
+    return (
+        f"the clock of its machine is {format_duration(abs(offset))} {where} the clock of the database; "
+        "synchronise both"
+    )
+
+
+def _alive(view: View) -> list[SeenMember]:
+    return [seen for seen in view.members if seen.is_alive]

@@ -1,0 +1,45 @@
+"""Hashes of the settings that all processes of a cluster should have, for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from queenright.server.settings import Settings
+
+_BLOCKS: Final = ("cluster", "health_monitoring", "judging", "alerting")
+_EXCEPT: Final = frozenset({"host", "nats", "partitions"})
+"""Addresses, which may differ as paths and URLs may; and what has a fault of its own."""
+
+
+def hash_settings(settings: Settings) -> dict[str, str]:
+    """Return a hash of each block of the settings, without paths and addresses."""
+    return {
+        name: blake2b(repr(sorted(_values(getattr(settings, name)))).encode(), digest_size=4).hexdigest()
+        for name in _BLOCKS
+    }
+
+
+def _values(block: BaseModel, where: str = "") -> Iterator[tuple[str, str]]:
+    for name in type(block).model_fields:
+        value = getattr(block, name)
+        if isinstance(value, BaseModel):
+            yield from _values(value, f"{where}{name}.")
+        elif not (name in _EXCEPT or name.endswith(("url", "urls")) or _is_path(value)):
+            yield f"{where}{name}", repr(_ordered(value))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, Path) or (
+        isinstance(value, tuple) and any(isinstance(one, Path) for one in value)
+    )
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return sorted((str(key), repr(one)) for key, one in value.items())
+    return sorted(map(str, value)) if isinstance(value, frozenset) else value

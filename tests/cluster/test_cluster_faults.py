@@ -1,0 +1,99 @@
+"""What `queenright cluster status` says is wrong with the members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenright.health.cluster_lease import Ownership, SeenMember, View
+from queenright.server.cluster.faults import find_faults
+from queenright.server.cluster.settings_hash import hash_settings
+from queenright.server.settings import load_settings
+from tests.cluster.test_candidates import seen
+
+WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
+
+
+def view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
+    return View(
+        members=members,
+        partitions=tuple(Ownership(owner_id=owner, is_vacant=owner is None) for owner in owners),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        (seen("b", unseen_seconds=12), ["http://b:1 was not seen for 12 s: it hangs"]),
+        (
+            seen("b", unseen_seconds=12, is_connected=False),
+            ["http://b:1 was not seen for 12 s: it crashed, or cannot reach the database"],
+        ),
+        (seen("b", unseen_seconds=12, is_connected=False, is_stopping=True), []),
+        (seen("b", unseen_seconds=2, is_connected=False), []),
+        (seen("b"), []),
+    ],
+    ids=["hangs", "crashed", "stopped", "reconnects", "runs"],
+)
+def test_member_that_is_lost_is_a_fault(lost: SeenMember, expected: list[str]) -> None:
+    assert find_faults(view(seen("a"), lost)) == expected
+
+
+def test_partition_that_nobody_watches_yet_is_a_fault_with_its_owner() -> None:
+    owner, other = seen("a", serving=frozenset({0})), seen("b", serving=frozenset({3}))
+
+    found = find_faults(view(owner, other, owners=("a", "a", "a", "b", None)))
+
+    assert found == [WATCH.format(" of partitions 1, 2")]
+    assert find_faults(view(seen("a"), owners=("a",))) == [WATCH.format("")]
+
+
+def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
+    """Of members of one version: another one has other settings."""
+    first = seen("a", settings={"judging": "1", "alerting": "1"})
+    same, other = seen("b", settings=first.state.settings), seen("c", settings={"judging": "2"})
+    upgraded = seen("d", settings={"judging": "3"}, version="2")
+
+    [fault] = find_faults(view(first, same, other, upgraded))
+    assert fault.startswith("the settings of http://c:1 and http://a:1 differ in alerting, judging; ")
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(3.4, "3 s ahead of"), (-90.0, "2 min behind")])
+def test_wrong_clock_is_a_fault(offset: float, expected: str) -> None:
+    [fault] = find_faults(view(seen("a", clock_offset=offset), seen("b", clock_offset=2.0)))
+
+    assert fault.startswith(f"http://a:1: the clock of its machine is {expected} the clock of the database")
+
+
+def hashes(**settings: Any) -> dict[str, str]:
+    return hash_settings(load_settings(**settings))
+
+
+def test_hash_of_settings_has_neither_paths_nor_addresses() -> None:
+    first = hashes(storage="first", http={"port": 1})
+    second = hashes(
+        storage="second",
+        http={"port": 2, "host": "::1"},
+        cluster={"host": "b"},
+        alerting={"console_url": "http://b", "alertmanager_urls": ["http://b:9093"]},
+        judging={"judge": {"prompt": "b.md"}},
+    )
+
+    assert first == second | {"judging": first["judging"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "block"),
+    [
+        ({"cluster": {"replicas": 3}}, "cluster"),
+        ({"health_monitoring": {"retention": {"days": 3}}}, "health_monitoring"),
+        ({"health_monitoring": {"detectors": {"stall": "off"}}}, "health_monitoring"),
+        ({"judging": {"budget": {"dollars_per_day": 3}}}, "judging"),
+        ({"alerting": {"lifetime_seconds": 999}}, "alerting"),
+    ],
+)
+def test_hash_of_settings_differs_in_the_block(settings: dict[str, Any], block: str) -> None:
+    usual, changed = hashes(), hashes(**settings)
+
+    assert [name for name in usual if usual[name] != changed[name]] == [block]
