@@ -24,6 +24,10 @@ class Relay:
     host: str
     port: int
     flow: asyncio.Event = field(default_factory=asyncio.Event)
+    holds_queries: bool = False
+    """Whether new connections are made, and then silent."""
+    held: int = 0
+    """How many queries were not passed on."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[int]:
@@ -32,10 +36,15 @@ class Relay:
         tasks: set[asyncio.Task[None]] = set()
         writers: list[asyncio.StreamWriter] = []
 
-        async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def copy(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_silent: bool = False
+        ) -> None:
             with contextlib.suppress(OSError):
                 while data := await reader.read(65536):
                     await self.flow.wait()
+                    if is_silent and data[:1] in (b"Q", b"P"):
+                        self.held += 1
+                        continue
                     writer.write(data)
                     await writer.drain()
             writer.close()
@@ -45,7 +54,8 @@ class Relay:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             there, back = await asyncio.open_connection(self.host, self.port)
             writers.extend((writer, back))
-            tasks.update(asyncio.create_task(copy(*way)) for way in ((reader, back), (there, writer)))
+            tasks.add(asyncio.create_task(copy(reader, back, self.holds_queries)))
+            tasks.add(asyncio.create_task(copy(there, writer)))
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         yield server.sockets[0].getsockname()[1]
@@ -69,6 +79,30 @@ async def test_process_whose_database_does_not_answer_stops(
         relay.flow.clear()
 
         async with asyncio.timeout(90):
+            code = await asyncio.to_thread(process.stop)
+
+    assert code == 0
+    assert "Traceback" not in process.log(), process.log()
+
+
+async def test_process_that_waits_for_a_new_connection_stops(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """The server accepts it and is silent, while the connection of the lease is answered."""
+    owner = cluster.add()
+    await wait_for_shares(client, owner, lambda found: found == {owner.url: 1})
+    address = make_url(cluster.database)
+    relay = Relay(address.host or "", address.port or 5432)
+    async with relay.running() as port:
+        url = address.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        process = cluster.add(database=url)
+        relay.holds_queries = True
+        owner.kill()
+        async with asyncio.timeout(60):
+            while relay.held == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+        async with asyncio.timeout(60):
             code = await asyncio.to_thread(process.stop)
 
     assert code == 0

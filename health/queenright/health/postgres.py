@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -232,15 +233,18 @@ class PostgresDatabase(Database):
             self.writer.close()
         self.writer = self._writers.connect()
 
-    def _require_connected(self, *_: object) -> None:
-        if self._is_disconnected:
+    def _connect(
+        self, _dialect: object, _record: object, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> psycopg.Connection[Any]:
+        raw: psycopg.Connection[Any] | None = None
+        if not self._is_disconnected:
+            raw = psycopg.connect(*arguments, **options)
+            # Before SQLAlchemy asks the server anything: it may not answer.
+            self._connections.add(raw)
+        # It may have been ended while the connection was being made.
+        if raw is None or self._is_disconnected:
             raise psycopg.OperationalError("the connection is closed")
-
-    def _note_connection(self, raw: psycopg.Connection[Any], _record: object) -> None:
-        self._connections.add(raw)
-        # It may have been ended while it was being made.
-        if self._is_disconnected:
-            raw.close()
+        return raw
 
     def _on_connect_writer(self, raw: psycopg.Connection[Any], _record: object) -> None:
         """Prepare a new connection for writing, or close it."""
@@ -296,15 +300,16 @@ class PostgresDatabase(Database):
             raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
         except psycopg.errors.LockNotAvailable:
             _, who = _last_writer(raw)
-            raise DatabaseInUseError(
-                f"another queenright{who} is using {self.name}; stop it, or give this one another database"
-            ) from None
+            # A member of a cluster waits: that another one is the owner is as it should be.
+            remedy = "" if self._member_id else "; stop it, or give this one another database"
+            raise DatabaseInUseError(f"another queenright{who} is using {self.name}{remedy}") from None
         if self._has_claim:
             token, who = _last_writer(raw)
             if token != self.writer_token:
+                remedy = "" if self._member_id else "; restart this one"
                 raise StoreError(
-                    f"another queenright{who} has written to {self.name} while the connection was broken; "
-                    "restart this one"
+                    f"another queenright{who} has written to {self.name} while the connection was broken"
+                    f"{remedy}"
                 )
             if self._member_id is not None:
                 # A session that is younger than the lease counts as one that is about to take over.
@@ -337,8 +342,7 @@ class PostgresDatabase(Database):
             **options,
         )
         event.listen(engine, "handle_error", _without_values)
-        event.listen(engine, "do_connect", self._require_connected)
-        event.listen(engine, "connect", self._note_connection)
+        event.listen(engine, "do_connect", self._connect)
         return self._keep(engine)
 
 
