@@ -278,11 +278,12 @@ async def test_audit_has_the_rows_of_all_partitions_in_their_order(fleets: Fleet
     merged = [row["id"] for row in kept[0]]
 
     assert len(set(merged)) == len(merged)
-    for rows in kept[1:]:
+    for number, rows in enumerate(kept[1:]):
         # What happened since is at the top.
         ids = [row["id"] for row in rows if row["id"] in set(merged)]
         assert len(ids) > 20
         assert [id_ for id_ in merged if id_ in set(ids)] == ids
+        assert {row["partition"] for row in kept[0] if row["id"] in set(ids)} == {number}
 
 
 def of(app: ASGIApp | None) -> httpx.AsyncClient:

@@ -47,6 +47,7 @@ class Reloaded(ApiModel):
 class AuditedEvent(ApiModel):
     """An event of the log. Times in seconds since the epoch."""
 
+    partition: int = Field(0, description="Partition of a cluster whose log has it; 0 without partitions.")
     seq: int = Field(description="Its number in the log, from 1.")
     hash: str = Field(description="SHA-256 over this row and the hash of the row before it, in hex.")
     archived: bool = Field(description="Whether the event is in the archive.")

@@ -83,7 +83,9 @@ async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Rec
 
 def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[str, Any]:
     """Merge the first rows of all pages; the cursor contains a cursor for each page."""
-    merging = [_Page(reply, after) for reply, after in zip(replies, place, strict=True)]
+    merging = [
+        _Page(number, reply, after) for number, (reply, after) in enumerate(zip(replies, place, strict=True))
+    ]
     pages = [page for page in merging if page.is_known]
     first = pages[0]
     rows: list[Any] = []
@@ -109,7 +111,8 @@ def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[st
 class _Page:
     """The page of one partition, whose rows are taken in order."""
 
-    def __init__(self, reply: Reply, after: str) -> None:
+    def __init__(self, number: int, reply: Reply, after: str) -> None:
+        self._number = number
         self.after = after
         """The cursor of the last row that was taken."""
         self.is_known = reply.status == 200
@@ -138,7 +141,9 @@ class _Page:
         return self._rows[self._taken][0]
 
     def take(self) -> Any:
-        """Return the next row."""
+        """Return the next row. The partition does not know its number; here it gets it."""
         _, self.after, row = self._rows[self._taken]
         self._taken += 1
+        if "partition" in row:
+            row["partition"] = self._number
         return row
