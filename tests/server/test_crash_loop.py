@@ -262,6 +262,42 @@ async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock)
     assert ticket.storm_id
 
 
+async def test_storm_goes_on_after_a_restart(service: Service, settings: Settings, clock: Clock) -> None:
+    """Else the next worker that gets worse would be a page of its own, or begin a second storm."""
+    start = clock.now
+    for number in range(6):
+        clock.now = start
+        before = await live(service, clock, number)
+    await service.stop()
+    clock.now += 20
+
+    again = await build(settings, clock=clock)
+    await again.start()
+    storm = again.remediation.storm.current
+    after = await live(again, clock, 7)
+    await again.stop()
+
+    assert before.storm_id
+    assert storm is not None
+    assert (storm[0], after.storm_id) == (before.storm_id, before.storm_id)
+
+
+async def test_storm_is_over_after_a_long_restart(service: Service, settings: Settings, clock: Clock) -> None:
+    start = clock.now
+    for number in range(6):
+        clock.now = start
+        await live(service, clock, number)
+    await service.stop()
+    clock.now += 10 * MINUTE
+
+    again = await build(settings, clock=clock)
+    await again.start()
+    storm = again.remediation.storm.current
+    await again.stop()
+
+    assert storm is None
+
+
 async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
     service: Service, clock: Clock
 ) -> None:

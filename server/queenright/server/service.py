@@ -133,6 +133,7 @@ class Service:
         await self.remediation.load(replay.seconds_away)
         await self.judging.start()
         self.judging.resume_escalations(self.interventions.ledger.pending.values())
+        await self.remediation.resume_storm(self.tickets.recent_tickets())
         self.pipeline.resume(replay)
         await self.pipeline.close_ended_tickets()
         await self.operator_requests.load()

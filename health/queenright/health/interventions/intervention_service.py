@@ -226,19 +226,32 @@ class InterventionService(LadderScheduler):
 
         Warnings do not count, nor ends of runs, nor workers that share a cause: that is their incident.
         """
+        key = self._worse_worker(event)
+        if key is not None and self._storm.record_worse(
+            key, self._clock(), is_consecutive=lambda other: self._is_consecutive(key, other)
+        ):
+            _log.warning("a storm: %d workers got worse at once", self._storm.workers)
+
+    def _worse_worker(self, event: AgentEvent) -> WorkerKey | None:
+        """Return the worker of a change of health, if it counts towards a storm."""
         worker = self._monitor.get(event.agent_id, event.session_id)
         if worker is not None and (worker.vitals.ended or self._shares_cause(worker)):
-            return
+            return None
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
-        if after.rank > before.rank and after.is_in_trouble:
-            key = (event.agent_id, event.session_id)
-            began = self._storm.record_worse(
-                key,
-                self._clock(),
-                is_consecutive=lambda other: self._is_consecutive(key, other),
-            )
-            if began:
-                _log.warning("a storm: %d workers got worse at once", self._storm.workers)
+        return (
+            (event.agent_id, event.session_id) if after.rank > before.rank and after.is_in_trouble else None
+        )
+
+    def resume_storm(self, changes: Iterable[AgentEvent], storm: tuple[str, float] | None) -> None:
+        """
+        Count the changes of health from before a restart towards a storm.
+
+        Args:
+            changes: The latest ones.
+            storm: The id and the beginning of the storm that the service was in.
+        """
+        worse = {key: event.time for event in changes if (key := self._worse_worker(event)) is not None}
+        self.inherit_storm([WorseWorker(*key, at, at, None) for key, at in worse.items()], storm)
 
     def list_worse(self) -> list[WorseWorker]:
         """Return the workers of this service that count towards a storm, for the other services."""

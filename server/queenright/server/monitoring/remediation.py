@@ -20,7 +20,7 @@ from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
-from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.storm import QUIET_SECONDS, StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -30,6 +30,7 @@ from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
 from queenright.judge.queen_actions import QueenActions
+from queenright.health.tickets import EscalationTicket
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.agents.worker_control import EachRuntime
@@ -44,6 +45,8 @@ TICKET_DECISIONS: Final = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_
 """Events after which ``Remediation.close_approvals`` has something to do."""
 
 _EXPIRE_SECONDS: Final = 30.0
+_MOST_WORSE: Final = 1_000
+"""The most changes of health that are read after a restart; far above any number that begins a storm."""
 
 _BATCH: Final = 200
 """Workers considered between two turns of the loop: about 5 ms."""
@@ -86,6 +89,7 @@ class Remediation:
         health = settings.health_monitoring
         termination = health.intervention.termination
         self._settings = health
+        self._store = store
         self._monitor = monitor
         self._breakers = breakers
         self._clock = clock
@@ -182,6 +186,25 @@ class Remediation:
         await self.interventions.load()
         await self.interventions.exclude_outage(seconds_away)
         await self.approvals.load()
+
+    async def resume_storm(self, tickets: Iterable[EscalationTicket]) -> None:
+        """
+        Go on with the storm from before a restart: else the next worker would begin another one.
+
+        Args:
+            tickets: Those that are open, or were closed lately.
+        """
+        if self._fleet.is_shared:
+            return  # It is kept for all services.
+        since = self._clock() - QUIET_SECONDS
+        storms = [(t.first_seen, t.storm_id) for t in tickets if t.storm_id and not t.shares_cause]
+        newest, storm_id = max(storms, default=(0.0, ""))
+        began = min((first_seen for first_seen, id_ in storms if id_ == storm_id), default=0.0)
+        changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MOST_WORSE)
+        self.interventions.resume_storm(
+            [event for event in changes if event.time > since],
+            (storm_id, began) if newest > since else None,
+        )
 
     def _apply_open_breakers(self) -> None:
         """Let the monitor know of breakers that opened before the events that were replayed; log nothing."""
