@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from queenright.health.cluster_lease import Ownership, SeenMember, View
 from queenright.server.cluster.faults import find_faults
 from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.settings import load_settings
+from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_candidates import seen
+from tests.cluster.test_partitions import status_of
 
 WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
 
@@ -97,3 +101,27 @@ def test_hash_of_settings_differs_in_the_block(settings: dict[str, Any], block: 
     usual, changed = hashes(), hashes(**settings)
 
     assert [name for name in usual if usual[name] != changed[name]] == [block]
+
+
+async def test_every_process_says_whose_settings_differ(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """Addresses, ports and folders differ, and are no fault."""
+    same = [cluster.add(), cluster.add()]
+    await cluster.owner()
+    await until_faults(client, same[0], [])
+    cluster.settings["judging"] = {"budget": {"dollars_per_day": 3}}
+
+    other = cluster.add()
+
+    expected = f"the settings of {other.url} and {same[0].url} differ in judging; "
+    for process in (*same, other):
+        await until_faults(client, process, [expected])
+
+
+async def until_faults(client: httpx.AsyncClient, process: Process, beginnings: list[str]) -> None:
+    """Wait until the status has these faults: a process that has just started may not have reached NATS."""
+    async with asyncio.timeout(60):
+        while True:
+            faults = (await status_of(client, process))["faults"]
+            if len(faults) == len(beginnings) and all(map(str.startswith, faults, beginnings)):
+                return
+            await asyncio.sleep(0.1)

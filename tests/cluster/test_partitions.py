@@ -187,29 +187,30 @@ async def agents_by_partition(client: httpx.AsyncClient, process: Process) -> li
     return found
 
 
+@pytest.mark.parametrize("number", [2, 8])
 async def test_process_with_another_number_of_partitions_owns_nothing(
-    partitioned: Cluster, client: httpx.AsyncClient
+    partitioned: Cluster, client: httpx.AsyncClient, number: int
 ) -> None:
     first = partitioned.add()
     await wait_for_shares(client, first, lambda found: found == {first.url: 4})
-    partitioned.settings["cluster"]["partitions"] = 2
+    partitioned.settings["cluster"]["partitions"] = number
     second = partitioned.add()
 
     # At once, before anybody has asked it for the cluster.
     refused = await client.post(f"{second.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5))
-    assert (refused.status_code, "cluster.partitions is 2 here" in refused.text) == (503, True)
+    assert (refused.status_code, f"cluster.partitions is {number} here" in refused.text) == (503, True)
     # A process that has just started may not have reached NATS.
     async with asyncio.timeout(60):
         while len(faults := (await status_of(client, second))["faults"]) != 1:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     [fault] = faults
-    assert fault.startswith("cluster.partitions is 2 here, and the cluster has 4")
+    assert fault.startswith(f"cluster.partitions is {number} here, and the cluster has 4")
     assert await shares(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503
     # With its own number it would look for workers in other partitions than the others.
     refused = await client.get(f"{second.url}/api/agents")
-    assert (refused.status_code, "cluster.partitions is 2 here" in refused.text) == (503, True)
+    assert (refused.status_code, f"cluster.partitions is {number} here" in refused.text) == (503, True)
 
     # Nor when it is alone, and it does not keep the others out.
     first.kill()

@@ -132,6 +132,8 @@ async def test_paused_owner_writes_nothing_after_its_lease_is_taken(
     await sender.send(tool_spans("clerk", "order-7", 5))
     assert await cluster.owner(other_than=paused) is other
     await wait_for_calls(cluster, 10)
+    faults = (await client.get(f"{other.url}/api/cluster")).json()["faults"]
+    assert [fault.rpartition(": ")[2] for fault in faults if fault.startswith(paused.url)] == ["it hangs"]
     paused.signal(signal.SIGCONT)
 
     await sender.send(tool_spans("clerk", "order-7", 5))
@@ -163,6 +165,7 @@ async def test_stopped_owner_hands_over(cluster: Cluster, client: httpx.AsyncCli
     assert len(found) == len(set(found)) == 35
     status = (await client.get(f"{heir.url}/api/cluster")).json()
     assert [member["is_owner"] for member in status["members"]] == [True]
+    assert status["faults"] == []
 
 
 async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: httpx.AsyncClient) -> None:

@@ -47,7 +47,7 @@ from queenright.server.cluster.fleet import ClusterFleet
 from queenright.server.cluster.front import ClusterFront
 from queenright.server.cluster.local import create_local_app
 from queenright.server.cluster.metrics import ClusterMetrics, collect_process, merge_families
-from queenright.server.cluster.partition import Partition
+from queenright.server.cluster.partition import Partition, start_of
 from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
@@ -316,18 +316,8 @@ class ClusterMember:
         self._view = view
         self._metrics.members = sum(seen.is_alive for seen in view.members)
         now = time.monotonic()
-        for partition, seen in zip(self.partitions, view.partitions, strict=True):
-            owner = view.find_owner(partition.number)
-            is_own = owner is not None and owner.member_id == self.member.member_id
-            partition.owner = None if is_own else owner
-            if not seen.is_vacant:
-                partition.vacant_since = None
-            elif partition.vacant_since is None:
-                partition.vacant_since = now
-            if view.is_served(partition.number):
-                partition.unserved_since = None
-            elif partition.unserved_since is None:
-                partition.unserved_since = now
+        for partition in self.partitions:
+            partition.follow(view, now)
         self._note_number(agreed_partitions(view, self.member.partitions))
         self._note_failures(view, now)
         self._note_clock()
@@ -379,15 +369,16 @@ class ClusterMember:
                 # A member may be unable to run what it should.
                 if since is not None and (wanted == own_id or now - since > LEASE_SECONDS):
                     partition.claim()
-        surplus: list[Partition] = []
-        most = LEASE_SECONDS if own_id in candidates else _UNREACHABLE_SECONDS
         for partition, wanted in zip(self.partitions, assigned, strict=True):
-            if not partition.is_claimed or wanted == own_id:
-                partition.surplus_since = None
-            elif partition.surplus_since is None:
-                partition.surplus_since = now
-            elif now - partition.surplus_since > most and not partition.is_ending:
-                surplus.append(partition)
+            is_surplus = partition.is_claimed and wanted != own_id
+            partition.surplus_since = start_of(partition.surplus_since, is_surplus, now)
+        surplus = [
+            partition
+            for partition in self.partitions
+            if (since := partition.surplus_since) is not None
+            and now - since > LEASE_SECONDS
+            and not partition.is_ending
+        ]
         if own_id not in candidates:
             if surplus:
                 _log.error("this process cannot watch workers now; others take over")

@@ -24,6 +24,7 @@ from queenright.health.cluster_lease import (
     LeaseError,
     LeaseLostError,
     Member,
+    View,
 )
 from queenright.health.database import DatabaseInUseError
 from queenright.health.fleet import FleetState
@@ -151,6 +152,14 @@ class Partition:
     def is_ending(self) -> bool:
         """Whether this process is giving it up."""
         return self.is_running and self._lost.is_set()
+
+    def follow(self, view: View, now: float) -> None:
+        """Note who owns it, and since when nobody owns or watches it."""
+        owner = view.find_owner(self.number)
+        is_own = owner is not None and owner.member_id == self._lease.member.member_id
+        self.owner = None if is_own else owner
+        self.vacant_since = start_of(self.vacant_since, view.partitions[self.number].is_vacant, now)
+        self.unserved_since = start_of(self.unserved_since, not view.is_served(self.number), now)
 
     def claim(self) -> None:
         """Try to become the owner, unless this process is already, or has just failed to."""
@@ -294,6 +303,13 @@ class Partition:
     def _suffix(self) -> str:
         """The partition in messages, if there are several."""
         return f" (partition {self.number})" if self._settings.cluster.partitions > 1 else ""
+
+
+def start_of(since: float | None, holds: bool, now: float) -> float | None:
+    """Return since when something holds that held since ``since``; None if it does not hold."""
+    if not holds:
+        return None
+    return now if since is None else since
 
 
 def partition_settings(settings: Settings, partition: int) -> Settings:
