@@ -168,6 +168,8 @@ class ClusterMember:
         refusing = self._refusing()
         if len(refusing) == len(self.partitions):
             found.append("NATS cannot take telemetry")
+        if "number" in self._faults:
+            return found  # Its partitions are not those of the cluster.
         alone = [
             partition.number
             for partition in self.partitions

@@ -29,8 +29,8 @@ from queenright.health.recovery.respawner import Respawner
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
-from queenright.judge.queen_actions import QueenActions
 from queenright.health.tickets import EscalationTicket
+from queenright.judge.queen_actions import QueenActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.agents.worker_control import EachRuntime
