@@ -138,3 +138,15 @@ def test_import_is_light(script: Script) -> None:
     )
 
     assert result.stdout.strip() == "[]"
+
+
+def test_muted_telemetry_imports_no_exporter(script: Script) -> None:
+    """A process that takes workers over has no second to lose."""
+    result = script(
+        "import sys\n"
+        "from queenright.instrumentation.telemetry import Telemetry\n"
+        "Telemetry.muted().close()\n"
+        "print('requests' in sys.modules)"
+    )
+
+    assert result.stdout.strip() == "False"

@@ -73,6 +73,10 @@ class ApplicationLogs:
         """Do nothing: the provider belongs to the application."""
 
 
+def _connect_nowhere() -> Sender:
+    raise AssertionError("muted telemetry has nothing to send")
+
+
 class Telemetry:
     """
     The destination of spans and start records, for one or more workers.
@@ -128,7 +132,7 @@ class Telemetry:
     @classmethod
     def muted(cls) -> Telemetry:
         """Return telemetry that discards everything."""
-        return cls(tracer_provider=NoOpTracerProvider(), records=False)
+        return cls(tracer_provider=NoOpTracerProvider(), records=False, connect=_connect_nowhere)
 
     def flush(self, timeout: float = 2.0) -> bool:
         """Send queued items; return whether all were delivered within ``timeout`` seconds."""
