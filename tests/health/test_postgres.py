@@ -230,6 +230,30 @@ async def test_broken_connection_is_reopened_before_the_next_write(
         Store.open(url, busy_timeout=0.05)
 
 
+def interrupt(store: Store) -> None:
+    """Leave the writer as a thread does that the network interrupted while it waited for the server."""
+    raw = store._database.writer.connection.driver_connection
+    assert raw is not None
+    raw.pgconn.enter_pipeline_mode()
+    raw.pgconn.send_query_params(b"SELECT 1", [])
+
+
+async def test_interrupted_connection_is_replaced_before_the_next_write(store: Store) -> None:
+    await store.append([step(1)])
+    interrupt(store)
+    await store.append([step(2)])
+
+    assert await numbers(store) == [1, 2]
+
+
+async def test_interrupted_connection_is_closed_silently(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store.open(url)
+    interrupt(store)
+    await store.close()
+
+    assert caplog.text == ""
+
+
 async def test_connection_loss_rolls_back_and_the_next_write_succeeds(
     postgres: Postgres, store: Store
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import (
     URL,
     Connection,
@@ -140,6 +141,13 @@ class PostgresDatabase(Database):
             self.close()
             raise
 
+    def close(self) -> None:
+        """Close every connection."""
+        if hasattr(self, "writer") and self._is_broken():
+            # A rollback would fail, and be logged.
+            self._discard_writer()
+        super().close()
+
     def disconnect(self) -> None:
         """End all connections at once, also while threads wait for the server; there will be no new ones."""
         self._is_disconnected = True
@@ -222,15 +230,22 @@ class PostgresDatabase(Database):
         raw.autocommit = False
 
     def _is_broken(self) -> bool:
+        """Return whether it is closed, or was interrupted while it waited for the server."""
         if self.writer.closed or self.writer.invalidated:
             return True
-        return getattr(self.writer.connection.driver_connection, "closed", True)
+        raw = self.writer.connection.driver_connection
+        if not isinstance(raw, psycopg.Connection):
+            return True
+        return raw.closed or raw.info.transaction_status is TransactionStatus.ACTIVE
 
-    def _reconnect(self) -> None:
+    def _discard_writer(self) -> None:
         if not self.writer.closed:
             with contextlib.suppress(DBAPIError):
                 self.writer.invalidate()
             self.writer.close()
+
+    def _reconnect(self) -> None:
+        self._discard_writer()
         self.writer = self._writers.connect()
 
     def _connect(
