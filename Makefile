@@ -8,8 +8,10 @@ PROVIDE := tools/provide.py
 ARGS ?=
 # What `make test` is to pass on: make test PYTEST="tests/health -x"
 PYTEST ?=
-# After how many minutes `make test-slow` begins no further test; it then searches for nothing, and fuzzes nothing.
+# After how many minutes `make test-slow` begins no further test, and disturbs no cluster any more; it then searches for
+# nothing, and fuzzes nothing.
 MINUTES ?=
+STARTED := $(shell date +%s)
 # The tests write thousands of small files to the disk and wait for it: in memory they do not, where there is
 # plenty of it and programs may run there.
 IN_MEMORY := $(shell if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
@@ -60,6 +62,8 @@ test test-slow: .venv/.dev
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
 	@$(if $(PYTEST)$(MINUTES),,$(if $(SLOW),$(IN_MEMORY) $(BIN)/python -m tests.fuzz))
+	@$(if $(PYTEST),,$(if $(SLOW),$(IN_MEMORY) $(BIN)/python -m tests.cluster.chaos --clusters 2 \
+		$(if $(MINUTES),--minutes $(MINUTES) --since $(STARTED))))
 
 check: .venv/.dev programs ## Lint, format, types, imports, rules, configurations; a short fuzz of the API
 	$(BIN)/ruff check .

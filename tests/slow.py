@@ -150,6 +150,8 @@ POSTGRES: Final = frozenset(
 
 POSTGRES_SECONDS: Final = 120
 STORY_SECONDS: Final = 70
+CHAOS_SECONDS: Final = 5400
+"""Of the 1,000 disturbances that `make test-slow` ends with."""
 
 
 def is_slow(file: str, item: pytest.Item) -> bool:
@@ -182,6 +184,7 @@ def render_table() -> str:
         files[what] = files.get(what, 0) + sample.seconds
     files["`observed/`, all that a fleet with Prometheus is asked"] = STORY_SECONDS
     files["tests on PostgreSQL, all but those of the store itself"] = POSTGRES_SECONDS
+    files["`python -m tests.cluster.chaos --clusters 2`, 1,000 disturbances"] = CHAOS_SECONDS
     rows = sorted(files.items(), key=lambda row: -row[1])
     lines = [f"| {what} | {seconds} |" for what, seconds in rows if seconds >= _SHOWN_SECONDS]
     lines.append(f"| all others | {sum(seconds for _, seconds in rows if seconds < _SHOWN_SECONDS)} |")

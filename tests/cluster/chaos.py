@@ -165,7 +165,10 @@ class Chaos:
         await self._client.aclose()
 
     def report(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+        """Print what happens, and how busy the machine is."""
+        print(
+            f"{time.strftime('%H:%M:%S')}, load {os.getloadavg()[0]:.0f}: {text}", file=sys.stderr, flush=True
+        )
 
     async def _kill(self) -> float:
         lane = await self._victim()
@@ -518,10 +521,23 @@ def private_command(*command: str | Path) -> list[str | Path] | None:
     return [*private, *command]
 
 
+def _disturb_clusters(count: int, *, kills: int, seed: int, folder: Path | None) -> int:
+    """Disturb several clusters at a time: each waits for leases most of the time."""
+    children = []
+    for number in range(count):
+        own = ["--clusters", "1", "--seed", str(seed + number)]
+        own += ["--kills", str(kills // count + (number < kills % count))]
+        own += [] if folder is None else ["--folder", str(folder / str(number))]
+        # The last value of an option holds.
+        children.append(subprocess.Popen([sys.executable, "-m", "tests.cluster.chaos", *sys.argv[1:], *own]))
+    return max(child.wait() for child in children)
+
+
 def main() -> int:
     """Parse the command line, disturb, print; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--clusters", type=int, default=1, help="so many at a time, which share the kills")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="disturb for no longer")
     parser.add_argument("--since", type=float, help="when those minutes began, in seconds since the epoch")
     parser.add_argument("--seed", type=int, default=1)
@@ -531,6 +547,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="keep all files there")
     parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.clusters > 1:
+        return _disturb_clusters(args.clusters, kills=args.kills, seed=args.seed, folder=args.folder)
     if not args.private and (command := private_command(sys.executable, "-m", "tests.cluster.chaos")):
         os.execvp(command[0], [*map(str, command), *sys.argv[1:], "--private"])
     seconds = 60 * args.minutes - (0 if args.since is None else time.time() - args.since)
@@ -538,6 +556,8 @@ def main() -> int:
         print(f"no disturbances: {max(0, seconds):.0f} s are left, and they need {_LEAST_SECONDS}")
         return 0
     isolate()
+    if args.folder is not None:
+        args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(
             disturb(
