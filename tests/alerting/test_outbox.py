@@ -117,7 +117,7 @@ async def test_last_peer_of_a_cluster_gets_an_end_first(
     post.now += 30
     await post.say(ticket(**RESOLVED))
     await post.deliver()
-    await post.deliver(after=1)
+    await post.deliver(after=14)
     assert (changes(first.alerts, post.now), changes(last.alerts, post.now)) == ([True], [True, False])
     await post.deliver(after=1)
     assert changes(first.alerts, post.now) == [True, False]

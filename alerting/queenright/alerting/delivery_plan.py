@@ -28,18 +28,17 @@ group ended in the meantime.
 RESEND_SECONDS: Final = 60.0
 """Prometheus' default; a peer that lost its state gets its alerts back within it."""
 
-_PEER_GAP_SECONDS: Final = 2.0
+_PEER_SECONDS: Final = 15.0
 """
-Seconds between the ends that two peers of an Alertmanager cluster get, the last peer first.
+Seconds between the ends that two peers of an Alertmanager cluster get, the last peer first, and for how long
+an end waits for another peer to accept it: the default of ``--cluster.peer-timeout``.
 
-Each peer looks at a group once in ``group_interval``, and after a wait compares what it saw with what the
-peers before it have sent since. If it looked just before an end, and a peer before it just after, it repeats
-the beginning. It cannot if it gets the end earlier, by more than the peers' looks are apart: as far as they
-got the beginning apart.
+A peer flushes a group, waits for that time for each peer before it, and sends what they have not sent. If it
+flushed just before an end, and a peer before it sends the end meanwhile, it sends the beginning once more. So
+it gets the end earlier by that time: none of its flushes waits with the beginning when a peer before it gets
+the end.
 """
-_PEER_WAIT_SECONDS: Final = 5.0
-"""For how long an end, since this process sends it, waits for another peer to accept it, at most."""
-_PEER_POLL_SECONDS: Final = 0.1
+_PEER_POLL_SECONDS: Final = 1.0
 
 _ON_TIME_FRACTION: Final = 1 / 12
 """A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
@@ -192,7 +191,8 @@ def _end(
         result.next_due = min(result.next_due, next_due)
         return
     turn = _find_turn(ended, later_peers, max(began, next_due))
-    if now < turn <= now + _PEER_WAIT_SECONDS:
+    # The upper bound covers a clock that was set back.
+    if now < turn <= now + _PEER_SECONDS:
         result.next_due = min(result.next_due, turn, now + _PEER_POLL_SECONDS)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
@@ -253,8 +253,8 @@ def _find_turn(ended: Sequence[Notification], later_peers: Collection[str], due:
     """Return when the peers behind this one have had an end for long enough."""
     accepted = [n.resolved.get(peer) for n in ended for peer in later_peers]
     if None in accepted:
-        return due + _PEER_WAIT_SECONDS
-    return max((at + _PEER_GAP_SECONDS for at in accepted if at is not None), default=due)
+        return due + _PEER_SECONDS
+    return max((at + _PEER_SECONDS for at in accepted if at is not None), default=0.0)
 
 
 def _fire(

@@ -136,7 +136,6 @@ class PeerDelivery:
         self.error = ""
         self.position: int | None = None
         """Its place in its Alertmanager cluster, from 0; None if unknown, or if it is in none."""
-        self._has_status = False
         self._began: float | None = None
         self.retry = DeliveryRetry(jitter)
         self._settings = settings
@@ -159,12 +158,10 @@ class PeerDelivery:
         self.pending = self._plan(notifications, now, ()).pending
 
     def is_before(self, other: PeerDelivery) -> bool:
-        """Return whether another peer is behind this one in their Alertmanager cluster, and is well."""
-        if other is self or other.failing_since is not None:
+        """Return whether another peer is behind this one in their Alertmanager cluster, and answers."""
+        if self.position is None or other.position is None or other.failing_since is not None:
             return False
-        if not self._has_status or not other._has_status:
-            return True  # Perhaps: in a moment it is known.
-        return self.position is not None and other.position is not None and self.position < other.position
+        return self.position < other.position
 
     def has_confirmed_end(self, notification: Notification, now: float) -> bool:
         """Return whether the peer accepted a notification's end so long ago that it is not repeated."""
@@ -224,9 +221,9 @@ class PeerDelivery:
         if not notifications or (read_at is not None and read_at <= now < read_at + RESEND_SECONDS):
             return
         self._status_read_at = now
-        self._status_check = asyncio.create_task(self._check_status())
+        self._status_check = asyncio.create_task(self.check_status())
 
-    async def _check_status(self) -> None:
+    async def check_status(self) -> None:
         """
         Note the peer's place, and forget which ends it accepted if it may have restarted since.
 
@@ -236,7 +233,6 @@ class PeerDelivery:
         with contextlib.suppress(AlertmanagerError, TimeoutError):
             async with asyncio.timeout(PEER_TIMEOUT_SECONDS):
                 status = await self._client.status(self.peer)
-        self._has_status = True
         if status:
             self.position = _find_position(status)
         started = str(status.get("uptime") or "")
