@@ -168,9 +168,10 @@ class Peers:
         version: str,
         peer_timeout: str,
         group_interval: str,
+        gossip: Sequence[str],
     ) -> None:
         self._stack, self._folder, self._version = stack, folder, version
-        self._peer_timeout, self._group_interval = peer_timeout, group_interval
+        self._peer_timeout, self._group_interval, self._gossip = peer_timeout, group_interval, gossip
         self.people = everybody
         self.web = {name: stack.enter_context(reserve_port()) for name in "ab"}
         self.gossip = {name: stack.enter_context(reserve_port()) for name in "ab"}
@@ -193,8 +194,7 @@ class Peers:
                     f"--cluster.listen-address=127.0.0.1:{self.gossip[name]}",
                     f"--cluster.peer=127.0.0.1:{self.gossip[other]}",
                     f"--cluster.peer-timeout={self._peer_timeout}",
-                    "--cluster.gossip-interval=50ms",
-                    "--cluster.pushpull-interval=1s",
+                    *self._gossip,
                     "--cluster.reconnect-interval=1s",
                     "--cluster.settle-timeout=5s",
                 ],
@@ -226,6 +226,7 @@ async def alertmanager_peers(
     *,
     peer_timeout: str = "1s",
     group_interval: str = "4s",
+    gossip: Sequence[str] = ("--cluster.gossip-interval=50ms", "--cluster.pushpull-interval=1s"),
 ) -> AsyncIterator[Peers]:
     """
     Run two Alertmanagers that know each other.
@@ -237,9 +238,10 @@ async def alertmanager_peers(
         peer_timeout: How long the second waits for the first to tell people.
         group_interval: As in earnest, longer than that: a look that begins before an end and is over after
             it would tell the beginning once more.
+        gossip: Options: how often they tell each other what they know.
     """
     async with contextlib.AsyncExitStack() as stack:
-        peers = Peers(stack, folder, everybody, version, peer_timeout, group_interval)
+        peers = Peers(stack, folder, everybody, version, peer_timeout, group_interval, gossip)
         await peers.start("a")
         await peers.start("b")
         await peers.members(2)

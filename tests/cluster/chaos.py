@@ -55,7 +55,7 @@ _WATCHED_SECONDS: Final = 10.0
 """After a disturbance, all workers are watched again within this time."""
 _MOST_READ_AGAIN: Final = 0.15
 """Of all events."""
-_ASK_SECONDS: Final = 0.2
+_ASK_SECONDS: Final = 0.4
 """Seconds between two checks whether all workers are watched."""
 _CALLS_SECONDS: Final = 0.25
 """Seconds between two requests of a clerk."""
@@ -468,7 +468,8 @@ async def disturb(
         everybody = await stack.enter_async_context(people(note))
         # The second waits for longer than a busy machine takes to gossip.
         peers = await stack.enter_async_context(
-            alertmanager_peers(folder, everybody, peer_timeout="5s", group_interval="12s")
+            # They gossip as they do by default.
+            alertmanager_peers(folder, everybody, peer_timeout="5s", group_interval="12s", gossip=())
         )
         postgres = Postgres(listen_addresses=everywhere)
         stack.callback(postgres.remove)
