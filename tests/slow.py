@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pytest
 
 SLOW: Final = {
-    "alerting/test_cluster.py": 48,
+    "alerting/test_cluster.py": 140,
     "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
     "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity[bundled-storm-1]": 8,  # noqa: E501
     "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
@@ -24,7 +24,7 @@ SLOW: Final = {
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
     "chaos/test_monitor_killed.py": 20,
-    "cluster/test_chaos.py": 300,
+    "cluster/test_chaos.py": 480,
     "cluster/test_partitions.py::test_third_process_gets_its_share_one_partition_at_a_time": 36,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
