@@ -33,6 +33,13 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"storage": "/dev/null"}, "storage: /dev/null"),
         ({"storage": "/dev/null/below"}, "storage: /dev/null"),
         ({"judging": {"judge": {"model": "foo/bar"}}}, r"judging\.judge\.model: .*foo/bar"),
+        ({"auth": {"tokens_file": "nope.json"}}, r"auth\.tokens_file: there is no file .*nope\.json; create"),
+        ({"agents": {"roots": ["nope"]}}, r"agents\.roots: .*nope is not a folder; create it"),
+        ({"agents": {"storage": "/dev/null"}}, r"agents\.storage: /dev/null is not a folder; name"),
+        (
+            {"database": "postgresql://db/queenright?sslmode=verify-full&sslrootcert=/nope/ca.pem"},
+            r"database: there is no file /nope/ca\.pem for sslrootcert; correct",
+        ),
         ({"alerting": {"dashboard_url": "javascript:alert(1)"}}, r"alerting\.dashboard_url: .*https://"),
         ({"alerting": {"runbook_url": "javascript:alert(1)"}}, r"alerting\.runbook_url: .*https://"),
     ],

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
 from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
@@ -19,6 +23,9 @@ from queenright.server.ops.secret_files import (
     stack_tokens,
 )
 from queenright.server.settings import InvalidSettingsError, Settings
+
+_TLS_FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
+"""The parameters of PostgreSQL's address that name files."""
 
 
 def check_files(settings: Settings) -> None:
@@ -44,24 +51,19 @@ def check_use(settings: Settings) -> None:
     Raises:
         InvalidSettingsError: One of them cannot be used; has a line for each.
     """
-    faults = _storage_faults(settings)
-    if not faults:
-        try:
-            read_tokens(tokens_file(settings))
-            Access(settings).require_live_token(*map(address_of, (settings.http.host, settings.otlp.host)))
-        except InvalidTokensError as error:
-            faults.append(f"auth.tokens_file: {error}")
+    faults = _folder_faults("storage", settings.storage) or _token_faults(settings)
+    faults += _database_faults(settings.database_url)
     roots = Roots(settings.agents.roots)
     for path in settings.agents.load:
         try:
             roots.agent(str(path))
         except PathNotAllowedError as error:
             faults.append(f"agents.load: {error}")
-    faults += [
-        f"step_logs: {folder} is not a folder; create it, or remove it from the list"
-        for folder in settings.step_logs
-        if not folder.is_dir()
-    ]
+    if settings.agents.storage is not None:
+        faults += _folder_faults("agents.storage", settings.agents.storage)
+    if "roots" in settings.agents.model_fields_set:
+        faults += _missing_folders("agents.roots", settings.agents.roots)
+    faults += _missing_folders("step_logs", settings.step_logs)
     for role, model in (("judge", settings.judging.judge.model), ("queen", settings.judging.queen.model)):
         try:
             if model != RULES and not model.startswith(SCRIPTED):
@@ -72,11 +74,41 @@ def check_use(settings: Settings) -> None:
         raise InvalidSettingsError("\n".join(("Settings refused:", *(f"  {fault}." for fault in faults))))
 
 
-def _storage_faults(settings: Settings) -> list[str]:
-    storage = settings.storage
-    there = next((path for path in (storage, *storage.parents) if path.exists()), storage)
+def _token_faults(settings: Settings) -> list[str]:
+    file = settings.auth.tokens_file
+    if file is not None and not file.exists():
+        remedy = f"create it with `queenright token create NAME --tokens-file {file}`, or remove the setting"
+        return [f"auth.tokens_file: there is no file {file}; {remedy}"]
+    try:
+        read_tokens(tokens_file(settings))
+        Access(settings).require_live_token(*map(address_of, (settings.http.host, settings.otlp.host)))
+    except InvalidTokensError as error:
+        return [f"auth.tokens_file: {error}"]
+    return []
+
+
+def _database_faults(url: str) -> list[str]:
+    """Check the files of TLS in the address of a database."""
+    files = [pair for pair in parse_qsl(urlsplit(url).query) if pair[0] in _TLS_FILES and pair[1] != "system"]
+    return [
+        f"database: there is no file {file} for {name}; correct its path in the address"
+        for name, file in files
+        if not Path(file).is_file()
+    ]
+
+
+def _missing_folders(setting: str, folders: Iterable[Path]) -> list[str]:
+    return [
+        f"{setting}: {folder} is not a folder; create it, or remove it from the list"
+        for folder in folders
+        if not folder.is_dir()
+    ]
+
+
+def _folder_faults(setting: str, folder: Path) -> list[str]:
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if not there.is_dir():
-        return [f"storage: {there} is not a folder; name a folder, or one that can be created"]
+        return [f"{setting}: {there} is not a folder; name a folder, or one that can be created"]
     if not os.access(there, os.W_OK | os.X_OK):
-        return [f"storage: {there} cannot be written by this user; name another folder"]
+        return [f"{setting}: {there} cannot be written by this user; name another folder"]
     return []
