@@ -229,6 +229,19 @@ async def _tell_all(running: Running, url: str, events: list[AgentEvent], slow: 
         assert lost.ids + again.ids == ids
 
 
+async def test_little_is_kept_for_a_client_that_does_not_read(running: Running) -> None:
+    feed = running.service.feed
+    await until(lambda: feed.readers == 0, "all have gone")
+    with contextlib.closing(Deaf(running.url)):
+        await until(lambda: feed.readers == 1, "it reads")
+        [reader] = feed._readers
+        for _ in range(8):
+            await running.service.store.append([event(agent="busy", text="x" * _LONG) for _ in range(100)])
+
+        await until(lambda: reader.sending_since is not None, "it is known to be slow after 800 kB")
+    await until(lambda: feed.readers == 0, "it has gone")
+
+
 async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
     settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
     async with serving(settings) as running:

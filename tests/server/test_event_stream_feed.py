@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from queenright.server.routes.events import Shares
 from queenright.server.stream.feed import Feed, Reader
 from queenright.server.stream.lines import StreamFilter
 from tests.server.streams import Block, blocks
+from tests.waiting import until
 
 _WAITING = object()
 
@@ -275,6 +277,31 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few:
         assert had == [expected] * 3
     finally:
         await store.close()
+
+
+async def test_many_readers_leave_the_event_loop_to_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = await fed(store)
+    wake_all = feed._wake_all
+    rounds: list[float] = []
+
+    def wake_timed() -> None:
+        rounds.append(time.monotonic())
+        wake_all()
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(17):  # more than one turn of the loop wakes
+            reader = feed.open(StreamFilter())
+            stack.callback(reader.close)
+            reader._waiting = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(Reader, "wake", lambda reader: time.sleep(0.002))
+        monkeypatch.setattr(feed, "_wake_all", wake_timed)
+        for number in range(2):
+            await store.append([event(number)])
+            await until(lambda: len(rounds) > number, "a round")  # noqa: B023
+
+    assert rounds[1] - rounds[0] >= 5 * 16 * 0.002
 
 
 def test_one_caller_has_a_quarter_of_the_streams_except_on_loopback() -> None:

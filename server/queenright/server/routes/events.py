@@ -57,7 +57,7 @@ _END_SECONDS: Final = 0.1
 """Time for a client to receive what is before the end of its stream."""
 _BEGINNING: Final = Place(0, "beginning")
 """The place before the first event, with the id that an empty log gives its readers."""
-MAX_STREAMS: Final = 1000
+MAX_STREAMS: Final = 500
 """Each holds a socket and a queue; more readers than this are a leak or an attack, not an audience."""
 
 _EXAMPLE: Final = (

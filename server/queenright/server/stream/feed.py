@@ -43,6 +43,8 @@ _MAX_ROWS: Final = 20_000
 """Rows that one database read scans."""
 _WAKE_BATCH: Final = 16
 """Readers to wake in one turn of the event loop: about 1 ms."""
+_PAUSE_FACTOR: Final = 4
+"""The event loop spends a fifth of its time on streams, at most."""
 _MAX_LOGGED_IDS: Final = 10_000
 _KEEP_ALIVE_SECONDS: Final = 15.0
 """Silence before an `alive` event."""
@@ -97,7 +99,7 @@ class Feed:
         self._slices: dict[tuple[StreamFilter, int], LogSlice] = {}
         """Cache since the last wakeup: readers at the same position share a slice."""
         self._wakeup: asyncio.TimerHandle | None = None
-        self._woke_at = float("-inf")
+        self._next_wakeup_at = float("-inf")
         self.closed = False
 
     def __repr__(self) -> str:
@@ -257,24 +259,27 @@ class Feed:
     # -- wakeups --------------------------------------------------------------------------------
 
     def _schedule_wakeup(self) -> None:
-        """Schedule a wakeup of the readers, at least ``batch_seconds`` after the last one."""
+        """Schedule a wakeup of the readers, ``batch_seconds`` after the last one; of many readers, later."""
         if self._wakeup is None:
             loop = asyncio.get_running_loop()
-            wake_at = max(loop.time(), self._woke_at + self._batch_seconds)
-            self._wakeup = loop.call_at(wake_at, self._wake_all)
+            self._wakeup = loop.call_at(max(loop.time(), self._next_wakeup_at), self._wake_all)
 
     def _wake_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._wakeup, self._woke_at = None, loop.time()
+        self._wakeup = None
         self._released_seq = self._head.seq
         self._slices.clear()
-        self._wake([reader for reader in self._readers if reader.is_waiting])
+        began = asyncio.get_running_loop().time()
+        self._next_wakeup_at = began + self._batch_seconds
+        self._wake([reader for reader in self._readers if reader.is_waiting], began)
 
-    def _wake(self, readers: list[Reader]) -> None:
+    def _wake(self, readers: list[Reader], began: float) -> None:
+        loop = asyncio.get_running_loop()
         for reader in readers[:_WAKE_BATCH]:
             reader.wake()
         if rest := readers[_WAKE_BATCH:]:
-            asyncio.get_running_loop().call_soon(self._wake, rest)
+            pause_from = loop.time() + _PAUSE_FACTOR * (loop.time() - began)
+            self._next_wakeup_at = max(self._next_wakeup_at, pause_from)
+            loop.call_soon(self._wake, rest, began)
 
     # -- reading --------------------------------------------------------------------------------
 
