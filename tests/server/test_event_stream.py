@@ -235,10 +235,10 @@ async def test_little_is_kept_for_a_client_that_does_not_read(running: Running) 
     with contextlib.closing(Deaf(running.url)):
         await until(lambda: feed.readers == 1, "it reads")
         [reader] = feed._readers
-        for _ in range(8):
+        for _ in range(16):
             await running.service.store.append([event(agent="busy", text="x" * _LONG) for _ in range(100)])
 
-        await until(lambda: reader.sending_since is not None, "it is known to be slow after 800 kB")
+        await until(lambda: reader.sending_since is not None, "it is known to be slow after 1.6 MB")
     await until(lambda: feed.readers == 0, "it has gone")
 
 

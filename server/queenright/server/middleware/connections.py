@@ -52,8 +52,8 @@ _REFUSALS: Final = {
     f"or more than {HEAD_BYTES} bytes of URL and headers. Send fewer.",
 }
 
-SEND_BYTES: Final = 64 * 1_024
-"""What the kernel keeps for a client that does not read, about; by itself it would keep megabytes."""
+SEND_BYTES: Final = 256 * 1_024
+"""Half of what the kernel keeps for a client that does not read; by itself it would keep megabytes."""
 DESCRIPTOR_SHARE: Final = 4
 """A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors; half of all remain for the service itself."""
 MAX_CONNECTIONS: Final = 10_000
