@@ -39,7 +39,7 @@ def _describe_listener(host: str, port: int) -> str:
     """Return a description of the program that listens on a port."""
     with contextlib.suppress(httpx.HTTPError):
         url = f"http://{host}:{port}/readyz"
-        answer = httpx.get(url, timeout=1, trust_env=False, verify=certificates(url))
+        answer = httpx.get(url, timeout=3, trust_env=False, verify=certificates(url))
         if answer.headers.get("content-type", "").startswith("application/json") and "ready" in answer.text:
             return "another Queenright"
     return "another program"
