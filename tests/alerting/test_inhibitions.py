@@ -1,4 +1,4 @@
-"""Inhibitions inhibit: each by itself, what it is for and nothing beside, in the real Alertmanager."""
+"""Each inhibition rule mutes its target alerts and no others, in the real Alertmanager."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CLOCK_OFFSET = 10.0
 
 
 def replayed_rows(client: str) -> list[str]:
-    """Return the rows that recorded requests fill: nobody steers a recording, nor waits for its retries."""
+    """Return the rows that a recording can show: it cannot be steered, and does not retry."""
     return [
         row
         for row, (needed, _) in ROWS.items()

@@ -1,4 +1,4 @@
-"""Rates with the doubt that belongs to them."""
+"""Rates with their confidence intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pairs of a framework and what makes its spans: which packages, which program, which settings."""
+"""Pairs of a framework and its instrumentation: packages, program and settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pair:
     also: tuple[str, ...] = ()
     """Further packages."""
     tool_calls: int = 3
-    """Tool calls of a healthy run; one more where the agent answers by a tool, too."""
+    """Tool calls of a healthy run; one more if the agent answers through a tool."""
     program: str
     instrumentation: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 """
-`python -m tests.fuzz`: every operation of the API is asked what nobody thought of, on a real service.
+`python -m tests.fuzz`: send generated requests to every operation of the API of a real service.
 
 Fails on a 5xx that is not in the document, an answer that is not as the document says (status, body, content
 type, headers), a link that leads nowhere, and on anything that the service logs with a traceback.

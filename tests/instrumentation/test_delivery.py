@@ -19,7 +19,7 @@ from tests.instrumentation.parts import Memory, eventually
 
 
 class FlakyExporter(Memory):
-    """A sender that answers as told, and says in which thread it was asked."""
+    """An exporter with a fixed answer that records the thread of each call."""
 
     def __init__(self, answer: SendResult = SendResult.DELIVERED) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Errors of one class are the same trouble in other words; what says nothing is no class."""
+"""Errors with the same cause have the same class, whatever their wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of others leave out or wrap up, and what the detectors make of it."""
+"""Evaluation of recorded runs from other tools, with missing and wrapped fields."""
 
 from __future__ import annotations
 

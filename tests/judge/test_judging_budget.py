@@ -36,7 +36,7 @@ def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> ModelBudg
 
 
 async def pay(purse: ModelBudget, role: str, dollars: float, tokens: int) -> None:
-    """Have a call cost so much of which nothing was known before."""
+    """Charge a call whose cost was not estimated before."""
     held = await hold(purse, role=role, force=True)
     await purse.settle(held, Cost(dollars, tokens))
 

@@ -1,4 +1,4 @@
-"""Workers on the service's own runtime that hang, and what the service does about them: all of it real."""
+"""Interventions on workers that hang in the service's own runtime, without mocks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SHORT = {
     },
     "recovery": {"backoff_seconds": [0.1]},
 }
-"""Seconds where a fleet has minutes."""
+"""Limits in seconds instead of minutes."""
 
 
 class Digger:
-    """A model that gathers at once, and hangs over the honey until it is let go, or told of a new life."""
+    """A model whose second call hangs until it is released or its worker restarts."""
 
     name = "digger"
 
