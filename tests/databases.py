@@ -24,11 +24,11 @@ import pytest
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-from queenright.health import sqlite
-from queenright.health.database import engine_options
-from queenright.health.engines import open_database
-from queenright.health.event_chain import Verification, verify
-from queenright.health.store import Store
+from queenright.health.store import sqlite
+from queenright.health.store.database import engine_options
+from queenright.health.store.engines import open_database
+from queenright.health.store.event_chain import Verification, verify
+from queenright.health.store.store import Store
 
 GUARDED = "guarded"
 """A role whose members need a password; it has to be created."""

@@ -30,7 +30,7 @@ from typing import IO, Any, NoReturn, Self
 _IMPORTED = (
     *(
         "queenright.client.synchronous",
-        "queenright.health.audit_export",
+        "queenright.health.audit.audit_export",
         "queenright.judge.evaluation",
         "queenright.cli.jobs.judge",
     ),

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.health.store import Store
-from queenright.health.tickets import EscalationTicket
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import AgentEvent
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from tests.alerting.parts import T0, MoodyPeer

@@ -29,7 +29,7 @@ from queenright.alerting.rules import Alert, Links, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from tests.alerting.parts import T0, ticket
 from tests.alerting.real import People, RealAlertmanager, configure, people, real_alertmanager
 from tests.programs import VERSIONS

@@ -9,7 +9,7 @@ from typing import Any
 
 from queenright.alerting.recorder import Receive, Send
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 
 T0 = 1_800_000_000.0
 

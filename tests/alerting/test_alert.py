@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from queenright.alerting.alert import LABEL_STORM, annotations_for, labels_for
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.ticket_lifecycle import RUN_COMPLETED
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
+from queenright.health.tickets.ticket_lifecycle import RUN_COMPLETED
 from queenright.instrumentation.names import ALERT_INTERVENTION
 from tests.alerting.parts import T0, ticket
 

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.health.store import Store
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
 from tests.alerting.real import Peers, alertmanager_peers, people, queen

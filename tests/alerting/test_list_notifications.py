@@ -6,8 +6,8 @@ import pytest
 
 from queenright.alerting.notification import NotificationRecord, PeerDeliveryState, list_notifications
 from queenright.health.findings import Severity
-from queenright.health.store import Store
-from queenright.health.tickets import TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket import TicketStatus
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
 from tests.alerting.parts import T0, ticket
 

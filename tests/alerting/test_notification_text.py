@@ -13,7 +13,7 @@ from queenright.alerting.alert import OperatorRequest, annotations_for
 from queenright.alerting.model_text import NO_COMMAND, NO_LINK, inert, plain
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.judge import ticket_policy, wording
 from queenright.judge.settings import RULES
 from tests.alerting.parts import T0, ticket

@@ -17,11 +17,11 @@ from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.notification import alert_key, find_joined, read_active
 from queenright.alerting.outbox import Outbox, OutboxStatus, enqueue
-from queenright.health import event_log
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.store import Store
-from queenright.health.tables import OUTBOX
-from queenright.health.tickets import TicketStatus
+from queenright.health.store import event_log
+from queenright.health.store.store import Store
+from queenright.health.store.tables import OUTBOX
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import EventType
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer

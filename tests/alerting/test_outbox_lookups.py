@@ -16,9 +16,9 @@ from queenright.alerting.notification import (
     record_receipts,
 )
 from queenright.alerting.settings import AlertingSettings
-from queenright.health.store import Store
-from queenright.health.tables import OUTBOX
-from queenright.health.tickets import TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.store.tables import OUTBOX
+from queenright.health.tickets.ticket import TicketStatus
 from tests.alerting.conftest import MakePost, ServedPeer
 from tests.alerting.parts import T0, ticket
 

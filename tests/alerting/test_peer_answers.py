@@ -25,7 +25,7 @@ from queenright.alerting.peer_silences import (
 )
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silencing import SilenceWatch
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from tests.alerting.conftest import ServedPeer
 from tests.alerting.parts import T0
 

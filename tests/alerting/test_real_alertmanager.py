@@ -16,8 +16,8 @@ from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
-from queenright.health.store import Store
-from queenright.health.tickets import TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.http.json_limits import check_json_size
 from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES

@@ -15,8 +15,8 @@ from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import RecordedMessage
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
-from queenright.health.store import Store
-from queenright.health.tickets import TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
 from tests.alerting.real import RealAlertmanager, configure, people, queen, real_alertmanager

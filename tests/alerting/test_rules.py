@@ -18,8 +18,8 @@ from queenright.alerting.files import alertmanager_folder, prometheus_folder, ru
 from queenright.alerting.rules import Selectors
 from queenright.alerting.rules.promql import select
 from queenright.cli.app import app
-from queenright.health.detectors import detect_recovery_failed
-from queenright.health.monitor import HealthMonitor
+from queenright.health.detection.detectors import detect_recovery_failed
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType

@@ -9,8 +9,8 @@ import pytest
 from queenright.alerting.notification import enqueue, list_notifications, read_active
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
-from queenright.health.store import Store
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from tests.alerting.parts import ticket
 from tests.alerting.test_sessions_of_one_agent import Line, line
 

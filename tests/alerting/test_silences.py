@@ -33,7 +33,7 @@ from queenright.alerting.peer_silences import (
 )
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silencing import NoPeerError, NothingToSilenceError, SilenceWatch
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from tests.alerting.conftest import ServedPeer
 from tests.alerting.parts import ticket
 from tests.alerting.real import RealAlertmanager

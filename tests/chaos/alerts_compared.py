@@ -15,11 +15,11 @@ from queenright.alerting.alertmanager import AlertmanagerClient, PostedAlert
 from queenright.alerting.notification import Notification, alert_key
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.recorder import RecordedMessage, Recorder
-from queenright.health.event_log import read_events
-from queenright.health.store import Store
-from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
-from queenright.health.ticket_table import ticket_history
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store
+from queenright.health.store.tables import OUTBOX, OUTBOX_DELIVERIES
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_table import ticket_history
 from queenright.runtime.events import EventType
 from queenright.server.settings import Settings
 from tests.chaos.faulty_proxy import FaultyProxy, ForwardedPost

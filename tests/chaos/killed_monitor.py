@@ -24,14 +24,14 @@ from typing import IO, Any
 
 from sqlalchemy import Connection, select
 
-from queenright.health.event_log import read_events
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.table import recovery_table
-from queenright.health.store import Store
-from queenright.health.tables import OUTBOX
-from queenright.health.ticket_table import ticket_history
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store
+from queenright.health.store.tables import OUTBOX
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_table import ticket_history
 from queenright.runtime.events import EventType
 from tests.databases import verify_log
 

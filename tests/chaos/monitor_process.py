@@ -27,8 +27,6 @@ from sqlalchemy import Connection
 
 from queenright.alerting.notification import enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.health import event_log
-from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer
@@ -36,13 +34,15 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store import event_log
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError
+from queenright.health.tickets import ticket_rules as rules
+from queenright.health.tickets.ticket import EscalationTicket, TicketDraft, TicketRejectedError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild

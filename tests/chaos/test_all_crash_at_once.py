@@ -6,12 +6,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from queenright.health.event_log import read_events
 from queenright.health.recovery.decisions import HOUR
 from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.recovery.table import recovery_table
-from queenright.health.store import Store
-from queenright.health.ticket_table import ticket_history
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket_table import ticket_history
 from queenright.runtime.events import AgentEvent, EventType
 from tools.simulation.faults import FaultKind
 from tools.simulation.fleet import Fleet, Odds

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from queenright.client import AsyncQueenright
 from queenright.health.findings import Severity
-from queenright.health.tickets import TicketDraft
+from queenright.health.tickets.ticket import TicketDraft
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import new_token

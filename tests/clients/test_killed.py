@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from queenright.health.findings import FindingKind
-from queenright.health.monitor import HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.cluster_lease import Member, MemberState, Ownership, SeenMember, View
+from queenright.health.cluster.cluster_lease import Member, MemberState, Ownership, SeenMember, View
 from queenright.server.cluster.assignment import agreed_partitions, find_candidates, is_first
 
 

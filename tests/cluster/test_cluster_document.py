@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from queenright.health.cluster_lease import LEASE_SECONDS
+from queenright.health.cluster.cluster_lease import LEASE_SECONDS
 from queenright.server.otlp.protobuf_split import MAX_PIECE
 from queenright.server.settings import ClusterSettings, load_settings
 from tests.databases import Postgres

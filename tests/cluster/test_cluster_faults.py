@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.cluster_lease import Ownership, SeenMember, View
+from queenright.health.cluster.cluster_lease import Ownership, SeenMember, View
 from queenright.server.cluster.faults import find_faults
 from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.settings import load_settings

@@ -15,12 +15,12 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from queenright.health.cluster_lease import ClusterLease, Member
-from queenright.health.engines import parse_address
-from queenright.health.event_log import read_events
+from queenright.health.cluster.cluster_lease import ClusterLease, Member
 from queenright.health.findings import FindingKind
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import OUTBOX
+from queenright.health.store.engines import parse_address
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import OUTBOX
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.judging_budget import ExceededLimit, Reservation
 from queenright.runtime.events import AgentEvent, EventType

@@ -9,10 +9,17 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from queenright.health.cluster_lease import ClusterLease, LeaseLostError, Member, MemberState, Ownership, View
-from queenright.health.engines import parse_address
-from queenright.health.shared_secrets import LOGIN_KEY, get_secret
-from queenright.health.store import RefusedEventsError, Store
+from queenright.health.cluster.cluster_lease import (
+    ClusterLease,
+    LeaseLostError,
+    Member,
+    MemberState,
+    Ownership,
+    View,
+)
+from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
+from queenright.health.store.engines import parse_address
+from queenright.health.store.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import Postgres, change, downgrade
 

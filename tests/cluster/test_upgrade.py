@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-import queenright.health.database as database_module
-from queenright.health.tables import SCHEMA_REVISION
+import queenright.health.store.database as database_module
+from queenright.health.store.tables import SCHEMA_REVISION
 from tests.cluster.conftest import Cluster
 from tests.cluster.test_partitions import status_of
 from tests.cluster.test_takeover import Sender, tool_spans, wait_for_calls

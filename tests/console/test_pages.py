@@ -16,7 +16,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from queenright.health.incidents import Incident
+from queenright.health.tickets.incidents import Incident
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
 from queenright.server.settings import Settings

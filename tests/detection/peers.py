@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
 
+from queenright.health.detection.session_replay import TimedEvent, replay
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.session_replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import events_of
 from queenright.judge.evaluation.run_replay import NO_ALARM

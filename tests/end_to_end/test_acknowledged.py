@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from queenright.alerting.recorder import RecordedMessage
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running
 from tests.end_to_end.conftest import serving_with_alertmanager

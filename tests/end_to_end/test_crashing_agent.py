@@ -11,7 +11,7 @@ import pytest
 
 from queenright.alerting.notification import list_notifications
 from queenright.alerting.recorder import RecordedMessage
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running

@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 from queenright.cli.app import app
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import RulesModel
 from queenright.judge.settings import JudgeSettings

@@ -22,8 +22,8 @@ from unittest.mock import patch
 import httpx
 
 from queenright.health.findings import FindingKind
-from queenright.health.monitor import WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.names import Phase
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving

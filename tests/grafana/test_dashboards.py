@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from queenright.health.breakers.state_machine import BreakerState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Severity
-from queenright.health.health_state import HealthState
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import HealthSettings

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer, escalation_table
 from queenright.health.interventions.intervention import Intervention, intervention_table
@@ -15,9 +15,9 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from tests.runtime.conftest import FakeTime
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from tests.health.test_approvals import Asking
 
 

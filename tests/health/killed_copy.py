@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from queenright.health.store_copy import copy_database
+from queenright.health.store.store_copy import copy_database
 
 if __name__ == "__main__":
     source, target, rows = sys.argv[1:]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from queenright.health.monitor import HealthMonitor
-from queenright.health.monitor_snapshot import MonitorSnapshot, compress_part, restore_snapshot
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.monitor_snapshot import MonitorSnapshot, compress_part, restore_snapshot
 from queenright.health.settings import HealthSettings
 
 NOT_RESTORED = frozenset(

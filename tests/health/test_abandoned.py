@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.deadlines import ProcessSign, over_from
+from queenright.health.detection.deadlines import ProcessSign, over_from
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import MAX_PROCESSES, HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import MAX_PROCESSES, HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 SETTINGS = HealthSettings()

@@ -25,9 +25,9 @@ from queenright.health.interventions.approval import (
 from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError, Approvals
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.retention import prune
 from queenright.health.settings import RetentionSettings
-from queenright.health.store import Store, StoreError
+from queenright.health.store.retention import prune
+from queenright.health.store.store import Store, StoreError
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 

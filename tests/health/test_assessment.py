@@ -5,10 +5,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.assessment import SIGNAL_OF, Signal, SignalStatus, assess
-from queenright.health.detectors import detect
+from queenright.health.detection.assessment import SIGNAL_OF, Signal, SignalStatus, assess
+from queenright.health.detection.detectors import detect
+from queenright.health.detection.health_state import HealthState, health_state
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState, health_state
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
 from tests.health.test_state import _event, moves

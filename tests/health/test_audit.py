@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine, select
 
-from queenright.health.audit import AuditResult, verify_audit
-from queenright.health.audit_export import ExportCheck, check_export, export_lines
-from queenright.health.audit_key import AuditKey, AuditKeyError, PublicKeys, key_id_of, signed_content
-from queenright.health.event_log import append_events, event_of, read_events
-from queenright.health.retention import prune
+from queenright.health.audit.audit import AuditResult, verify_audit
+from queenright.health.audit.audit_export import ExportCheck, check_export, export_lines
+from queenright.health.audit.audit_key import AuditKey, AuditKeyError, PublicKeys, key_id_of, signed_content
 from queenright.health.settings import RetentionSettings as Settings
-from queenright.health.store import Store
-from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, METADATA
+from queenright.health.store.event_log import append_events, event_of, read_events
+from queenright.health.store.retention import prune
+from queenright.health.store.store import Store
+from queenright.health.store.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, METADATA
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, is_postgres
 from tests.warm import queenright

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queenright.health.health_state import HealthState
-from queenright.health.store import Store
+from queenright.health.detection.health_state import HealthState
+from queenright.health.store.store import Store
 from queenright.runtime.events import EventType
 from tests.health.acting import Acting
 

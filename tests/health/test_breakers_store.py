@@ -12,12 +12,12 @@ from sqlalchemy import Connection, insert, select
 
 from queenright.health.breakers import BreakerState, CircuitOpenError
 from queenright.health.breakers.store import BreakerStore
-from queenright.health.event_log import read_events, verify
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import HealthMonitor
+from queenright.health.detection.health_state import HealthState
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import CircuitBreakerSettings, HealthSettings
-from queenright.health.store import Store
-from queenright.health.tables import BREAKERS
+from queenright.health.store.event_log import read_events, verify
+from queenright.health.store.store import Store
+from queenright.health.store.tables import BREAKERS
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change
 from tests.runtime.conftest import FakeTime

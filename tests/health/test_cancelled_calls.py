@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.vital_facts import is_stopped_by_user, was_cancelled
+from queenright.health.vitals.vital_facts import is_stopped_by_user, was_cancelled
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import Severity
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings, TicketSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, TicketStatusError
+from queenright.health.tickets.ticket import EscalationTicket, TicketDraft, TicketStatus, TicketStatusError
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 DAY = 86_400.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.detector_values import detector_counts
+from queenright.health.detection.detector_values import detector_counts
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from tests.health.worker_script import WorkerScript

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.calls import RecentCalls
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals.calls import RecentCalls
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript

@@ -11,12 +11,12 @@ from typing import IO
 
 from sqlalchemy import Connection
 
-from queenright.health.event_log import read_events
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_table import ticket_history
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_table import ticket_history
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import verify_log
 
@@ -25,13 +25,13 @@ ROUNDS = 15
 COLONY = """
 import asyncio, itertools, os, signal, sys, time
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import WorkerHealth
+from queenright.health.detection.health_state import HealthState
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings, LoopSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import TicketDraft
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.tickets.ticket import TicketDraft
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import IntegrityError
 
-from queenright.health.event_log import (
+from queenright.health.store.event_log import (
     Verification,
     append_events,
     read_events,
@@ -21,8 +21,8 @@ from queenright.health.event_log import (
     replay,
     verify,
 )
-from queenright.health.store import Store
-from queenright.health.tables import EVENT_LOG_HEAD, EVENTS, METADATA
+from queenright.health.store.store import Store
+from queenright.health.store.tables import EVENT_LOG_HEAD, EVENTS, METADATA
 from queenright.runtime.bus import EventBus, UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, connected, is_postgres, unguard, verify_log

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from queenright.health.findings import WorkerKey
-from queenright.health.former_names import all_names, find_current_name
-from queenright.health.store import Store
+from queenright.health.store.former_names import all_names, find_current_name
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 
 A, B, C = ("a", "1"), ("b", "2"), ("c", "3")

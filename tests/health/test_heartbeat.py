@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from queenright.health.detection.stall_clock import ladder_seconds
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.stall_clock import ladder_seconds
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 

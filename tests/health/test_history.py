@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from queenright.health.event_log import read_history
-from queenright.health.health_state import HealthState
-from queenright.health.history import HealthSnapshot, health_history
-from queenright.health.retention import prune
+from queenright.health.detection.health_state import HealthState
+from queenright.health.monitoring.history import HealthSnapshot, health_history
 from queenright.health.settings import RetentionSettings as Settings
-from queenright.health.store import Store
+from queenright.health.store.event_log import read_history
+from queenright.health.store.retention import prune
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 
 DAY = 86_400.0

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health import incidents
-from queenright.health import ticket_rules as rules
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.incidents import Incident
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets import incidents
+from queenright.health.tickets import ticket_rules as rules
+from queenright.health.tickets.incidents import Incident
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from tests.health.test_ticket_service import finding, worker
 
 ANTHROPIC = "provider:anthropic"

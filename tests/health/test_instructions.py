@@ -16,8 +16,8 @@ from queenright.health.interventions.instructions import (
 )
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, WorkerUnreachableError
-from queenright.health.store import Store
-from queenright.health.tables import INSTRUCTIONS
+from queenright.health.store.store import Store
+from queenright.health.store.tables import INSTRUCTIONS
 from tests.runtime.conftest import FakeTime
 
 BEE = Target(agent_id="bee", session_id="s", incarnation_id="i1")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
 from queenright.health.interventions.escalation import EscalationAnswer, EscalationStatus
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.intervention import InterventionOutcome
@@ -25,11 +25,11 @@ from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery
-from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store, StoreError
+from queenright.health.store.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import TicketDraft
+from queenright.health.tickets.ticket import TicketDraft
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.learned_clocks import SAMPLES, LearnedClocks
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings, LearnedClockSettings
+from queenright.health.vitals.learned_clocks import SAMPLES, LearnedClocks
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import WorkerScript
 

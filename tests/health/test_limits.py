@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 

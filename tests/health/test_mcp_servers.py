@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.assessment import SignalStatus, assess
+from queenright.health.detection.assessment import SignalStatus, assess
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import McpServers, after_mcp_change
+from queenright.health.vitals.vital_facts import McpServers, after_mcp_change
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript
 

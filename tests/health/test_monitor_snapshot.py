@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health import monitor_snapshot
 from queenright.health.findings import FindingKind
-from queenright.health.monitor import HealthMonitor
-from queenright.health.monitor_snapshot import (
+from queenright.health.monitoring import monitor_snapshot
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.monitor_snapshot import (
     MAPPINGS,
     VALUES,
     MonitorSnapshot,
@@ -182,7 +182,9 @@ def test_new_settings_apply_to_restored_workers() -> None:
 
 def test_repeated_call_is_known_in_another_process() -> None:
     """B33: fingerprints of calls do not depend on the process."""
-    program = "from queenright.health.calls import digest; print(digest('search', 'x', '\\ud800').hex())"
+    program = (
+        "from queenright.health.vitals.calls import digest; print(digest('search', 'x', '\\ud800').hex())"
+    )
 
     digests = {
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from queenright.health.database import NoDatabaseError
-from queenright.health.engines import list_partitions
-from queenright.health.event_log import read_events, verify
-from queenright.health.store import Store, StoreError
-from queenright.health.store_copy import copy_database
-from queenright.health.tables import SCHEMA_REVISION
+from queenright.health.store.database import NoDatabaseError
+from queenright.health.store.engines import list_partitions
+from queenright.health.store.event_log import read_events, verify
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.store_copy import copy_database
+from queenright.health.store.tables import SCHEMA_REVISION
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import Postgres, change, connected, downgrade
 

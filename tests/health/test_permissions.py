@@ -16,7 +16,7 @@ from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.permissions import PermissionAnswer, PermissionNotFoundError, Permissions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from tests.health.acting import Acting
 
 BEE = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import Connection, insert, text
 
-from queenright.health.event_log import append_events, read_events, verify
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import TICKETS
+from queenright.health.store.event_log import append_events, read_events, verify
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import TICKETS
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import GUARDED, Postgres, change, connected, verify_log
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.provider_traffic import WINDOW, ProviderHealth, ProviderTraffic
+from queenright.health.vitals.provider_traffic import WINDOW, ProviderHealth, ProviderTraffic
 from queenright.runtime.events import AgentEvent, EventType
 
 NOW = 1_000_000.0

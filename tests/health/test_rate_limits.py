@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
-from queenright.health.rate_limits import rate_limit_seconds
+from queenright.health.vitals.rate_limits import rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
 from queenright.server.views.worker_rows import activity_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.health_state import HealthState
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint, result_fingerprint

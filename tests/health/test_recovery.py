@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from queenright.health.breakers.registry import BreakerRegistry
-from queenright.health.database import StoreError
-from queenright.health.event_log import append_events, read_events
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.interventions.intervention import Intervention, intervention_table
 from queenright.health.interventions.intervention import InterventionOutcome as Done
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState
 from queenright.health.recovery.recovery_service import RecoveryService, TaskNotFoundError
 from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
 from queenright.health.recovery.table import recovery_table
 from queenright.health.settings import HealthSettings
 from queenright.health.settings import RecoverySettings as Limits
-from queenright.health.store import Store
+from queenright.health.store.database import StoreError
+from queenright.health.store.event_log import append_events, read_events
+from queenright.health.store.store import Store
 from queenright.runtime.breaker_protocols import BreakerKind
 from queenright.runtime.events import AgentEvent, EventType
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import WorkerHealth
+from queenright.health.detection.health_state import HealthState
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.recovery.decisions import (
     HOUR,
     Allowed,
@@ -25,10 +25,10 @@ from queenright.health.recovery.decisions import (
 )
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.respawner import CheckpointRef
-from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import RecoverySettings as Limits
-from queenright.health.vital_facts import OpenBreakers
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_facts import OpenBreakers
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 
 LIMITS = Limits()

@@ -14,13 +14,13 @@ import pytest
 
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import RespawnRefusedError
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.session_state import SessionStatus
 from tests.health.runtime_parts import Colony, HeldModel

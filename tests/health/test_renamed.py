@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import WorkerScript
 

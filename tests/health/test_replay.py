@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from queenright.health.detection.session_replay import list_fired, make_monotonic, replay
 from queenright.health.findings import FindingKind
-from queenright.health.session_replay import list_fired, make_monotonic, replay
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 

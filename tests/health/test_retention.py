@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from queenright.health.event_chain import verify, verify_archive
-from queenright.health.event_log import append_events, read_events, read_history, replay
-from queenright.health.keyed_requests import claim
-from queenright.health.retention import INTERVAL_SECONDS, Pruned, Retention, prune
 from queenright.health.settings import RetentionSettings as Settings
-from queenright.health.store import Store
-from queenright.health.tables import (
+from queenright.health.store.event_chain import verify, verify_archive
+from queenright.health.store.event_log import append_events, read_events, read_history, replay
+from queenright.health.store.keyed_requests import claim
+from queenright.health.store.retention import INTERVAL_SECONDS, Pruned, Retention, prune
+from queenright.health.store.store import Store
+from queenright.health.store.tables import (
     AUDIT_ARCHIVE,
     ESCALATIONS,
     EVENT_LOG_HEAD,
@@ -386,7 +386,7 @@ async def test_failure_is_logged_and_retried(database_url: str, caplog: pytest.L
 
 
 async def test_changed_log_is_logged_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "queenright.health.retention")
+    caplog.set_level(logging.INFO, "queenright.health.store.retention")
     store = Store.open(database_url)
     await store.append([event(40, id="one"), event(40, id="two")])
     await store.close()

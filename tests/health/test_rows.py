@@ -14,8 +14,8 @@ from queenright.health.interventions.intervention import (
     intervention_table,
 )
 from queenright.health.interventions.target import ActionKind
-from queenright.health.rows import Place
-from queenright.health.store import Store
+from queenright.health.store.rows import Place
+from queenright.health.store.store import Store
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.event_log import append_events
-from queenright.health.store import Store
-from queenright.health.ticket_transaction import spending_since, total_spending
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket_transaction import spending_since, total_spending
 from queenright.instrumentation.money import format_dollars, format_spend
 from queenright.runtime.events import AgentEvent, EventType
 

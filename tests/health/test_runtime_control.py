@@ -13,9 +13,9 @@ import pytest
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, WorkerUnreachableError
-from queenright.health.monitor import HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from queenright.health.assessment import assess
-from queenright.health.detectors import DETECTORS
+from queenright.health.detection.assessment import assess
+from queenright.health.detection.detectors import DETECTORS
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
-from queenright.health.ticket_rules import objections, reasons
-from queenright.health.worker_summary import summarise
+from queenright.health.tickets.ticket_rules import objections, reasons
 from queenright.judge.evaluation import evaluate_run
 from queenright.runtime.events import EventType
 from tests.health.test_state import _event, moves

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import Finding, FindingKind, Severity, worst
-from queenright.health.incidents import INCIDENT_SECONDS, incidents_of
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.shared_cause import list_failing, shared_cause
-from queenright.health.tickets import (
+from queenright.health.tickets.incidents import INCIDENT_SECONDS, incidents_of
+from queenright.health.tickets.shared_cause import list_failing, shared_cause
+from queenright.health.tickets.ticket import (
     EscalationTicket,
     TicketClosedError,
     TicketStatus,
     TicketStatusError,
 )
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import NO_GRACE, worker

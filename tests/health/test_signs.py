@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
-from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript
 

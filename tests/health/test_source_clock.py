@@ -7,12 +7,12 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from queenright.health.activity import duration_key
 from queenright.health.findings import FindingKind
-from queenright.health.learned_clocks import SAMPLES
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.source_clock import SourceClock
+from queenright.health.vitals.activity import duration_key
+from queenright.health.vitals.learned_clocks import SAMPLES
+from queenright.health.vitals.source_clock import SourceClock
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.health.detection.health_state import HealthState
+from queenright.health.detection.spending import DAY, DailySpending
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.spending import DAY, DailySpending
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.detectors import detect
-from queenright.health.findings import Finding, FindingKind, Severity, worst
-from queenright.health.health_state import (
+from queenright.health.detection.detectors import detect
+from queenright.health.detection.health_state import (
     TRANSITIONS,
     HealthState,
     health_state,
@@ -16,11 +15,12 @@ from queenright.health.health_state import (
     may_follow,
     progresses_despite_breaker,
 )
-from queenright.health.monitor import HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import OpenBreakers
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_facts import OpenBreakers
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 

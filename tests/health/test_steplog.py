@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import FindingKind
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.steplog import StepLogReader
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
-from queenright.health.steplog import StepLogReader
-from queenright.health.worker_summary import summarise
 from queenright.instrumentation import Worker
 from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id
 from queenright.instrumentation.steplog import step_log_path

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine, func, inspect, select, text
 
-from queenright.health.engines import open_database
-from queenright.health.event_log import append_events, read_events, touch_head, verify
-from queenright.health.schema import COMPATIBILITY
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS, OLDEST_COMPATIBLE, SCHEMA_REVISION
+from queenright.health.store.engines import open_database
+from queenright.health.store.event_log import append_events, read_events, touch_head, verify
+from queenright.health.store.schema import COMPATIBILITY
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import EVENTS, OLDEST_COMPATIBLE, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, connected, downgrade, is_postgres, locked, verify_log
@@ -475,7 +475,7 @@ def test_database_of_the_former_version_is_migrated(database_url: str) -> None:
 
 def test_new_and_current_databases_open_without_alembic(database_url: str) -> None:
     program = (
-        "import sys; from queenright.health.store import Store; "
+        "import sys; from queenright.health.store.store import Store; "
         f"[Store.open({database_url!r}).close_now() for _ in range(2)]; print('alembic' in sys.modules)"
     )
 
@@ -486,7 +486,9 @@ def test_new_and_current_databases_open_without_alembic(database_url: str) -> No
 
 def test_second_process_is_refused_with_the_firsts_number(database_url: str) -> None:
     store = Store.open(database_url)
-    program = f"from queenright.health.store import Store; Store.open({database_url!r}, busy_timeout=0.05)"
+    program = (
+        f"from queenright.health.store.store import Store; Store.open({database_url!r}, busy_timeout=0.05)"
+    )
 
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     store.close_now()

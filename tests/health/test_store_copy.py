@@ -15,14 +15,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table, insert, null, select
 
-from queenright.health import sqlite
-from queenright.health.engines import open_database
-from queenright.health.event_log import append_events, verify
-from queenright.health.retention import prune
 from queenright.health.settings import RetentionSettings
-from queenright.health.store import Store, StoreError
-from queenright.health.store_copy import StoreCopy, copy_database, count_rows
-from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, KEYED_REQUESTS, METADATA, OUTBOX
+from queenright.health.store import sqlite
+from queenright.health.store.engines import open_database
+from queenright.health.store.event_log import append_events, verify
+from queenright.health.store.retention import prune
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.store_copy import StoreCopy, copy_database, count_rows
+from queenright.health.store.tables import (
+    AUDIT_ARCHIVE,
+    EVENT_LOG_HEAD,
+    EVENTS,
+    KEYED_REQUESTS,
+    METADATA,
+    OUTBOX,
+)
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import Postgres, change, connected, is_postgres, unguard, verify_log
 
@@ -196,7 +203,7 @@ def test_source_in_use_is_refused(source: str, target: str) -> None:
 
 
 def test_target_in_use_is_refused(source: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenright.health.store_copy._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("queenright.health.store.store_copy._BUSY_SECONDS", 0.05)
     service = Store.open(target)
 
     with pytest.raises(StoreError, match=r"another queenright .* is using"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from queenright.health.worker_summary import no_active_session, summarise
+from queenright.health.monitoring.worker_summary import no_active_session, summarise
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 

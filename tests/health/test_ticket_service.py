@@ -12,18 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import Connection
 
-from queenright.health.event_log import read_events
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.health_state import HealthState
-from queenright.health.incarnation import end_session
-from queenright.health.monitor import WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings, ReEscalationSettings, TicketSettings
-from queenright.health.store import Store, StoreError
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_table import write_ticket
-from queenright.health.ticket_transaction import Raised
-from queenright.health.tickets import (
+from queenright.health.tickets.ticket import (
     AckChannel,
     EscalationTicket,
     TicketClosedError,
@@ -33,7 +29,11 @@ from queenright.health.tickets import (
     TicketStatus,
     TicketStatusError,
 )
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.tickets.ticket_table import write_ticket
+from queenright.health.tickets.ticket_transaction import Raised
+from queenright.health.vitals.incarnation import end_session
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 

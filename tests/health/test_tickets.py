@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import (
+from queenright.health.tickets import ticket_lifecycle as lifecycle
+from queenright.health.tickets.ticket import (
     EscalationTicket,
     TicketClosedError,
     TicketRejectedError,

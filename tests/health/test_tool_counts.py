@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.tool_counts import MAX_TOOLS, OTHER, ToolCounts
-from queenright.health.worker_summary import summarise
+from queenright.health.monitoring.worker_summary import summarise
+from queenright.health.vitals.tool_counts import MAX_TOOLS, OTHER, ToolCounts
 from tests.health.worker_script import WorkerScript
 
 

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
-from queenright.health.resource_limits import CutAnswers, Resource
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import McpLoss, McpServerState, OpenTool, Output, Refusal
-from queenright.health.vital_signs import VitalSigns
-from queenright.health.vital_state import VitalState
-from queenright.health.worker_summary import summarise
+from queenright.health.vitals.resource_limits import CutAnswers, Resource
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_facts import McpLoss, McpServerState, OpenTool, Output, Refusal
+from queenright.health.vitals.vital_signs import VitalSigns
+from queenright.health.vitals.vital_state import VitalState
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript

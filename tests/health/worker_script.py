@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 

@@ -11,11 +11,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection
 
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat import ListInterventions
 from queenright.judge.judge_and_queen import JudgeAndQueen

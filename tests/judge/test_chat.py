@@ -9,7 +9,7 @@ import pytest
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring_service import AgentNotFoundError
-from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.agent_workspace import FileChange
 from queenright.judge.chat import (
     MAX_MESSAGE_LENGTH,

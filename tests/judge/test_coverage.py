@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.monitor import WorkerHealth
-from queenright.health.tickets import TicketStatus
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge.rules_model import DISMISS
 from queenright.judge.ticket_coverage import Coverage
 from tests.judge.conftest import JudgedFleet

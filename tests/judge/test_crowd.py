@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from queenright.health import ticket_service
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.settings import StormSettings
-from queenright.health.ticket_reports import Report, prepare_report
-from queenright.health.ticket_table import write_ticket
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
+from queenright.health.tickets.ticket_reports import Report, prepare_report
+from queenright.health.tickets.ticket_table import write_ticket
 from queenright.judge.settings import RULES
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec

@@ -26,11 +26,11 @@ from queenright.health.interventions.escalation import MORE_TIME_SECONDS, OPTION
 from queenright.health.interventions.intervention import Intervention
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
-from queenright.health.ticket_rules import reasons
-from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.worker_summary import summarise
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_rules import reasons
 from queenright.judge.chat_log import Subject
 from queenright.judge.queen_actions import QueenActions
 from queenright.judge.quoting import sanitise

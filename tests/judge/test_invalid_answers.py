@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType

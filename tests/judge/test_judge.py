@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.instrumentation import names
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen

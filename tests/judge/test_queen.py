@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from queenright.health.findings import Severity
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge import ticket_policy
 from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import DISMISS, NOTIFY, RulesModel

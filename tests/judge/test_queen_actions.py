@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from queenright.health import ticket_rules as rules
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.worker_control import NudgeDelivery
 from queenright.health.settings import HealthSettings, TerminationSettings
-from queenright.health.store import Store
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.store import Store
+from queenright.health.tickets import ticket_rules as rules
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.judge.queen_actions import (
     MAX_NUDGE_LENGTH,
     NUDGE,

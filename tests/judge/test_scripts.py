@@ -6,7 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.events import EventType
 from tests.judge.conftest import JudgedFleet

@@ -12,7 +12,7 @@ import pytest
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from pydantic import SecretStr
 
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.judge.quoting import unquote
 from queenright.judge.stack.event_traces import EventTraces
 from queenright.judge.stack.http import StackAddress

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from queenright.alerting.notification_text import current_analysis
-from queenright.health import ticket_reports
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets import ticket_reports
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge import ticket_policy, wording
 from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import EMIT, RulesModel

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
 from tests.observed.test_story import CLUSTER_METRICS

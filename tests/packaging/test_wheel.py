@@ -118,7 +118,7 @@ def test_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_pat
     result = run(
         installed,
         "import asyncio\n"
-        "from queenright.health.store import Store\n"
+        "from queenright.health.store.store import Store\n"
         f"asyncio.run(Store.open('sqlite:///{database}').close())",
     )
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from queenright.health.monitoring.steplog import StepLogReader
 from queenright.health.settings import HealthSettings
-from queenright.health.steplog import StepLogReader
-from queenright.health.vital_signs import VitalSigns
-from queenright.health.vital_state import VitalState
+from queenright.health.vitals.vital_signs import VitalSigns
+from queenright.health.vitals.vital_state import VitalState
 from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.steplog import step_log_path

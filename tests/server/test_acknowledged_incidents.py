@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from queenright.alerting.callbacks.alertmanager import dedup_key
 from queenright.alerting.notification import Notification, read_active
 from queenright.health.findings import FindingKind
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.webhooks.callbacks import Callbacks

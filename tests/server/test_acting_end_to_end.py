@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.metrics.interventions import BREAKER_LIMIT
 from queenright.server.metrics.metrics import ServiceMetrics

@@ -9,13 +9,13 @@ import pytest
 
 from queenright import api
 from queenright.api.event_text import has_feed_line
+from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, LadderStep
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
-from queenright.health.switch_state import SwitchState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running

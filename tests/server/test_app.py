@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from queenright.cli.commands.fleet import list_
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, serving

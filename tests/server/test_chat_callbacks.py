@@ -26,7 +26,7 @@ from queenright.alerting.callbacks.slack_buttons import (
     post_reply,
     read_click,
 )
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import EventType
 from queenright.server.ops.settings_files import check_files
 from queenright.server.settings import Settings

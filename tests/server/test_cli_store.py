@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from queenright.health.engines import open_database
-from queenright.health.event_log import append_events
-from queenright.health.store import Store
+from queenright.health.store.engines import open_database
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import Postgres, change
 from tests.warm import queenright

@@ -11,7 +11,7 @@ from queenright.api.event_text import OPERATIONS
 from queenright.api.examples import NOW, example_of
 from queenright.api.tickets import Ticket, TicketSilence
 from queenright.cli.commands.tickets import ticket_lines, ticket_row
-from queenright.health.monitor import END_REASONS
+from queenright.health.monitoring.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.operations import Action
 from queenright.server.up import Running

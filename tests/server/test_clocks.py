@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, delete
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import SNAPSHOT_PARTS
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import SNAPSHOT_PARTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring import remediation, scheduler

@@ -14,9 +14,9 @@ from queenright.alerting.notification import read_active
 from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import TicketSettings
-from queenright.health.tables import OUTBOX
-from queenright.health.ticket_rules import has_new_trouble
-from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStatusError
+from queenright.health.store.tables import OUTBOX
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus, TicketStatusError
+from queenright.health.tickets.ticket_rules import has_new_trouble
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HeartbeatSettings, StallSettings
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running

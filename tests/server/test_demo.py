@@ -23,8 +23,8 @@ from queenright.demo.hook_client import HOOK_AGENT, HookClient
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
-from queenright.health.session_outcome import WorkerStatus
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.server.service import Service

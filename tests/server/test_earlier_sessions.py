@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from queenright.health.findings import FindingKind
-from queenright.health.incarnation import end_session
-from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import HealthSettings
-from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.vitals.incarnation import end_session
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.server.notifications.ticket_notifications import (
     RECENT_SECONDS,
     SHORT_SECONDS,

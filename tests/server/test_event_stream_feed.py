@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.event_log import append_events
-from queenright.health.store import Store
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.caller import Caller
 from queenright.server.access.roles import Role

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from queenright.health.event_log import read_events
-from queenright.health.store import Store
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store
 from tests.server.streams import Follower
 from tests.waiting import until
 from tests.warm import Command

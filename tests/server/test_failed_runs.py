@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine
 
-from queenright.health.event_log import append_events
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.tables import EVENT_LOG_HEAD, METADATA
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.event_log import append_events
+from queenright.health.store.tables import EVENT_LOG_HEAD, METADATA
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 from queenright.server.service import Service

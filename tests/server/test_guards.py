@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.detectors import detect
+from queenright.health.detection.detectors import detect
+from queenright.health.detection.stall_clock import ladder_seconds
 from queenright.health.findings import Severity
 from queenright.health.settings import HealthSettings, LoopSettings
-from queenright.health.stall_clock import ladder_seconds
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin

@@ -11,7 +11,7 @@ import pytest
 
 from queenright.api.agents import AgentRow
 from queenright.cli.commands.fleet import _print_agents
-from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
+from queenright.health.monitoring.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.settings import Settings

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.health.session_outcome import WorkerStatus
-from queenright.health.store import StoreError
+from queenright.health.store.store import StoreError
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, serve_app, url_of

@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI, HTTPException
 from starlette.types import Message
 
-from queenright.health.keyed_requests import KEPT_SECONDS, claim
-from queenright.health.store import Store
+from queenright.health.store.keyed_requests import KEPT_SECONDS, claim
+from queenright.health.store.store import Store
 from queenright.server.access.caller import SCOPE_KEY, Caller
 from queenright.server.access.roles import Role
 from queenright.server.console.templates import render_error

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from queenright.cli.output.log_filter import INTERVAL_SECONDS, RateLimiter
-from queenright.health.store import StoreError
+from queenright.health.store.store import StoreError
 from queenright.server.up import serving
 from tests.databases import locked
 from tests.server.conftest import demo_settings, looping

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from queenright.api.event_text import has_feed_line
 from queenright.api.events import Event
-from queenright.health.vital_events import WORKER_EVENTS
+from queenright.health.vitals.vital_events import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service

@@ -17,10 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from queenright import api
 from queenright.api import base_model, terms
 from queenright.api.examples import example_of
-from queenright.health.assessment import SignalStatus
 from queenright.health.breakers.state_machine import BreakerState
+from queenright.health.detection.assessment import SignalStatus
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import HealthState
 from queenright.health.interventions.approval import ApprovalStatus
 from queenright.health.interventions.escalation import Decision, EscalationStatus
 from queenright.health.interventions.instructions import AnswerOutcome, Kind
@@ -28,7 +28,7 @@ from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.recovery import RecoveryState
-from queenright.health.tickets import AckChannel, TicketStatus
+from queenright.health.tickets.ticket import AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.console.api_page import pieces
 from queenright.server.routes.openapi import ERRORS, TAGS

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.event_log import read_events
+from queenright.health.store.event_log import read_events
 from queenright.runtime.events import EventType
 from queenright.server.access.roles import Role
 from queenright.server.settings import Settings, load_settings

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from queenright.health.interventions.ladder import LadderInputs, next_step
-from queenright.health.monitor import HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 

@@ -30,7 +30,7 @@ from queenright.health.recovery.respawner import (
     InvalidCheckpointError,
     RespawnRefusedError,
 )
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import find_free_port
 from queenright.server.settings import Settings, load_settings

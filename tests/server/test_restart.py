@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from queenright.health.event_log import read_events
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
+from queenright.health.store.event_log import read_events
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring.log_replay import REBUILD_SECONDS

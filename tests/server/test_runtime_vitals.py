@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
 from queenright.health.interventions.permit import permit
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
-from queenright.health.ticket_rules import objections, reasons
-from queenright.health.worker_summary import summarise
+from queenright.health.tickets.ticket_rules import objections, reasons
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import AgentRuntime

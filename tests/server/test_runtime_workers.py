@@ -14,8 +14,8 @@ import pytest
 
 from queenright.alerting.notification import NotificationRecord, list_notifications
 from queenright.health.findings import FindingKind
-from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vital_signs import WORKER_EVENTS
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.vitals.vital_signs import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider

@@ -20,8 +20,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import select
 
-from queenright.health.retention import prune
-from queenright.health.tables import AUDIT_ARCHIVE
+from queenright.health.store.retention import prune
+from queenright.health.store.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from queenright.cli.jobs.service import reload_on_sighup
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Severity
-from queenright.health.health_state import HealthState
-from queenright.health.tables import SCHEMA_REVISION
-from queenright.health.tickets import TicketDraft
+from queenright.health.store.tables import SCHEMA_REVISION
+from queenright.health.tickets.ticket import TicketDraft
 from queenright.server.settings import HttpSettings, OtlpSettings, Settings, load_settings
 from queenright.server.up import Running, serving
 from tests.server.conftest import looping

@@ -6,10 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import WorkerHealth
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.server.metrics.metrics import (
     OPENMETRICS,
     PROMETHEUS_TEXT,

@@ -11,7 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.evaluation_thresholds import InvalidThresholdError, thresholds, with_thresholds
+from queenright.health.detection.evaluation_thresholds import (
+    InvalidThresholdError,
+    thresholds,
+    with_thresholds,
+)
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes import steps as routes

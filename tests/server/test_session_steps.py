@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.deadlines import detector_clocks
-from queenright.health.detectors import detect
+from queenright.health.detection.deadlines import detector_clocks
+from queenright.health.detection.detectors import detect
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
 from queenright.runtime.events import EventType
 from queenright.server.settings import InvalidSettingsError, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, delete, func, insert, select, update
 
-from queenright.health.monitor import HealthMonitor
-from queenright.health.monitor_snapshot import MonitorSnapshot
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.monitor_snapshot import MonitorSnapshot
+from queenright.health.monitoring.snapshot_table import write_part
 from queenright.health.settings import HealthSettings
-from queenright.health.snapshot_table import write_part
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import SNAPSHOT_PARTS
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import SNAPSHOT_PARTS
 from queenright.runtime.events import EventType
 from queenright.server.build import build
 from queenright.server.monitoring.snapshots import _EVENTS

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.health_state import HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
 from queenright.server.views.worker_rows import activity_of

@@ -85,7 +85,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ``on_terminate`` that stops nothing gives no false all-clear."""
-    monkeypatch.setattr("queenright.health.monitor.CLOCK_TOLERANCE_SECONDS", 1)
+    monkeypatch.setattr("queenright.health.monitoring.monitor.CLOCK_TOLERANCE_SECONDS", 1)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         http={"port": 0},

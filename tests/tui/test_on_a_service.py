@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from queenright.client import AsyncQueenright
 from queenright.health.breakers.state_machine import BreakerState
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.judge.chat_log import Subject
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.tui.app import QueenrightApp

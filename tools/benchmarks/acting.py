@@ -15,8 +15,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from queenright.cli.jobs.service import tune_garbage_collector
-from queenright.health.heartbeat import Heartbeat
 from queenright.health.interventions.target import Target
+from queenright.health.monitoring.heartbeat import Heartbeat
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.health.session_replay import replay
+from queenright.health.detection.session_replay import replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import read_runs
 from queenright.judge.evaluation.run_replay import events_of

@@ -7,7 +7,7 @@ import time
 import tracemalloc
 from typing import Any
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from tools.benchmarks.row import Row

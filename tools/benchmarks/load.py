@@ -34,8 +34,8 @@ import httpx
 import uvloop
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from queenright.health.event_log import read_events
-from queenright.health.store import Store
+from queenright.health.store.event_log import read_events
+from queenright.health.store.store import Store
 from queenright.server.ops.sockets import find_free_port
 from tools.benchmarks.otlp import _span
 from tools.benchmarks.row import Row

@@ -204,9 +204,9 @@ async def _no_op(_: list[AgentEvent]) -> None:
 async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
     """Yield what the service does with events: the durable log, then vital signs and findings."""
     from queenright.cli.jobs.service import tune_garbage_collector
-    from queenright.health.monitor import HealthMonitor
+    from queenright.health.monitoring.monitor import HealthMonitor
     from queenright.health.settings import HealthSettings
-    from queenright.health.store import Store
+    from queenright.health.store.store import Store
 
     tune_garbage_collector()
     store = Store.open(f"sqlite:///{folder / 'bench.db'}")

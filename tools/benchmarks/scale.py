@@ -16,11 +16,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from sqlalchemy import delete, func, select
 
 from queenright.cli.jobs.service import tune_garbage_collector
-from queenright.health.monitor import HealthMonitor
-from queenright.health.monitor_snapshot import MonitorSnapshot
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.monitor_snapshot import MonitorSnapshot
+from queenright.health.monitoring.snapshot_table import read_snapshot
 from queenright.health.settings import HealthSettings
-from queenright.health.snapshot_table import read_snapshot
-from queenright.health.tables import SNAPSHOT_PARTS
+from queenright.health.store.tables import SNAPSHOT_PARTS
 from queenright.instrumentation import names
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import Postgres, connected

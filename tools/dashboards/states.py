@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.grafana.export import BLUE, ORANGE, RED, YELLOW
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Severity
-from queenright.health.health_state import HealthState
 from queenright.instrumentation import names
 from tools.dashboards.promql import select
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from tools.simulation.fleet import Fleet, Odds
 from tools.simulation.gaps import Gaps
 from tools.simulation.report import report

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from tools.simulation.fleet import Odds
 from tools.simulation.gaps import Gaps
 from tools.simulation.priced import Attributing, PricedFleet

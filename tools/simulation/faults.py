@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.vitals.session_outcome import WorkerStatus
 
 AFTERMATH: Final = 600.0
 """So long after its end a fault may still be seen."""

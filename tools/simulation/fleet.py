@@ -17,7 +17,6 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer
@@ -25,16 +24,17 @@ from queenright.health.interventions.intervention_service import InterventionSer
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
 from queenright.health.recovery.table import recovery_table
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import TicketDraft, TicketRejectedError
-from queenright.health.worker_summary import summarise
+from queenright.health.tickets import ticket_rules as rules
+from queenright.health.tickets.ticket import TicketDraft, TicketRejectedError
 from queenright.judge import escalation_policy
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from tools.simulation.faults import Fault, FaultKind

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from queenright.health.findings import WorkerKey
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.runtime.events import AgentEvent, EventType

@@ -11,8 +11,8 @@ from queenright.alerting import notification_text
 from queenright.alerting.model_text import inert
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.ticket_lifecycle import RUN_COMPLETED
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_lifecycle import RUN_COMPLETED
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.names import ALERT_INTERVENTION, ALERT_LABEL_TICKET_ID, SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact

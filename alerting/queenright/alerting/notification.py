@@ -47,9 +47,9 @@ from queenright.alerting.alert import (
 from queenright.alerting.notification_ledger import DeliveredNotification, batches, deliveries_of
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
-from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
-from queenright.health.ticket_table import find_ticket
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.store.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_table import find_ticket
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
-from queenright.health.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
+from queenright.health.store.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
 
 T = TypeVar("T")
 

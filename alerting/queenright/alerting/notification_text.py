@@ -13,8 +13,8 @@ from typing import Final
 
 from queenright.alerting.model_text import inert, plain
 from queenright.health.findings import FindingKind
-from queenright.health.ticket_rules import BY_RULES
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
+from queenright.health.tickets.ticket_rules import BY_RULES
 from queenright.instrumentation.money import format_spend
 from queenright.instrumentation.redaction import redact
 from queenright.judge import ticket_policy, wording

@@ -37,8 +37,8 @@ from queenright.alerting.peer_delivery import (
     RefusedAlert,
 )
 from queenright.alerting.settings import AlertingSettings
-from queenright.health.event_log import append_events
-from queenright.health.store import Store, StoreError
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store, StoreError
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter, gauge
 from queenright.runtime.events import AgentEvent, Clock, EventType

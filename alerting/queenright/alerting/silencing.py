@@ -27,7 +27,7 @@ from queenright.alerting.peer_silences import (
     find_active_silence,
 )
 from queenright.alerting.settings import AlertingSettings
-from queenright.health.store import Store, StoreError
+from queenright.health.store.store import Store, StoreError
 from queenright.instrumentation.errors import ConflictError, QueenrightError
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, Clock

@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.health.assessment import Signal, assess
 from queenright.health.breakers.circuit_breaker import BreakerStatus
 from queenright.health.breakers.store import BreakerStore
+from queenright.health.cluster.switch_state import SwitchState
+from queenright.health.detection.assessment import Signal, assess
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, WorkerKey
-from queenright.health.health_state import HealthState
-from queenright.health.heartbeat import Heartbeat
-from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import (
     Decision,
@@ -37,8 +36,10 @@ from queenright.health.interventions.intervention_service import (
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.process_breakers import ProcessBreakerError, process_breakers
+from queenright.health.monitoring.heartbeat import Heartbeat
+from queenright.health.monitoring.history import HealthSnapshot, health_history
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.process_breakers import ProcessBreakerError, process_breakers
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.recovery_service import (
     RecoveryResult,
@@ -47,10 +48,9 @@ from queenright.health.recovery.recovery_service import (
     TaskNotFoundError,
 )
 from queenright.health.recovery.table import recovery_table
-from queenright.health.rows import Place
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
-from queenright.health.store import Store
-from queenright.health.switch_state import SwitchState
+from queenright.health.store.rows import Place
+from queenright.health.store.store import Store
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
 

@@ -20,30 +20,19 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from queenright.health import ticket_lifecycle as lifecycle
-from queenright.health import ticket_rules as rules
-from queenright.health import ticket_table as table
-from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import FindingKind, Severity, WorkerKey
-from queenright.health.incidents import IncidentWatch
 from queenright.health.interventions.storm import WINDOW_SECONDS
-from queenright.health.monitor import WorkerHealth
-from queenright.health.rows import Place
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.shared_cause import list_failing
-from queenright.health.store import Store
-from queenright.health.ticket_deadlines import TicketDeadlines
-from queenright.health.ticket_reports import (
-    FindGroup,
-    PreparedReport,
-    Report,
-    find_joining,
-    join_groups,
-    prepare_report,
-)
-from queenright.health.ticket_transaction import Decide, Decided, OnChange, Raised, TicketTransaction
-from queenright.health.tickets import (
+from queenright.health.store.event_log import append_events, read_events
+from queenright.health.store.rows import Place
+from queenright.health.store.store import Store
+from queenright.health.tickets import ticket_lifecycle as lifecycle
+from queenright.health.tickets import ticket_rules as rules
+from queenright.health.tickets import ticket_table as table
+from queenright.health.tickets.incidents import IncidentWatch
+from queenright.health.tickets.shared_cause import list_failing
+from queenright.health.tickets.ticket import (
     AckChannel,
     EscalationTicket,
     TicketClosedError,
@@ -53,6 +42,17 @@ from queenright.health.tickets import (
     TicketStatus,
     TicketStatusError,
 )
+from queenright.health.tickets.ticket_deadlines import TicketDeadlines
+from queenright.health.tickets.ticket_reports import (
+    FindGroup,
+    PreparedReport,
+    Report,
+    find_joining,
+    join_groups,
+    prepare_report,
+)
+from queenright.health.tickets.ticket_transaction import Decide, Decided, OnChange, Raised, TicketTransaction
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import TaskSet

@@ -19,10 +19,10 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from queenright.health.interventions.intervention import Intervention
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.monitoring_service import AgentNotFoundError
-from queenright.health.ticket_rules import worker_facts
-from queenright.health.tickets import EscalationTicket, TicketNotFoundError, WorkerFacts
-from queenright.health.worker_summary import summarise
+from queenright.health.tickets.ticket import EscalationTicket, TicketNotFoundError, WorkerFacts
+from queenright.health.tickets.ticket_rules import worker_facts
 from queenright.instrumentation.redaction import redact
 from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat_answers import answer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queenright.health.interventions.intervention import Intervention
-from queenright.health.tickets import EscalationTicket, WorkerFacts
+from queenright.health.tickets.ticket import EscalationTicket, WorkerFacts
 from queenright.judge.wording import one_line
 
 _MAX_INTERVENTIONS: Final = 10

@@ -10,9 +10,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import AckChannel, EscalationTicket, TicketError, WorkerFacts
+from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketError, WorkerFacts
 from queenright.judge.agent_workspace import (
     ADMIN_TOOLS,
     RESTART,

@@ -10,10 +10,10 @@ from typing import Any, Final
 from opentelemetry.trace import Tracer
 
 from queenright.health.findings import WorkerKey
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
-from queenright.health.worker_summary import summarise
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import SummaryArguments, show_summary, summary_tool

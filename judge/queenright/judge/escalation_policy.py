@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, worst
-from queenright.health.health_state import HealthState
 from queenright.health.interventions.escalation import OPTIONS, Decision
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy, wording
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 from opentelemetry.trace import Span, get_current_span
 
 from queenright.health.findings import Finding, WorkerKey
-from queenright.health.monitor import WorkerHealth
-from queenright.health.ticket_reports import Report
-from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError, parse_draft
-from queenright.health.worker_summary import summarise
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.monitoring.worker_summary import summarise
+from queenright.health.tickets.ticket import EscalationTicket, TicketDraft, TicketRejectedError, parse_draft
+from queenright.health.tickets.ticket_reports import Report
 from queenright.instrumentation import names
 from queenright.judge import ticket_policy
 from queenright.judge.check_record import CheckRecord

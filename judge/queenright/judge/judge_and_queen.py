@@ -12,10 +12,10 @@ from typing import Final
 from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
+from queenright.health.cluster.fleet import FleetState
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.fleet import FleetState
 from queenright.health.interventions.escalation import Escalation
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
 from queenright.judge.agent_workspace import AgentWorkspaces

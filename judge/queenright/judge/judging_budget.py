@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from queenright.health.fleet import FleetState
-from queenright.health.store import StoreError
+from queenright.health.cluster.fleet import FleetState
+from queenright.health.store.store import StoreError
 from queenright.judge.estimate import Cost, Estimate, Unit
 from queenright.judge.settings import BudgetSettings
 from queenright.runtime.storage.files import Disk, UnusableFileError, read_json, write_json

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from queenright.health.worker_summary import no_active_session
+from queenright.health.monitoring.worker_summary import no_active_session
 from queenright.judge.quoting import quote
 from queenright.judge.ticket_policy import progress_since
 

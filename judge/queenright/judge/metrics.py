@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
 from queenright.judge.judging_budget import ModelBudget

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from queenright.health.findings import Severity
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_transaction import Raised
-from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.worker_summary import summarise
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_transaction import Raised
 from queenright.judge.messages import quote_worker
 from queenright.judge.rules_model import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.tooling.tools import Tool, ToolError

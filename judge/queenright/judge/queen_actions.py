@@ -16,10 +16,10 @@ from queenright.health.interventions.approval import describe_requester
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.messages import duration
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import TerminationSettings
-from queenright.health.store import StoreError
-from queenright.health.tickets import EscalationTicket
+from queenright.health.store.store import StoreError
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError

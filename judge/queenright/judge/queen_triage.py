@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.health.deadlines import grace_until
+from queenright.health.detection.deadlines import grace_until
 from queenright.health.findings import Severity
 from queenright.health.ticket_service import InterveneDecision
-from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import ticket_policy, wording
 from queenright.judge.decision_context import DecisionContext, decision_node

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from queenright.health.findings import FindingKind, Severity, WorkerKey
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.judge.metrics import CheckOutcome
 
 MAX_PAUSE: Final = 3_600.0

@@ -18,15 +18,15 @@ from typing import Final
 from opentelemetry.trace import Tracer, get_tracer
 from prometheus_client import CollectorRegistry
 
-from queenright.health import ticket_table
 from queenright.health.findings import Finding
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
-from queenright.health.ticket_rules import reasons
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_transaction import OnChange
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets import ticket_table
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_rules import reasons
+from queenright.health.tickets.ticket_transaction import OnChange
 from queenright.judge import ticket_policy
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen

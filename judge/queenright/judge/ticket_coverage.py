@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, WorkerKey, worst
-from queenright.health.monitor import WorkerHealth
-from queenright.health.ticket_rules import has_current_text, reasons
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
+from queenright.health.tickets.ticket_rules import has_current_text, reasons
 
 
 def reason_for_ticket(health: WorkerHealth) -> Finding | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queenright.health.findings import Finding, FindingKind, Severity, worst
-from queenright.health.ticket_rules import BY_RULES
-from queenright.health.tickets import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
+from queenright.health.tickets.ticket import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
+from queenright.health.tickets.ticket_rules import BY_RULES
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 from queenright.judge import wording

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
-from queenright.health.store import StoreError
+from queenright.health.store.store import StoreError
 from queenright.runtime.events import AgentEvent
 
 T = TypeVar("T")

@@ -24,13 +24,13 @@ from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.permissions import Permissions
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.monitoring_service import HealthMonitoringService
-from queenright.health.provider_traffic import ProviderTraffic
 from queenright.health.recovery.recovery import Recovery
-from queenright.health.retention import Retention
-from queenright.health.store import Store
+from queenright.health.store.retention import Retention
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
+from queenright.health.vitals.provider_traffic import ProviderTraffic
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.judge.judge_and_queen import JudgeAndQueen

@@ -222,8 +222,8 @@ class Settings(BaseSettings):
     def _address(cls, url: str | None) -> str | None:
         if url is not None:
             # Imported here: it needs SQLAlchemy.
-            from queenright.health.database import StoreError
-            from queenright.health.engines import parse_address
+            from queenright.health.store.database import StoreError
+            from queenright.health.store.engines import parse_address
 
             try:
                 parse_address(url)

@@ -30,10 +30,10 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_AGENTS, DEMO_FRAMEWORK, DEMO_PRICES, HOOK_AGENT, Fleet, HookClient
-from queenright.health.event_log import read_history
-from queenright.health.fleet import FleetState
-from queenright.health.shared_secrets import LOGIN_KEY, get_secret
-from queenright.health.store import Store
+from queenright.health.cluster.fleet import FleetState
+from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
+from queenright.health.store.event_log import read_history
+from queenright.health.store.store import Store
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from queenright.health.shared_secrets import LOGIN_KEY, get_secret
-from queenright.health.store import Store
+from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
+from queenright.health.store.store import Store
 from queenright.server.access.login_sessions import COOKIE, SECONDS, ConsoleSessions
 from queenright.server.access.roles import Role
 from queenright.server.access.tokens import Token, Tokens, new_token

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.event_log import read_events
+from queenright.health.store.event_log import read_events
 from queenright.runtime.events import EventType
 from queenright.server.access.access import Access
 from queenright.server.access.login_sessions import COOKIE

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest_asyncio
 
-from queenright.health.audit_page import read_page
-from queenright.health.store import Store
+from queenright.health.audit.audit_page import read_page
+from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import TokenFile, edit_tokens

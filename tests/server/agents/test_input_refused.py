@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queenright.api.problem import Problem
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.server.agents.parts import guide, house, written
 from tests.waiting import until

@@ -10,7 +10,7 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from sqlalchemy import Row, select
 
-from queenright.health.tables import OUTBOX
+from queenright.health.store.tables import OUTBOX
 from queenright.server.settings import Settings
 from queenright.server.up import Running, serving
 from tests.frameworks.matrix import settings_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent, EventType

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.tool_calls import tool_call_failed
+from queenright.health.vitals.tool_calls import tool_call_failed
 from queenright.instrumentation.effects import effect_of_tool
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.judge.evaluation.events import RunSteps

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.dialects.gemini_cli import CLIENT
 from tests.clients.fixtures import FOLDER, Record, load_fixture

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import WaitingReason
 from tests.clients.fixtures import Record
 from tests.server.telemetry.replay import replay

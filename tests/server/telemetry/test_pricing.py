@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Price, TokenCounts, price_call, read_prices

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
 from tests.clients.fixtures import FOLDER, Record, load_fixture

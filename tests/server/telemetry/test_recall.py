@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent

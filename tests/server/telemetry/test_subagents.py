@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import Finding, FindingKind
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from tests.clients.fixtures import Record

@@ -22,10 +22,10 @@ from sqlalchemy import Connection, delete, insert, select
 from queenright.health.breakers.circuit_breaker import BreakerChange, BreakerStatus
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.breakers.state_machine import BreakerState
-from queenright.health.event_log import append_events
 from queenright.health.settings import CircuitBreakerSettings
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import BREAKERS
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import BREAKERS
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from queenright.health.fleet import FleetState
+from queenright.health.cluster.fleet import FleetState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.target import ActionKind
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import InterventionSettings
-from queenright.health.store import StoreError
-from queenright.health.ticket_rules import reasons
+from queenright.health.store.store import StoreError
+from queenright.health.tickets.ticket_rules import reasons
 from queenright.instrumentation.counts import format_count
 
 _BUSY = {

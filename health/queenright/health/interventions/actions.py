@@ -26,9 +26,9 @@ from queenright.health.interventions.worker_control import (
     WorkerControl,
     WorkerUnreachableError,
 )
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import InterventionSettings
-from queenright.health.worker_summary import summarise
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, bindparam, select
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.target import WorkerRecord
-from queenright.health.monitor import WorkerHealth
-from queenright.health.rows import ModelTable, newest_first
-from queenright.health.tables import APPROVALS
-from queenright.health.ticket_rules import reasons
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.store.rows import ModelTable, newest_first
+from queenright.health.store.tables import APPROVALS
+from queenright.health.tickets.ticket_rules import reasons
 
 
 class ApprovalStatus(StrEnum):

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from queenright.health.event_log import append_events
 from queenright.health.findings import FindingKind
 from queenright.health.interventions import messages
 from queenright.health.interventions.approval import (
@@ -29,9 +28,10 @@ from queenright.health.interventions.approval import (
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.rows import Place
-from queenright.health.store import Store, StoreError
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
+from queenright.health.store.event_log import append_events
+from queenright.health.store.rows import Place
+from queenright.health.store.store import Store, StoreError
 from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact

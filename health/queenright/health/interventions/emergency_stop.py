@@ -9,10 +9,10 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from queenright.health.event_log import append_events
-from queenright.health.store import Store
-from queenright.health.switch_state import SwitchState
-from queenright.health.tables import SWITCHES
+from queenright.health.cluster.switch_state import SwitchState
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store
+from queenright.health.store.tables import SWITCHES
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from queenright.health.interventions.target import WorkerRecord
-from queenright.health.rows import ModelTable
-from queenright.health.tables import ESCALATIONS
+from queenright.health.store.rows import ModelTable
+from queenright.health.store.tables import ESCALATIONS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
 MORE_TIME_SECONDS: Final = 900.0

@@ -18,9 +18,9 @@ from sqlalchemy import Connection, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
-from queenright.health.rows import ModelTable
-from queenright.health.store import Store
-from queenright.health.tables import INSTRUCTIONS
+from queenright.health.store.rows import ModelTable
+from queenright.health.store.store import Store
+from queenright.health.store.tables import INSTRUCTIONS
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep

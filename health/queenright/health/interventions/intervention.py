@@ -10,8 +10,8 @@ from sqlalchemy import Connection, bindparam, func, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, WorkerRecord
-from queenright.health.rows import ModelTable
-from queenright.health.tables import INTERVENTIONS, LADDERS
+from queenright.health.store.rows import ModelTable
+from queenright.health.store.tables import INTERVENTIONS, LADDERS
 
 
 class InterventionOutcome(StrEnum):

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
-from queenright.health.deadlines import shows_its_end
+from queenright.health.cluster.fleet import FleetState
+from queenright.health.cluster.switch_state import SwitchState
+from queenright.health.detection.deadlines import shows_its_end
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey, worst
-from queenright.health.fleet import FleetState
-from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
 from queenright.health.interventions.emergency_stop import EmergencyStop
@@ -37,11 +38,10 @@ from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.interventions.worker_control import WorkerControl
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.shared_cause import shared_cause
-from queenright.health.store import Store
-from queenright.health.switch_state import SwitchState
+from queenright.health.store.store import Store
+from queenright.health.tickets.shared_cause import shared_cause
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact

@@ -14,9 +14,9 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from queenright.health.cluster.fleet import FleetState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey, worst
-from queenright.health.fleet import FleetState
-from queenright.health.health_state import HealthState
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget, refusal_reason
 from queenright.health.interventions.actions import Actions, TerminationLadders
@@ -27,9 +27,9 @@ from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.interventions.worker_control import StopResult
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType

@@ -9,7 +9,7 @@ from queenright.health.findings import FindingKind, worst
 from queenright.health.interventions.approval import Approval
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.intervention import Intervention
-from queenright.health.monitor import WorkerHealth, links_of
+from queenright.health.monitoring.monitor import WorkerHealth, links_of
 from queenright.runtime.events import AgentEvent, EventType
 
 _OBSERVATIONS: Mapping[FindingKind, str] = {

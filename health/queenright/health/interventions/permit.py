@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.errors import ConflictError
 
 _RECOVERABLE = frozenset({WorkerStatus.FAILED, WorkerStatus.TERMINATED})

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import psycopg
 
-from queenright.health.cluster_lease import ClusterLease
+from queenright.health.cluster.cluster_lease import ClusterLease
+from queenright.health.cluster.shared_values import SharedValues
+from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.interventions.emergency_stop import SWITCH_NAME, stop_event
-from queenright.health.shared_values import SharedValues
-from queenright.health.switch_state import SwitchState
 from queenright.runtime.events import AgentEvent, EventType
 
 UNRECORDED: Final = "emergency_stop_events"

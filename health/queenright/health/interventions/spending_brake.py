@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from queenright.health.detection.spending import limits_reached
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.intervention_service import AgentNotFoundError, InterventionService
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.spending import limits_reached
-from queenright.health.store import StoreError
-from queenright.health.tickets import EscalationTicket
+from queenright.health.store.store import StoreError
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.deadline import TaskSet
 
 _log = logging.getLogger(__name__)

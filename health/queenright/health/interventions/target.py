@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from queenright.health.findings import WorkerKey
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.vital_signs import VitalSigns
 
 LADDER: Final = "ladder"
 """The actor of automatic actions."""

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from queenright.health.detection.health_state import progresses_despite_breaker
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.health_state import progresses_despite_breaker
 from queenright.health.interventions.target import LADDER
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
-from queenright.health.session_outcome import WorkerStatus
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings, RecoverySettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 
 HOUR: Final = 3600.0
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from queenright.health.event_log import append_events
 from queenright.health.interventions.target import Target
 from queenright.health.recovery import decisions
 from queenright.health.recovery.recovery import Recovery, RecoveryState
 from queenright.health.recovery.table import of_task, recovery_table, under_way
-from queenright.health.store import Store
+from queenright.health.store.event_log import append_events
+from queenright.health.store.store import Store
 from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 

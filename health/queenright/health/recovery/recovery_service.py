@@ -14,12 +14,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.intervention import InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import decisions
 from queenright.health.recovery.decisions import Exhausted
 from queenright.health.recovery.ledger import Changes, RecoveryLedger
@@ -35,7 +34,8 @@ from queenright.health.recovery.starter import (
     Stop,
 )
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.database import StoreError
+from queenright.health.store.store import Store
 from queenright.instrumentation.errors import NotFoundError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact

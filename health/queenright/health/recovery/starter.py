@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.health.database import StoreError
 from queenright.health.interventions.target import Target
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery import decisions
 from queenright.health.recovery.recovery import Recovery
 from queenright.health.recovery.respawner import (
@@ -19,6 +18,7 @@ from queenright.health.recovery.respawner import (
     Respawner,
     RespawnRefusedError,
 )
+from queenright.health.store.database import StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.breaker_protocols import BreakerKind, BreakerPermit, Breakers, CallRefusedError

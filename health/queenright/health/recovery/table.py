@@ -7,8 +7,8 @@ from typing import Final
 from sqlalchemy import Connection, select
 
 from queenright.health.recovery.recovery import UNDER_WAY, Recovery
-from queenright.health.rows import ModelTable
-from queenright.health.tables import RECOVERIES
+from queenright.health.store.rows import ModelTable
+from queenright.health.store.tables import RECOVERIES
 
 recovery_table: Final = ModelTable(RECOVERIES, Recovery, status="state")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from queenright.health.detection.session_replay import TimedEvent, replay
 from queenright.health.findings import Finding, FindingKind
-from queenright.health.session_replay import TimedEvent, replay
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation.events import RunSteps, number_of
 from queenright.judge.evaluation.recorded import FORMAT, InvalidRunError, read_runs

@@ -11,7 +11,7 @@ from typing import Final
 
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.judge import ticket_policy
 from queenright.judge.rules_model import RulesModel
 from queenright.judge.scenarios.recording_model import RecordedCall, answered_severity, answered_triage

@@ -21,11 +21,11 @@ from opentelemetry.trace import NoOpTracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import Finding
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen

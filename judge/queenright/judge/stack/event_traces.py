@@ -6,9 +6,9 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from queenright.health.event_log import event_of
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import EVENTS
+from queenright.health.store.event_log import event_of
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import EVENTS
 from queenright.instrumentation import names
 from queenright.judge.stack.http import StackUnavailableError
 from queenright.judge.stack.traces import TraceSpan

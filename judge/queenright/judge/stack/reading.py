@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from queenright.health.detectors import detect
-from queenright.health.error_rate import ERROR_WINDOW, record_outcome
+from queenright.health.detection.detectors import detect
+from queenright.health.detection.health_state import health_state
+from queenright.health.detection.stall_detectors import span
 from queenright.health.findings import Finding, FindingKind, worst
-from queenright.health.health_state import health_state
-from queenright.health.incarnation import end_session
-from queenright.health.monitor import WorkerHealth
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.stall_detectors import span
-from queenright.health.vital_facts import OpenTool
-from queenright.health.vital_signs import VitalSigns
-from queenright.health.waiting import begin_wait
+from queenright.health.vitals.error_rate import ERROR_WINDOW, record_outcome
+from queenright.health.vitals.incarnation import end_session
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_facts import OpenTool
+from queenright.health.vitals.vital_signs import VitalSigns
+from queenright.health.vitals.waiting import begin_wait
 from queenright.instrumentation import names
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name

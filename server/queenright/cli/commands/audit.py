@@ -22,10 +22,10 @@ from queenright.instrumentation.counts import format_count
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from queenright.health.audit import AuditResult, Signatures
-    from queenright.health.audit_export import ExportCheck
-    from queenright.health.audit_key import PublicKeys
-    from queenright.health.store import Store
+    from queenright.health.audit.audit import AuditResult, Signatures
+    from queenright.health.audit.audit_export import ExportCheck
+    from queenright.health.audit.audit_key import PublicKeys
+    from queenright.health.store.store import Store
     from queenright.server.settings import Settings
 
 audit = typer.Typer(no_args_is_help=True)
@@ -83,8 +83,8 @@ def audit_export(
     ] = None,
 ) -> None:
     """Export the audit trail as signed JSON lines; `audit verify --export` checks the file."""
-    from queenright.health.audit_export import export_lines
-    from queenright.health.audit_key import PUBLIC_NAME, AuditKey, PublicKeys
+    from queenright.health.audit.audit_export import export_lines
+    from queenright.health.audit.audit_key import PUBLIC_NAME, AuditKey, PublicKeys
     from queenright.server.settings import load_settings
 
     settings = load_settings(config, **settings_overrides(storage))
@@ -117,7 +117,7 @@ def audit_export(
 
 
 def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:
-    from queenright.health.audit import verify_audit
+    from queenright.health.audit.audit import verify_audit
 
     keys = _load_keys(settings, public_keys)
     audits = {}
@@ -141,7 +141,7 @@ def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: boo
 
 
 def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *, as_json: bool) -> int:
-    from queenright.health.audit_export import check_export
+    from queenright.health.audit.audit_export import check_export
     from queenright.instrumentation.errors import QueenrightError
 
     trusted_keys = _load_keys(settings, public_keys)
@@ -159,7 +159,7 @@ def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], 
 
 
 def _load_keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
-    from queenright.health.audit_key import PUBLIC_NAME, PublicKeys
+    from queenright.health.audit.audit_key import PUBLIC_NAME, PublicKeys
 
     if files:
         return PublicKeys.load(*files)
@@ -167,7 +167,7 @@ def _load_keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
 
 
 def _list_partitions(settings: Settings) -> list[int]:
-    from queenright.health.engines import list_partitions
+    from queenright.health.store.engines import list_partitions
 
     path = settings.storage / "queenright.db"
     if settings.database is None and not path.is_file():
@@ -177,7 +177,7 @@ def _list_partitions(settings: Settings) -> list[int]:
 
 @contextlib.contextmanager
 def _open_store(settings: Settings, partition: int) -> Iterator[Store]:
-    from queenright.health.store import Store
+    from queenright.health.store.store import Store
 
     store = Store.open(settings.database_url, read_only=True, partition=partition)
     try:

@@ -12,7 +12,7 @@ from queenright.cli.output.progress import progress_bar
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
-    from queenright.health.store_copy import StoreCopy
+    from queenright.health.store.store_copy import StoreCopy
 
 store = typer.Typer(no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def store_copy(
 
     Everything is copied in one transaction: after an error or a kill, TO is empty.
     """
-    from queenright.health.store_copy import copy_database, count_rows
+    from queenright.health.store.store_copy import copy_database, count_rows
 
     with progress_bar("Copying rows", count_rows(source)) as step:
         result = copy_database(source, target, on_row=step)

@@ -24,7 +24,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.cli.options import JobOptions
 from queenright.cli.output.text import local_time
 from queenright.cli.terminal.signals import STOP_SIGNALS
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name

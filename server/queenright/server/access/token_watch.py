@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from queenright.health.audit_page import read_page
-from queenright.health.store import Store, StoreError
+from queenright.health.audit.audit_page import read_page
+from queenright.health.store.store import Store, StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.access.token_file import TokenFile

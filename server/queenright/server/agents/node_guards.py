@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from queenright.health.detectors import detect, is_suspicious
+from queenright.health.detection.detectors import detect, is_suspicious
 from queenright.health.findings import FindingKind, Severity, worst
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.runtime.nodes.node_guard import GuardFactory, GuardFinding
 from queenright.runtime.nodes.reporting import Origin

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from queenright.health.interventions.approval import describe_requester
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.settings import InterventionSettings
-from queenright.health.store import StoreError
+from queenright.health.store.store import StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import MASK, redact
 from queenright.judge.agent_workspace import FileChange

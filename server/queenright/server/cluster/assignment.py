@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 
-from queenright.health.cluster_lease import View
+from queenright.health.cluster.cluster_lease import View
 
 
 def agreed_partitions(view: View, own: int) -> int:

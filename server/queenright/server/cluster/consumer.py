@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from queenright.health.store import RefusedEventsError, Store, StoreError
-from queenright.health.tables import STORED_MESSAGES, STREAM_POSITION
+from queenright.health.store.store import RefusedEventsError, Store, StoreError
+from queenright.health.store.tables import STORED_MESSAGES, STREAM_POSITION
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.cluster.stream import StreamMessage, StreamUnavailableError, TelemetryStream
 from queenright.server.otlp.receiver import OtlpReceiver

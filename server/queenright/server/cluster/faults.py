@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from queenright.health.cluster_lease import LEASE_SECONDS, SeenMember, View
+from queenright.health.cluster.cluster_lease import LEASE_SECONDS, SeenMember, View
 from queenright.instrumentation.durations import format_duration
 
 MAX_CLOCK_OFFSET: Final = 2.0

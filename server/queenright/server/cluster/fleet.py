@@ -2,7 +2,7 @@
 State of all partitions of a cluster: the emergency stop, storms, and limits of actions and spending.
 
 With each look, a process writes the values of its services and reads those of the others
-(``queenright.health.shared_values``). Exact values, such as a limit, are decided in the database.
+(``queenright.health.cluster.shared_values``). Exact values, such as a limit, are decided in the database.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from queenright.health.cluster_lease import ClusterLease, LeaseError
+from queenright.health.cluster.cluster_lease import ClusterLease, LeaseError
+from queenright.health.cluster.fleet import Change, FleetState
+from queenright.health.cluster.shared_values import SharedValues
+from queenright.health.cluster.switch_state import SwitchState
+from queenright.health.detection.spending import DAY
 from queenright.health.findings import WorkerKey
-from queenright.health.fleet import Change, FleetState
 from queenright.health.interventions.action_limits import SHARED_ACTIONS
 from queenright.health.interventions.emergency_stop import new_state
 from queenright.health.interventions.intervention_service import WorseWorker
 from queenright.health.interventions.shared_stop import UNRECORDED, SharedStop, unrecorded_events
 from queenright.health.interventions.storm import QUIET_SECONDS
-from queenright.health.shared_values import SharedValues
-from queenright.health.spending import DAY
-from queenright.health.store import StoreError
-from queenright.health.switch_state import SwitchState
+from queenright.health.store.store import StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.judge.judging_budget import SHARED_SPENDING
 from queenright.runtime.deadline import TaskSet

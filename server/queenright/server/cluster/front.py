@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.health.cluster_lease import Member
+from queenright.health.cluster.cluster_lease import Member
 from queenright.instrumentation.identity import new_id
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers

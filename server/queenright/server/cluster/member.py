@@ -20,7 +20,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from queenright import api
-from queenright.health.cluster_lease import (
+from queenright.health.cluster.cluster_lease import (
     LEASE_SECONDS,
     ClusterLease,
     LeaseError,
@@ -28,10 +28,10 @@ from queenright.health.cluster_lease import (
     MemberState,
     View,
 )
-from queenright.health.engines import parse_address
-from queenright.health.postgres import disconnect_databases
-from queenright.health.shared_secrets import LOGIN_KEY
-from queenright.health.switch_state import SwitchState
+from queenright.health.cluster.shared_secrets import LOGIN_KEY
+from queenright.health.cluster.switch_state import SwitchState
+from queenright.health.store.engines import parse_address
+from queenright.health.store.postgres import disconnect_databases
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id

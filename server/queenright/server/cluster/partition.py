@@ -18,7 +18,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from queenright.health.cluster_lease import (
+from queenright.health.cluster.cluster_lease import (
     RENEWAL_SECONDS,
     ClusterLease,
     LeaseError,
@@ -26,9 +26,9 @@ from queenright.health.cluster_lease import (
     Member,
     View,
 )
-from queenright.health.database import DatabaseInUseError
-from queenright.health.fleet import FleetState
-from queenright.health.store import Store, StoreError
+from queenright.health.cluster.fleet import FleetState
+from queenright.health.store.database import DatabaseInUseError
+from queenright.health.store.store import Store, StoreError
 from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
 from queenright.server.cluster.fleet import OwnedService

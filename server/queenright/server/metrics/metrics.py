@@ -22,9 +22,9 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter, gauge, gauge_family, histogram
 from queenright.instrumentation.label_limit import LimitCounter

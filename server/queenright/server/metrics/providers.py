@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 
-from queenright.health.provider_traffic import ModelCall, ProviderTraffic
+from queenright.health.vitals.provider_traffic import ModelCall, ProviderTraffic
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, histogram
 from queenright.instrumentation.label_limit import LimitCounter

@@ -16,10 +16,10 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from queenright.health.findings import FindingKind
-from queenright.health.monitor import WorkerHealth
-from queenright.health.tool_calls import tool_call_failed
-from queenright.health.vital_facts import count_or_zero, display_name, parse_dollars
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.vitals.tool_calls import tool_call_failed
+from queenright.health.vitals.vital_facts import count_or_zero, display_name, parse_dollars
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.metrics import VERDICTS, AgentSeries, WorkerFamilies
 from queenright.instrumentation.names import ToolOutcome
 from queenright.runtime.events import AgentEvent, Clock, EventType

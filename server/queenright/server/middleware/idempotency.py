@@ -19,8 +19,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.health.keyed_requests import KEPT_SECONDS, Claim, StoredResponse, claim, keep, release
-from queenright.health.store import Store, StoreError
+from queenright.health.store.keyed_requests import KEPT_SECONDS, Claim, StoredResponse, claim, keep, release
+from queenright.health.store.store import Store, StoreError
 from queenright.runtime.events import Clock
 from queenright.server.access.caller import caller_of
 from queenright.server.http.problems import problem

@@ -11,10 +11,10 @@ from typing import Final
 from sqlalchemy import Connection
 
 from queenright.health.findings import WorkerKey
-from queenright.health.logged_health import LoggedHealth
-from queenright.health.monitor import HealthMonitor
-from queenright.health.provider_traffic import WINDOW, ProviderTraffic
-from queenright.health.store import Store
+from queenright.health.monitoring.logged_health import LoggedHealth
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.store.store import Store
+from queenright.health.vitals.provider_traffic import WINDOW, ProviderTraffic
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild

@@ -22,16 +22,16 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from queenright.health.event_log import Appended
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.spending_brake import SpendingBrake
-from queenright.health.logged_health import LoggedHealth, missing_health_events
-from queenright.health.monitor import HealthMonitor
-from queenright.health.monitor_snapshot import SnapshotHead
-from queenright.health.provider_traffic import ProviderTraffic
-from queenright.health.store import Store, StoreError
+from queenright.health.monitoring.logged_health import LoggedHealth, missing_health_events
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.monitor_snapshot import SnapshotHead
+from queenright.health.store.event_log import Appended
+from queenright.health.store.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.vital_signs import WORKER_EVENTS
+from queenright.health.vitals.provider_traffic import ProviderTraffic
+from queenright.health.vitals.vital_signs import WORKER_EVENTS
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.metrics.metrics import ServiceMetrics

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from queenright.health.audit_key import AuditKey
+from queenright.health.audit.audit_key import AuditKey
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.breakers.store import BreakerStore
+from queenright.health.cluster.fleet import FleetState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding
-from queenright.health.fleet import FleetState
-from queenright.health.health_state import HealthState
 from queenright.health.interventions.approvals import ApprovalChange, Approvals
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.instructions import InstructionMailbox
@@ -23,13 +23,13 @@ from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.storm import QUIET_SECONDS, StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import Respawner
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
-from queenright.health.shared_cause import shared_cause
-from queenright.health.store import Store, StoreError
-from queenright.health.tickets import EscalationTicket
+from queenright.health.store.store import Store, StoreError
+from queenright.health.tickets.shared_cause import shared_cause
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.judge.queen_actions import QueenActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
 from queenright.runtime.events import Clock
 from queenright.server.metrics.metrics import ServiceMetrics

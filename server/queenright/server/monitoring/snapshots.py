@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from queenright.health.monitor import HealthMonitor
-from queenright.health.monitor_snapshot import MonitorSnapshot, SnapshotDiscardedError, compress_part
-from queenright.health.snapshot_table import complete_snapshot, write_part
-from queenright.health.store import Store, StoreError
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.monitoring.monitor_snapshot import (
+    MonitorSnapshot,
+    SnapshotDiscardedError,
+    compress_part,
+)
+from queenright.health.monitoring.snapshot_table import complete_snapshot, write_part
+from queenright.health.store.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.server.monitoring.pipeline import EventPipeline
 from queenright.server.stream.feed import Feed

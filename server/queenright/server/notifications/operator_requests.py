@@ -28,18 +28,18 @@ from queenright.health.interventions.intervention import (
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.target import ActionKind
-from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import InterventionSettings
-from queenright.health.store import Store
-from queenright.health.ticket_rules import reasons
+from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import (
+from queenright.health.tickets.ticket import (
     EVIDENCE_LIMIT,
     EscalationTicket,
     TicketDraft,
     TicketRejectedError,
     TicketStatus,
 )
+from queenright.health.tickets.ticket_rules import reasons
 from queenright.instrumentation.redaction import redact
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType

@@ -11,14 +11,14 @@ from sqlalchemy import Connection
 
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.health.deadlines import shows_its_end
+from queenright.health.detection.deadlines import shows_its_end
 from queenright.health.findings import FindingKind
-from queenright.health.incidents import INCIDENT_SECONDS, ended_in_incident
 from queenright.health.interventions.approval import Approval
-from queenright.health.monitor import HealthMonitor
-from queenright.health.ticket_table import find_ticket, recent_tickets
-from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.tickets.incidents import INCIDENT_SECONDS, ended_in_incident
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_table import find_ticket, recent_tickets
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import Clock
 from queenright.server.notifications.operator_requests import find_requests
 from queenright.server.settings import Settings

@@ -32,17 +32,22 @@ from sqlalchemy import (
     union_all,
 )
 
-from queenright.health.event_log import EVENT_COLUMNS, event_of
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey
-from queenright.health.health_state import HealthState
-from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
-from queenright.health.monitor import EVENTS_THAT_ADD_WORKERS, FailedRuns, HealthMonitor, as_terminated
-from queenright.health.monitor_snapshot import SnapshotHead
+from queenright.health.monitoring.logged_health import HEALTH_EVENTS, LoggedHealth
+from queenright.health.monitoring.monitor import (
+    EVENTS_THAT_ADD_WORKERS,
+    FailedRuns,
+    HealthMonitor,
+    as_terminated,
+)
+from queenright.health.monitoring.monitor_snapshot import SnapshotHead
+from queenright.health.monitoring.snapshot_table import read_snapshot
 from queenright.health.settings import HealthSettings
-from queenright.health.snapshot_table import read_snapshot
-from queenright.health.tables import EVENTS, TICKETS
-from queenright.health.vital_events import WORK_HANDLERS
-from queenright.health.vital_signs import ABOUT_WORKERS, WORKER_EVENTS
+from queenright.health.store.event_log import EVENT_COLUMNS, event_of
+from queenright.health.store.tables import EVENTS, TICKETS
+from queenright.health.vitals.vital_events import WORK_HANDLERS
+from queenright.health.vitals.vital_signs import ABOUT_WORKERS, WORKER_EVENTS
 from queenright.runtime.events import TRANSIENT, AgentEvent, EventType
 from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from queenright.health.steplog import StepLogReader
-from queenright.health.store import StoreError
+from queenright.health.monitoring.steplog import StepLogReader
+from queenright.health.store.store import StoreError
 from queenright.runtime.events import AgentEvent
 
 _log = logging.getLogger(__name__)

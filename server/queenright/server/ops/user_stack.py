@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.event_traces import EventTraces
 from queenright.judge.stack.http import StackAddress

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Depends, Request
 
 from queenright import api
-from queenright.health.switch_state import SwitchState
+from queenright.health.cluster.switch_state import SwitchState
 
 router = APIRouter(tags=["service"])
 

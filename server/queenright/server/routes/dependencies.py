@@ -10,7 +10,7 @@ from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.monitoring_service import HealthMonitoringService
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.server.service import Service
 
 # Each is a coroutine: FastAPI runs any other dependency in a thread.

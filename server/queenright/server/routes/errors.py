@@ -22,12 +22,12 @@ from queenright.alerting.callbacks.pagerduty import InvalidEventError
 from queenright.alerting.callbacks.signatures import InvalidSignatureError
 from queenright.alerting.callbacks.slack_buttons import InvalidInteractionError
 from queenright.api.problem import Problem
-from queenright.health.evaluation_thresholds import InvalidThresholdError
-from queenright.health.former_names import find_current_name
-from queenright.health.heartbeat import InvalidHeartbeatError
+from queenright.health.detection.evaluation_thresholds import InvalidThresholdError
 from queenright.health.interventions.permit import ActionRefusedError
+from queenright.health.monitoring.heartbeat import InvalidHeartbeatError
 from queenright.health.monitoring_service import AgentNotFoundError
-from queenright.health.store import StoreError
+from queenright.health.store.former_names import find_current_name
+from queenright.health.store.store import StoreError
 from queenright.instrumentation.errors import ConflictError, InvalidValueError, NotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults, shorten_value

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from queenright.health.audit_page import read_page
-from queenright.health.event_log import Place
+from queenright.health.audit.audit_page import read_page
 from queenright.health.interventions.intervention_service import AgentNotFoundError
-from queenright.health.store import StoreError
+from queenright.health.store.event_log import Place
+from queenright.health.store.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType

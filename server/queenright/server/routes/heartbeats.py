@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse
 
 from queenright import api
-from queenright.health.heartbeat import parse_heartbeat
+from queenright.health.monitoring.heartbeat import parse_heartbeat
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation, request_body
 from queenright.server.routes.pagination import ASKED, LOCATE

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import ValidationError
 
 from queenright import api
-from queenright.health.event_log import read_latest
+from queenright.health.store.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes.dependencies import StoreDep
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of

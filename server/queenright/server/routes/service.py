@@ -9,8 +9,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 
 from queenright import api
-from queenright.health.audit_page import read_page
-from queenright.health.tables import SCHEMA_REVISION
+from queenright.health.audit.audit_page import read_page
+from queenright.health.store.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
 from queenright.server.access.caller import caller_of
 from queenright.server.access.roles import AccessLevel, is_allowed

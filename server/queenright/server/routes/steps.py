@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from queenright import api
-from queenright.health.evaluation_thresholds import with_thresholds
-from queenright.health.former_names import find_current_name
+from queenright.health.detection.evaluation_thresholds import with_thresholds
+from queenright.health.detection.session_replay import REPLAYED_EVENTS
 from queenright.health.monitoring_service import AgentNotFoundError
-from queenright.health.session_log import latest_session, read_session
-from queenright.health.session_replay import REPLAYED_EVENTS
+from queenright.health.store.former_names import find_current_name
+from queenright.health.store.session_log import latest_session, read_session
 from queenright.judge.evaluation import recorded_run
 from queenright.runtime.events import AgentEvent
 from queenright.server.routes.dependencies import ServiceDep

@@ -12,8 +12,8 @@ from queenright import api
 from queenright.alerting.alert import trace_link
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
-from queenright.health.former_names import find_current_name
-from queenright.health.tickets import AckChannel, EscalationTicket, TicketStatus
+from queenright.health.store.former_names import find_current_name
+from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketStatus
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation

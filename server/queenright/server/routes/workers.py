@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from queenright import api
 from queenright.api import terms
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.loaded.rows import slot_row

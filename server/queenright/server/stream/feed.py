@@ -20,8 +20,8 @@ from typing import Final
 
 import orjson
 
-from queenright.health.event_log import Appended, Place, find_place
-from queenright.health.store import Store
+from queenright.health.store.event_log import Appended, Place, find_place
+from queenright.health.store.store import Store
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import TRANSIENT, AgentEvent
 from queenright.server.stream.lines import (

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 from sqlalchemy import Connection
 
-from queenright.health.event_log import log_begins, read_span
+from queenright.health.store.event_log import log_begins, read_span
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.health.vital_facts import QUESTION_LIMIT
+from queenright.health.vitals.vital_facts import QUESTION_LIMIT
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.values import plain_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from queenright.health.monitor import HealthMonitor
-from queenright.health.session_outcome import WorkerStatus
+from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import CLIENT_NAMES

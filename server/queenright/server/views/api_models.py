@@ -14,11 +14,11 @@ from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.notification_text import current_analysis
 from queenright.alerting.peer_silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line
-from queenright.health.health_state import HealthState
+from queenright.health.detection.health_state import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, next_step
-from queenright.health.monitor import WorkerHealth
-from queenright.health.provider_traffic import ProviderHealth
-from queenright.health.tickets import EscalationTicket
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.tickets.ticket import EscalationTicket
+from queenright.health.vitals.provider_traffic import ProviderHealth
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service

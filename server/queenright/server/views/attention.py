@@ -8,14 +8,14 @@ from typing import Any, Final
 from queenright import api
 from queenright.alerting.notification_text import current_analysis
 from queenright.health.findings import Severity, WorkerKey
-from queenright.health.incidents import Incident, incidents_of
 from queenright.health.interventions.approval import Approval, describe_requester
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.permissions import ANSWERS, PermissionRequest
 from queenright.health.interventions.target import Target
-from queenright.health.monitor import WorkerHealth
-from queenright.health.ticket_lifecycle import can_be_acknowledged
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.monitoring.monitor import WorkerHealth
+from queenright.health.tickets.incidents import Incident, incidents_of
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket_lifecycle import can_be_acknowledged
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import WaitingNode
 from queenright.server.service import Service

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from queenright import api
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.server.service import Service
 from queenright.server.views.worker_rows import activity_of, reason_of
 

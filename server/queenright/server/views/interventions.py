@@ -8,13 +8,13 @@ from typing import Final
 from queenright import api
 from queenright.health.breakers.circuit_breaker import BreakerStatus
 from queenright.health.breakers.state_machine import BreakerState
+from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.interventions.action_limits import ActionBudget
 from queenright.health.interventions.approval import Approval, describe_requester
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.ladder import Ladder, LadderStep, Level
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.recovery.recovery import Recovery
-from queenright.health.switch_state import SwitchState
 from queenright.server.views.formatting import ago, clock_time
 
 _ROW_LIMIT: Final = 20

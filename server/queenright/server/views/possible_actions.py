@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.health import ticket_lifecycle
 from queenright.health.interventions.permit import find_objection
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.recovery.decisions import is_lost
 from queenright.health.recovery.starter import NO_RESPAWNER
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets import ticket_lifecycle
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.server.service import Service
 
 _ON_WORKERS: Final = (ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE, ActionKind.RECOVER)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queenright import api
-from queenright.health.detector_values import detector_values
-from queenright.health.evaluation_thresholds import thresholds
+from queenright.health.detection.detector_values import detector_values
+from queenright.health.detection.evaluation_thresholds import thresholds
+from queenright.health.detection.session_replay import Moment, list_fired, make_monotonic, replay, state_at
 from queenright.health.findings import Finding
-from queenright.health.session_replay import Moment, list_fired, make_monotonic, replay, state_at
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent
 from queenright.server.views.session_steps import STEP_EVENTS, SessionSteps

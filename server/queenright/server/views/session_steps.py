@@ -11,17 +11,17 @@ from sqlalchemy import Connection
 
 from queenright import api
 from queenright.api.event_text import clip_text, has_feed_line
-from queenright.health.deadlines import detector_clocks
-from queenright.health.detector_values import detector_counts
-from queenright.health.event_log import find_place
-from queenright.health.learned_clocks import Learned
-from queenright.health.monitor import WorkerHealth
-from queenright.health.session_log import read_session
+from queenright.health.detection.deadlines import detector_clocks
+from queenright.health.detection.detector_values import detector_counts
+from queenright.health.detection.stall_clock import StallClock, stall_clock
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.stall_clock import StallClock, stall_clock
-from queenright.health.tool_calls import call_signature, tool_call_failed
-from queenright.health.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.store.event_log import find_place
+from queenright.health.store.session_log import read_session
+from queenright.health.vitals.learned_clocks import Learned
+from queenright.health.vitals.tool_calls import call_signature, tool_call_failed
+from queenright.health.vitals.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import UnknownEventError

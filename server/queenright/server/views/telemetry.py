@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from queenright import api
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Source, SourceData

@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 
 from queenright import api
 from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
-from queenright.health.audit_page import read_page
+from queenright.health.audit.audit_page import read_page
 from queenright.health.findings import WorkerKey
-from queenright.health.former_names import all_names
-from queenright.health.tickets import EscalationTicket
+from queenright.health.store.former_names import all_names
+from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.views.api_models import event_line
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queenright import api
-from queenright.health.assessment import failure_reason
+from queenright.health.detection.assessment import failure_reason
+from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import worst
-from queenright.health.health_state import HealthState
-from queenright.health.monitor import WorkerHealth, end_reason
+from queenright.health.monitoring.monitor import WorkerHealth, end_reason
 from queenright.health.monitoring_service import AgentHealth
-from queenright.health.session_outcome import WorkerStatus
-from queenright.health.vital_signs import VitalSigns
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.service import Service
 from queenright.server.views.possible_actions import worker_actions

@@ -28,11 +28,10 @@ from queenright.alerting.callbacks.pagerduty import (
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, build_reply, read_click
 from queenright.alerting.notification import read_held
-from queenright.health.store import Store, StoreError
-from queenright.health.tables import CALLBACKS
+from queenright.health.store.store import Store, StoreError
+from queenright.health.store.tables import CALLBACKS
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_table import ended_tickets_of_incidents, live_tickets_of_incidents
-from queenright.health.tickets import (
+from queenright.health.tickets.ticket import (
     AckChannel,
     EscalationTicket,
     TicketClosedError,
@@ -41,6 +40,7 @@ from queenright.health.tickets import (
     TicketStatus,
     TicketStatusError,
 )
+from queenright.health.tickets.ticket_table import ended_tickets_of_incidents, live_tickets_of_incidents
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import NotFoundError
 from queenright.runtime.events import AgentEvent, Clock, EventType

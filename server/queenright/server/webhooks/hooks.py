@@ -26,7 +26,7 @@ from queenright.health.interventions.instructions import (
 )
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.target import Target
-from queenright.health.store import StoreError
+from queenright.health.store.store import StoreError
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import clean_name, new_id

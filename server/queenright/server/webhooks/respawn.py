@@ -17,7 +17,7 @@ from queenright.health.recovery.respawner import (
     Respawner,
     RespawnRefusedError,
 )
-from queenright.health.store import Store
+from queenright.health.store.store import Store
 from queenright.runtime.events import EventType
 from queenright.server.webhooks.post import WebhookClient, WebhookError, parse_object
 

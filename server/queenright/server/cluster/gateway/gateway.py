@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.health.heartbeat import InvalidHeartbeatError, parse_heartbeat
+from queenright.health.monitoring.heartbeat import InvalidHeartbeatError, parse_heartbeat
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.deadline import Sleep
 from queenright.server.access.headers import set_security_headers

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from queenright.api.loaded import Injected, Started
-from queenright.health.store import StoreError
+from queenright.health.store.store import StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import DEFAULT_NAME, person_name
 from queenright.server.agents.operations import Action, operation_event

@@ -1,0 +1,433 @@
+"""
+Leases in a PostgreSQL database: they decide which process of a cluster owns a partition.
+
+The owner of a partition is the process that holds its store's advisory lock (``postgres``). It renews its
+lease every `RENEWAL_SECONDS`. A lease that is not renewed for `LEASE_SECONDS` has expired: another process
+then ends the owner's session on the server. That releases the lock, and a process that was only paused can no
+longer write: its connection is closed, and a new one waits for the lock. All times are those of the
+database's clock.
+
+Each process also holds its own shared lock, so that the others notice at once when it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+import psycopg
+from psycopg.errors import UndefinedColumn, UndefinedTable
+from psycopg.rows import dict_row
+from sqlalchemy import URL
+
+from queenright.health.cluster.shared_secrets import make_secret
+from queenright.health.store.postgres import (
+    DATABASE_TIME,
+    list_schemas_query,
+    partition_lock,
+    partition_schema,
+)
+from queenright.instrumentation.http_url import http_url
+
+RENEWAL_SECONDS: Final = 2.0
+LEASE_SECONDS: Final = 6.0
+_FORGET_SECONDS: Final = 600.0
+"""A member that was not seen for this long is forgotten."""
+_STATEMENT_TIMEOUT_SECONDS: Final = 3
+_EXACT_SECONDS: Final = 1.0
+"""The clocks are compared only if the answer took less time."""
+_CLAIM_MINUTES: Final = 30
+"""How long a process may take from the lock to its first lease, for example to update the schema."""
+
+_PRESENCE: Final = 0x71756565  # "quee"
+"""The first half of the key of each process's own lock."""
+_LOCKS: Final = (
+    "SELECT classid::bigint, objid::bigint, objsubid, pid FROM pg_locks"
+    " WHERE locktype = 'advisory' AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+LeaseError = psycopg.Error
+"""Raised while the database cannot be reached."""
+
+
+class LeaseLostError(Exception):
+    """Raised when another process owns the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A process of the cluster, and its address."""
+
+    member_id: str
+    host: str
+    api_port: int
+    otlp_port: int
+    version: str
+    partitions: int
+    """The number of partitions in its settings."""
+
+    @property
+    def api_url(self) -> str:
+        """The URL of its API."""
+        return http_url(self.host, self.api_port)
+
+    @property
+    def otlp_url(self) -> str:
+        """The URL of its telemetry port."""
+        return http_url(self.host, self.otlp_port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """
+    What a member tells the others with each look.
+
+    Like `Member`, it is stored as JSON that older and newer versions read: a new field needs a default, and
+    none is removed or changes its meaning.
+    """
+
+    can_publish: bool = True
+    """Whether it reaches NATS, and is not about to stop."""
+    is_stopping: bool = False
+    is_counted: bool = True
+    """Whether its number of partitions counts: it is that of the cluster."""
+    serving: frozenset[int] = frozenset()
+    """The partitions whose workers it watches: it has read their logs."""
+    has_failed: bool = False
+    """Whether it recently failed to run a partition."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """A hash of each block of the settings that should be the same for all."""
+    clock_offset: float = 0.0
+    """How many seconds its clock is ahead of that of the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenMember:
+    """A member, and when it was last seen."""
+
+    member: Member
+    state: MemberState
+    uptime_seconds: float
+    """Seconds from its start until it was last seen."""
+    unseen_seconds: float
+    is_connected: bool
+    """Whether it is connected to the database."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it probably runs."""
+        return self.is_connected and self.unseen_seconds < LEASE_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who owns a partition."""
+
+    owner_id: str | None = None
+    """The current owner, or the last one if it has not released the partition."""
+    is_vacant: bool = True
+    """Whether no process holds its lock, so that another one may try."""
+    has_expired: bool = False
+    """Whether the owner has not renewed its lease in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The cluster as a member sees it."""
+
+    members: tuple[SeenMember, ...]
+    """Oldest first."""
+    partitions: tuple[Ownership, ...]
+    stored_partitions: int = 0
+    """How many partitions the database has; 0 before it has its tables."""
+
+    def find_owner(self, partition: int) -> Member | None:
+        """Return the owner of a partition; None without an owner, or if the owner is not a member."""
+        owner = self.partitions[partition]
+        if owner.is_vacant or owner.owner_id is None:
+            return None
+        members = (one.member for one in self.members)
+        return next((member for member in members if member.member_id == owner.owner_id), None)
+
+    def is_served(self, partition: int) -> bool:
+        """Return whether the owner of a partition watches its workers."""
+        owner_id = self.partitions[partition].owner_id
+        return any(
+            seen.member.member_id == owner_id and partition in seen.state.serving and seen.is_alive
+            for seen in self.members
+        )
+
+
+class ClusterLease:
+    """
+    One member's connection to the leases. Belongs to one event loop.
+
+    Args:
+        address: The database, on PostgreSQL.
+        member: This process.
+
+    Attributes:
+        clock_offset: How many seconds the clock of this machine is ahead of that of the database.
+    """
+
+    def __init__(self, address: URL, member: Member) -> None:
+        self._conninfo = address.set(drivername="postgresql").render_as_string(hide_password=False)
+        self.member = member
+        self._conn: psycopg.AsyncConnection[dict[str, Any]] | None = None
+        self._lock = asyncio.Lock()
+        self.clock_offset = 0.0
+        self._valid_until: dict[int, float] = {}
+        self._schemas: set[int] = set()
+        """The partitions that have tables."""
+        self._stored_count = 0
+
+    def is_valid(self, partition: int) -> bool:
+        """Return whether this process is certain to own a partition: its last renewal is recent enough."""
+        return time.monotonic() < self._valid_until.get(partition, float("-inf"))
+
+    async def look(self, state: MemberState | None = None) -> View:
+        """
+        Note that this member is alive, and return the cluster.
+
+        Args:
+            state: What the others should know of it.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        rows = await self._read_members(state or MemberState())
+        writers = await self._read_writers()
+        found = await self._execute(_LOCKS)
+        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in found}
+        members = [
+            _seen_member(row, is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks)
+            for row in rows
+        ]
+        return View(
+            members=tuple(seen for i, seen in enumerate(members) if not _is_replaced(seen, members[i + 1 :])),
+            partitions=tuple(
+                Ownership(
+                    owner_id=writer["member_id"] if (writer := writers.get(partition)) else None,
+                    is_vacant=(*divmod(partition_lock(partition), 1 << 32), 1) not in locks,
+                    has_expired=writer is not None and writer["has_expired"],
+                )
+                for partition in range(self.member.partitions)
+            ),
+            stored_partitions=self._stored_count,
+        )
+
+    async def read_secret(self, name: str) -> bytes | None:
+        """
+        Return the key with this name, and create it if it is missing; None before the tables exist.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        # A statement that fails would end the connection, and with it this member's lock.
+        [row] = await self._execute("SELECT to_regclass('secrets') IS NOT NULL AS exists")
+        if not row["exists"]:
+            return None
+        [row] = await self._execute(
+            "INSERT INTO secrets (name, value) VALUES (%(name)s, %(value)s)"
+            " ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING value",
+            {"name": name, "value": make_secret()},
+        )
+        return bytes(row["value"])
+
+    async def _read_members(self, state: MemberState) -> list[dict[str, Any]]:
+        """Write that this member is alive, and return the rows of all members, oldest first."""
+        known = asdict(self.member) | asdict(state) | {"serving": sorted(state.serving)}
+        try:
+            await self._execute(
+                "INSERT INTO members (member_id, state, started_at, seen_at)"
+                f" VALUES (%(member_id)s, %(state)s, {DATABASE_TIME}, {DATABASE_TIME})"
+                " ON CONFLICT (member_id) DO UPDATE SET state = excluded.state, seen_at = excluded.seen_at",
+                {"member_id": self.member.member_id, "state": json.dumps(known)},
+            )
+            async with self.session() as conn:
+                began = time.time()
+                cursor = await conn.execute(
+                    f"SELECT *, {DATABASE_TIME} - seen_at AS unseen, {DATABASE_TIME} AS now FROM members"
+                    f" WHERE seen_at > {DATABASE_TIME} - {_FORGET_SECONDS} ORDER BY started_at, member_id"
+                )
+                took = time.time() - began
+                rows = await cursor.fetchall()
+        except (UndefinedColumn, UndefinedTable):
+            # A new database, or one of an earlier version: the first owner migrates it.
+            return []
+        if rows and took < _EXACT_SECONDS:
+            self.clock_offset = began + took / 2 - float(rows[0]["now"])
+        return rows
+
+    async def _read_writers(self) -> dict[int, dict[str, Any]]:
+        """Return the last writer of each partition."""
+        count = self.member.partitions
+        if len(self._schemas) < count:
+            schemas = await self._execute(list_schemas_query("store_writer"))
+            self._stored_count = max((row["partition"] + 1 for row in schemas), default=0)
+            self._schemas = {row["partition"] for row in schemas if row["partition"] < count}
+        if not self._schemas:
+            return {}
+        try:
+            rows = await self._execute(
+                " UNION ALL ".join(
+                    f"SELECT {partition} AS partition, member_id,"
+                    f" coalesce(renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}, false) AS has_expired"
+                    f" FROM {_table(partition)}"
+                    for partition in sorted(self._schemas)
+                )
+            )
+        except UndefinedTable:
+            # The database was replaced.
+            self._schemas.clear()
+            return {}
+        return {row["partition"]: row for row in rows}
+
+    async def evict_expired_owner(self, partition: int) -> bool:
+        """
+        End the session of an owner whose lease has expired, which releases the lock.
+
+        A session that began after the last renewal is not the former owner's: it is about to take over, and
+        may be updating the schema.
+
+        Returns:
+            Whether a session was ended.
+
+        Raises:
+            LeaseError: The database cannot be reached, or its user may not end sessions of the owner's user.
+        """
+        high, low = divmod(partition_lock(partition), 1 << 32)
+        rows = await self._execute(
+            f"SELECT pg_terminate_backend(l.pid) FROM ({_LOCKS}) l JOIN pg_stat_activity a ON a.pid = l.pid"
+            f" JOIN {_table(partition)} w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
+            f" WHERE (l.classid, l.objid, l.objsubid) = ({high}, {low}, 1)"
+            " AND (a.backend_start < to_timestamp(w.renewed_at)"
+            f" OR a.backend_start < clock_timestamp() - interval '{_CLAIM_MINUTES} minutes')"
+        )
+        return bool(rows)
+
+    async def renew(self, partition: int, token: str) -> None:
+        """
+        Renew the lease of this process on a partition.
+
+        Args:
+            partition: The partition.
+            token: The store's ``writer_token``.
+
+        Raises:
+            LeaseLostError: Another process owns the partition.
+            LeaseError: The database cannot be reached.
+        """
+        began = time.monotonic()
+        rows = await self._execute(
+            f"UPDATE {_table(partition)} SET renewed_at = {DATABASE_TIME}"
+            " WHERE token = %(token)s RETURNING 1",
+            {"token": token},
+        )
+        if not rows:
+            self._valid_until.pop(partition, None)
+            raise LeaseLostError
+        self._valid_until[partition] = began + LEASE_SECONDS
+
+    async def release(self, partition: int, token: str) -> None:
+        """
+        Release a partition, after its store was closed.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        self._valid_until.pop(partition, None)
+        await self._execute(
+            f"UPDATE {_table(partition)} SET member_id = NULL WHERE token = %(token)s", {"token": token}
+        )
+
+    async def leave(self) -> None:
+        """Remove this member and members that have long been gone, then close the connection."""
+        self._valid_until.clear()
+        try:
+            await self._execute(
+                "DELETE FROM members WHERE member_id = %(member_id)s"
+                f" OR seen_at < {DATABASE_TIME} - {_FORGET_SECONDS}",
+                {"member_id": self.member.member_id},
+            )
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._conn is not None:
+            conn, self._conn = self._conn, None
+            await conn.close()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[psycopg.AsyncConnection[dict[str, Any]]]:
+        """
+        Lend the connection, with autocommit, for a few short statements. An error closes it.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        async with self._lock:
+            try:
+                async with asyncio.timeout(2 * _STATEMENT_TIMEOUT_SECONDS):
+                    yield self._conn or await self._connect()
+            except TimeoutError:
+                await self.close()
+                raise psycopg.OperationalError("the database does not answer") from None
+            except psycopg.Error:
+                await self.close()
+                raise
+
+    async def _connect(self) -> psycopg.AsyncConnection[dict[str, Any]]:
+        self._conn = await psycopg.AsyncConnection.connect(
+            self._conninfo,
+            autocommit=True,
+            row_factory=dict_row,
+            connect_timeout=_STATEMENT_TIMEOUT_SECONDS,
+            application_name="queenright cluster",
+        )
+        # Not a connection option: poolers refuse those.
+        await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
+        # Shared: the server may not have noticed yet that the former connection is lost.
+        key = _presence_key(self.member.member_id)
+        await self._conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
+        return self._conn
+
+    async def _execute(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        async with self.session() as conn:
+            cursor = await conn.execute(query, values)
+            return await cursor.fetchall() if cursor.description else []
+
+
+def _table(partition: int) -> str:
+    schema = partition_schema(partition)
+    return "store_writer" if schema is None else f"{schema}.store_writer"
+
+
+def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
+    known = json.loads(row["state"])
+    state = {name: known[name] for name in MemberState.__slots__ if name in known}
+    return SeenMember(
+        member=Member(**{name: known[name] for name in Member.__slots__}),
+        state=MemberState(**{**state, "serving": frozenset(state.get("serving", ()))}),
+        uptime_seconds=float(row["seen_at"] - row["started_at"]),
+        unseen_seconds=float(row["unseen"]),
+        is_connected=is_connected,
+    )
+
+
+def _is_replaced(seen: SeenMember, younger: Sequence[SeenMember]) -> bool:
+    """Return whether a member is gone, and another one was started at its address."""
+    return not seen.is_alive and any(seen.member.api_url == other.member.api_url for other in younger)
+
+
+def _presence_key(member_id: str) -> int:
+    """Return the second half of the key of a member's own lock: 31 bits, as PostgreSQL's are signed."""
+    return int.from_bytes(blake2b(member_id.encode(), digest_size=4).digest()) >> 1

@@ -1,0 +1,113 @@
+"""Spending limits: today's spending, and the finding of a worker near a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals.vital_facts import SpentToday
+from queenright.health.vitals.vital_signs import VitalSigns
+from queenright.instrumentation.money import format_dollars
+
+DAY: Final = 86_400.0
+"""Seconds. Days begin at midnight, UTC."""
+_WARN_AT: Final = 0.8
+"""Share of a limit that opens a warning ticket."""
+
+
+SpentElsewhere = Callable[[str, int], tuple[float, float]]
+"""Returns what other services know to be spent on a day: by an agent, and by all agents."""
+
+
+class DailySpending:
+    """
+    Sums the cost of model calls within a day; ignores events of earlier days.
+
+    Attributes:
+        elsewhere: What the services know that watch other parts of the fleet.
+        changed: The agents whose sums have changed, if other services need to know.
+    """
+
+    def __init__(self) -> None:
+        self.elsewhere: SpentElsewhere | None = None
+        self.changes: set[str] = set()
+        self._day = 0
+        self._fleet = 0.0
+        self._agents: dict[str, float] = {}
+
+    def add(self, agent: str, dollars: float, at: float) -> SpentToday:
+        """Add an agent's cost at a time in seconds since the epoch; return the sums."""
+        day = int(at // DAY)
+        if day > self._day:
+            self._day, self._fleet = day, 0.0
+            self._agents.clear()
+        if day == self._day:
+            self._fleet += dollars
+            self._agents[agent] = self._agents.get(agent, 0.0) + dollars
+        by_agent, by_all = self._agents.get(agent, 0.0), self._fleet
+        if self.elsewhere is not None:
+            self.changes.add(agent)
+            of_agent, of_all = self.elsewhere(agent, self._day)
+            by_agent, by_all = by_agent + of_agent, by_all + of_all
+        return SpentToday(self._day, by_agent, by_all)
+
+    def restore(self, day: int, fleet: float, agents: dict[str, float]) -> None:
+        """Continue with the sums of a former process, which it may not have shared."""
+        self._day, self._fleet, self._agents = day, fleet, agents
+        if self.elsewhere is not None:
+            self.changes |= agents.keys()
+
+    def take_changed(self) -> tuple[int, dict[str, float]]:
+        """Return the day, and the sums of the agents that have changed since the last call."""
+        sums = {agent: self._agents.get(agent, 0.0) for agent in self.changes}
+        self.changes.clear()
+        return self._day, sums
+
+    def rename(self, old: str, new: str, dollars: float) -> None:
+        """Move the cost of a run whose agent was renamed."""
+        if dollars := min(dollars, self._agents.get(old, 0.0)):
+            self._agents[old] -= dollars
+            self._agents[new] = self._agents.get(new, 0.0) + dollars
+            if self.elsewhere is not None:
+                self.changes |= {old, new}
+
+
+def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that is at or near a spending limit and continues to spend."""
+    limits = settings.spending
+    if not limits.is_on:
+        return None
+    near = [row for row in _spending(v, settings, now) if row[0] >= _WARN_AT * row[1]]
+    if not near:
+        return None
+    amount, limit, what, since = max(near, key=lambda row: row[0] / row[1])
+    note = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
+    evidence = f"{format_dollars(amount)} of {format_dollars(limit)} spent {what}{note}"
+    severity = Severity.HIGH if amount >= limit else Severity.MEDIUM
+    return Finding.of(FindingKind.SPENDING, severity, evidence, since)
+
+
+def _spending(
+    v: VitalSigns, settings: HealthSettings, now: float
+) -> Iterator[tuple[float, float, str, float]]:
+    """Yield spending, limit, description and beginning for each limit."""
+    limits, today = settings.spending, v.spent_today
+    if limits.run_usd is not None and v.cost_usd is not None:
+        yield v.cost_usd, limits.run_usd, "by this run", v.started_at
+    if today is None or int(now // DAY) != today.day:
+        return
+    if limits.agent_day_usd is not None:
+        yield today.agent, limits.agent_day_usd, "by this agent today", today.day * DAY
+    if limits.day_usd is not None:
+        yield today.fleet, limits.day_usd, "by all agents today", today.day * DAY
+
+
+def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
+    """Return the limits that a worker has reached: a key, and a description."""
+    limits: dict[str, str] = {}
+    for amount, limit, what, since in _spending(v, settings, now):
+        if amount >= limit:
+            limits[f"{what} {since}"] = f"{format_dollars(amount)} of {format_dollars(limit)} spent {what}"
+    return limits

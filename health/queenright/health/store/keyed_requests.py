@@ -1,0 +1,82 @@
+"""
+Requests with an idempotency key: claimed before they run, answered from the stored response afterwards.
+
+A claim without an answer, whose process is gone, may or may not have been done; only the caller can find
+out. Every function takes a connection inside a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
+
+from queenright.health.store.tables import KEYED_REQUESTS as REQUESTS
+
+KEPT_SECONDS: Final = 86_400.0
+"""Seconds for which a key is stored after its first use."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """The response to a request."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An earlier use of a key."""
+
+    request: str
+    """A hash of the request."""
+    answer: StoredResponse | None
+    """None while it is being done, or if it was interrupted."""
+
+
+def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> Claim | None:
+    """
+    Claim a key for a request; return None, or the earlier claim.
+
+    Args:
+        caller: The caller; each has its own keys.
+        now: Seconds since the epoch; claims older than ``KEPT_SECONDS`` have expired.
+    """
+    row = conn.execute(select(REQUESTS).where(_is(caller, key))).one_or_none()
+    if row is not None and row.began_at >= now - KEPT_SECONDS:
+        return Claim(row.request, _answer(row.status, row.headers or (), row.body))
+    if row is not None:
+        conn.execute(delete(REQUESTS).where(_is(caller, key)))
+    conn.execute(insert(REQUESTS).values(caller=caller, key=key, request=request, began_at=now))
+    return None
+
+
+def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> None:
+    """Store the response to the request with this key."""
+    headers = [list(pair) for pair in answer.headers]
+    conn.execute(
+        update(REQUESTS)
+        .where(_is(caller, key))
+        .values(status=answer.status, headers=headers, body=answer.body)
+    )
+
+
+def release(conn: Connection, caller: str, key: str) -> None:
+    """Release a key whose request was not done, so that it can be repeated."""
+    conn.execute(delete(REQUESTS).where(_is(caller, key)))
+
+
+def _is(caller: str, key: str) -> ColumnElement[bool]:
+    return and_(REQUESTS.c.caller == caller, REQUESTS.c.key == key)
+
+
+def _answer(
+    status: int | None, headers: Sequence[Sequence[str]], body: bytes | None
+) -> StoredResponse | None:
+    if status is None:
+        return None
+    return StoredResponse(status, tuple((name, value) for name, value in headers), bytes(body or b""))

@@ -1,0 +1,429 @@
+"""
+The store on a PostgreSQL server: who may write, what a commit waits for, a connection that breaks.
+
+An advisory lock, held by the session that writes, keeps a second service out; it is lost with the session.
+``store_writer`` names the last writer, so that a service whose connection broke detects that another one has
+written in the meantime.
+
+A partition of a cluster is a schema with the same tables and its own lock. Partition 0 is the default schema.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakSet
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Table,
+    create_engine,
+    event,
+    false,
+    func,
+    select,
+)
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from queenright.health.store.database import Database, DatabaseInUseError, StoreError, engine_options
+from queenright.instrumentation.identity import new_id
+
+WRITER_LOCK: Final = 0x717565656E  # "queen"
+DATABASE_TIME: Final = "extract(epoch from clock_timestamp())"
+"""Seconds since the epoch by the server's clock, which all members of a cluster share."""
+_SCHEMA: Final = "queenright_"
+"""The schema of a partition, before its number."""
+_OLDEST: Final = 14
+"""Earlier releases are no longer maintained, and have no ``idle_session_timeout``."""
+
+_CONNECT_SECONDS: Final = 10
+_open_databases: Final[WeakSet[PostgresDatabase]] = WeakSet()
+_NETWORK: Final = {
+    # Detects a lost peer within a minute, at either end.
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,
+}
+_WRITER: Final = (
+    "SET tcp_keepalives_idle = 20",
+    "SET tcp_keepalives_interval = 10",
+    "SET tcp_keepalives_count = 3",
+    # The lock lives as long as the session, so the session must be allowed to idle.
+    "SET idle_session_timeout = 0",
+)
+
+_REMEDIES: Final = (
+    (
+        ("password", "authentication", "role"),
+        "check the user and the password in the address (%40 for an @, %2F for a /)",
+    ),
+    (("pg_hba.conf",), "let this host and user in, in the server's pg_hba.conf"),
+    (("connection slots", "too many"), "raise the server's max_connections; a service needs 5"),
+    (("starting up", "shutting down", "recovery mode"), "wait until the server is up"),
+    (
+        ("permission denied", "must be owner"),
+        "make its user the database's owner: ALTER DATABASE ... OWNER TO",
+    ),
+    (("No space left",), "free space on the server's volume; what is stored is kept"),
+    (("read-only",), "it is a standby; give the primary's address"),
+    (("lock timeout",), "another program holds a table; close that program"),
+    (
+        ("refused", "timeout", "resolve", "translate", "No such file", "unreachable", "closed"),
+        "start the server, or check host and port",
+    ),
+)
+
+
+class PostgresDatabase(Database):
+    """
+    A database on a server.
+
+    Args:
+        address: With the driver ``psycopg``; libpq supplies the rest: ``PGPASSWORD``, ``.pgpass``.
+        read_only: Do not lock or migrate; for reading a running service's database.
+        busy_timeout: How many seconds to wait for the lock of another program or service.
+        member_id: The member of a cluster that writes, and renews its lease (``cluster_lease``).
+        partition: The partition of a cluster.
+
+    Raises:
+        StoreError: The database cannot be used.
+    """
+
+    another = "another database"
+
+    def __init__(
+        self,
+        address: URL,
+        *,
+        read_only: bool,
+        busy_timeout: float,
+        member_id: str | None = None,
+        partition: int = 0,
+    ) -> None:
+        super().__init__()
+        self._connections: WeakSet[psycopg.Connection[Any]] = WeakSet()
+        self._is_disconnected = False
+        _open_databases.add(self)
+        self.name = _mask_address(address)
+        self.schema = partition_schema(partition)
+        if self.schema is not None:
+            self.name += f" (schema {self.schema})"
+        self._lock_key = partition_lock(partition)
+        self._busy_timeout = busy_timeout
+        self._waits = "on"
+        self._member_id = member_id
+        self.writer_token = new_id()
+        self._has_claim = False
+        try:
+            self.reader = self._engine(address, pool_pre_ping=True)
+            event.listen(self.reader, "connect", self._on_connect_reader)
+            if read_only:
+                self.check_readable()
+                return
+            self._writers = self._engine(address)
+            event.listen(self._writers, "connect", self._on_connect_writer)
+            self.writer = self._writers.connect()
+            self.bring_up_to_date(self.writer)
+            self._claim()
+        except DBAPIError as error:
+            self.close()
+            raise self.explain(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close every connection."""
+        if hasattr(self, "writer") and self._is_broken():
+            # A rollback would fail, and be logged.
+            self._discard_writer()
+        super().close()
+
+    def disconnect(self) -> None:
+        """End all connections at once, also while threads wait for the server; there will be no new ones."""
+        self._is_disconnected = True
+        for raw in list(self._connections):
+            # Closed by another thread, it would not wake the one that waits.
+            with (
+                contextlib.suppress(OSError, psycopg.Error),
+                socket.socket(fileno=os.dup(raw.fileno())) as sock,
+            ):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def durable(self, full: bool) -> None:
+        """Implement ``Database``. Runs a statement every time, which detects a broken connection in time."""
+        statement = f"SET synchronous_commit TO {self._waits if full else 'off'}"
+        try:
+            try:
+                self._outside_transactions(statement)
+            except psycopg.Error:
+                if not self._is_broken():
+                    raise
+                self._reconnect()
+                self._outside_transactions(statement)
+        except psycopg.Error as error:
+            raise StoreError(f"cannot write to {self.name}: {_message(error)}") from error
+        except DBAPIError as error:
+            why = self.cause(error)
+            raise StoreError(f"cannot write to {self.name}: {why}; {self.remedy(why)}") from error
+
+    def has_written(self) -> bool:
+        """Implement ``Database``: only a transaction that writes has an id."""
+        result = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+        return bool(result.scalar_one())
+
+    def cause(self, error: DBAPIError) -> str:
+        """Implement ``Database``: the message only, because its details quote the row."""
+        return _message(error.orig)
+
+    def remedy(self, why: str) -> str:
+        """Implement ``Database``."""
+        if "database" in why and "does not exist" in why:
+            return "create it: createdb, or CREATE DATABASE ... ENCODING 'UTF8'"
+        for words, remedy in _REMEDIES:
+            if any(word in why for word in words):
+                return remedy
+        return "look into the server's log"
+
+    def identity(self) -> str:
+        """Implement ``Database``: the last writer's token."""
+        with self.reader.connect() as conn:
+            return str(conn.exec_driver_sql("SELECT token FROM store_writer").scalar())
+
+    def continue_numbers(self, conn: Connection, table: Table) -> None:
+        """Implement ``Database``: rows that are inserted with a number do not advance the sequence."""
+        column = table.autoincrement_column
+        if column is not None:
+            highest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+            sequence = func.pg_get_serial_sequence(table.name, column.name)
+            conn.execute(select(func.setval(sequence, highest, false())))
+
+    def list_partitions(self) -> list[int]:
+        """Implement ``Database``."""
+        with self.reader.connect() as conn:
+            return sorted(conn.exec_driver_sql(list_schemas_query("event_log_head")).scalars())
+
+    def is_unavailable(self, error: DBAPIError) -> bool:
+        """Implement ``Database``: the server is gone, its disk is full, or a lock times out."""
+        # Class 54 is a value too large for an index: the caller is at fault.
+        limit = str(getattr(error.orig, "sqlstate", None)).startswith("54")
+        return error.connection_invalidated or (isinstance(error, OperationalError) and not limit)
+
+    # -- the writing session --------------------------------------------------------------------------
+
+    def _outside_transactions(self, statement: str) -> None:
+        if self.writer.closed or self.writer.invalidated:
+            raise psycopg.OperationalError("the connection is closed")
+        raw = self.writer.connection.driver_connection
+        assert isinstance(raw, psycopg.Connection)
+        raw.autocommit = True
+        raw.execute(statement)
+        raw.autocommit = False
+
+    def _is_broken(self) -> bool:
+        """Return whether it is closed, or was interrupted while it waited for the server."""
+        if self.writer.closed or self.writer.invalidated:
+            return True
+        raw = self.writer.connection.driver_connection
+        if not isinstance(raw, psycopg.Connection):
+            return True
+        return raw.closed or raw.info.transaction_status is TransactionStatus.ACTIVE
+
+    def _discard_writer(self) -> None:
+        if not self.writer.closed:
+            with contextlib.suppress(DBAPIError):
+                self.writer.invalidate()
+            self.writer.close()
+
+    def _reconnect(self) -> None:
+        self._discard_writer()
+        self.writer = self._writers.connect()
+
+    def _connect(
+        self, _dialect: object, _record: object, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> psycopg.Connection[Any]:
+        raw: psycopg.Connection[Any] | None = None
+        if not self._is_disconnected:
+            raw = psycopg.connect(*arguments, **options)
+            # Before SQLAlchemy asks the server anything: it may not answer.
+            self._connections.add(raw)
+        # It may have been ended while the connection was being made.
+        if raw is None or self._is_disconnected:
+            raise psycopg.OperationalError("the connection is closed")
+        return raw
+
+    def _on_connect_writer(self, raw: psycopg.Connection[Any], _record: object) -> None:
+        """Prepare a new connection for writing, or close it."""
+        try:
+            raw.autocommit = True
+            self._look_at_server(raw)
+            for statement in _WRITER:
+                raw.execute(statement)
+            raw.execute(f"SET lock_timeout = {round(1000 * self._busy_timeout)}")
+            self._enter_schema(raw)
+            self._lock(raw)
+            if self.schema is not None:
+                raw.execute(f"CREATE SCHEMA IF NOT EXISTS {self.schema}")
+            raw.autocommit = False
+        except BaseException:
+            raw.close()
+            raise
+
+    def _on_connect_reader(self, raw: psycopg.Connection[Any], _record: object) -> None:
+        raw.autocommit = True
+        self._enter_schema(raw)
+        raw.autocommit = False
+        raw.read_only = True
+        raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+
+    def _enter_schema(self, raw: psycopg.Connection[Any]) -> None:
+        """Let names of tables mean those of the partition."""
+        if self.schema is not None:
+            # Not as an option of the connection: poolers refuse those.
+            raw.execute(f"SET search_path TO {self.schema}")
+
+    def _look_at_server(self, raw: psycopg.Connection[Any]) -> None:
+        encoding, waits, standby = _fetch_one(
+            raw,
+            "SELECT current_setting('server_encoding'), current_setting('synchronous_commit'),"
+            " pg_is_in_recovery()",
+        )
+        release = raw.info.server_version // 10_000
+        if release < _OLDEST:
+            raise StoreError(f"{self.name} is on PostgreSQL {release}; {_OLDEST} or later is needed")
+        if standby:
+            raise StoreError(f"{self.name} is a standby and cannot be written to; give the primary's address")
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.name} is encoded in {encoding}; create it with ENCODING 'UTF8' TEMPLATE template0"
+            )
+        # Keep the administrator's level, such as a standby's, if it survives a power cut.
+        self._waits = "on" if waits == "off" else waits
+
+    def _lock(self, raw: psycopg.Connection[Any]) -> None:
+        try:
+            # Waits: the server may take a moment to notice that a process was killed.
+            raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
+        except psycopg.errors.LockNotAvailable:
+            _, who = _last_writer(raw)
+            # A member of a cluster waits: that another one is the owner is as it should be.
+            remedy = "" if self._member_id else "; stop it, or give this one another database"
+            raise DatabaseInUseError(f"another queenright{who} is using {self.name}{remedy}") from None
+        if self._has_claim:
+            token, who = _last_writer(raw)
+            if token != self.writer_token:
+                remedy = "" if self._member_id else "; restart this one"
+                raise StoreError(
+                    f"another queenright{who} has written to {self.name} while the connection was broken"
+                    f"{remedy}"
+                )
+            if self._member_id is not None:
+                # A session that is younger than the lease counts as one that is about to take over.
+                raw.execute(f"UPDATE store_writer SET renewed_at = {DATABASE_TIME}")
+
+    def _claim(self) -> None:
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        with self.writer.begin():
+            self.former_lease_at = self.writer.exec_driver_sql(
+                "SELECT max(renewed_at) FROM store_writer"
+            ).scalar()
+            self.writer.exec_driver_sql("DELETE FROM store_writer")
+            self.writer.exec_driver_sql(
+                "INSERT INTO store_writer (token, who, member_id, renewed_at) VALUES (%(token)s, %(who)s, "
+                f"%(member_id)s, CASE WHEN %(member_id)s::text IS NOT NULL THEN {DATABASE_TIME} END)",
+                {"token": self.writer_token, "who": who, "member_id": self._member_id},
+            )
+        self._has_claim = True
+
+    def _engine(self, address: URL, **options: Any) -> Engine:
+        network = {"connect_timeout": _CONNECT_SECONDS, "application_name": "queenright", **_NETWORK}
+        engine = create_engine(
+            address,
+            connect_args={
+                "client_encoding": "utf8",
+                **{name: value for name, value in network.items() if name not in address.query},
+            },
+            use_native_hstore=False,
+            **engine_options(),
+            **options,
+        )
+        event.listen(engine, "handle_error", _without_values)
+        event.listen(engine, "do_connect", self._connect)
+        return self._keep(engine)
+
+
+def disconnect_databases() -> None:
+    """End this process's connections of stores, for its end while a server does not answer."""
+    for database in list(_open_databases):
+        database.disconnect()
+
+
+def partition_schema(partition: int) -> str | None:
+    """Return the schema of a partition; None for the default one."""
+    return f"{_SCHEMA}{partition}" if partition else None
+
+
+def partition_lock(partition: int) -> int:
+    """Return the key of the advisory lock that the writer of a partition holds."""
+    return WRITER_LOCK + (partition << 40)
+
+
+def list_schemas_query(table: str) -> str:
+    """Return the query for the numbers (``partition``) of the partitions that have a table."""
+    return (
+        f"SELECT CASE WHEN schemaname ~ '^{_SCHEMA}[1-9][0-9]{{0,3}}$'"
+        f" THEN substr(schemaname, {len(_SCHEMA) + 1})::int ELSE 0 END AS partition"
+        f" FROM pg_tables WHERE tablename = '{table}'"
+        f" AND (schemaname = current_schema() OR schemaname ~ '^{_SCHEMA}[1-9][0-9]{{0,3}}$')"
+    )
+
+
+def _mask_address(address: URL) -> str:
+    """Return the address for messages: without the password and without the query."""
+    host = address.host or address.query.get("host", "")
+    port = address.port or address.query.get("port", "")
+    where = f"{host if isinstance(host, str) else ','.join(host)}{f':{port}' if port else ''}"
+    user = f"{address.username}@" if address.username else ""
+    return f"postgresql://{user}{where}/{address.database or ''}"
+
+
+def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str]:
+    """Return the token and, in brackets, the process of the last writer."""
+    # The table does not exist while the first service is creating it.
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
+        row = raw.execute("SELECT token, who FROM store_writer").fetchone()
+        if row is not None:
+            return row[0], f" ({row[1]})"
+    return "", ""
+
+
+def _fetch_one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
+    row = raw.execute(query).fetchone()
+    assert row is not None
+    return tuple(row)
+
+
+def _message(error: BaseException | None) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    lines = (primary or str(error)).strip().splitlines()
+    return " ".join(lines[0].split()) if lines else type(error).__name__
+
+
+def _without_values(context: ExceptionContext) -> None:
+    """Reduce an error to its message: PostgreSQL's details quote the row."""
+    original = context.original_exception
+    if isinstance(original, psycopg.Error) and original.diag.message_primary:
+        original.args = (original.diag.message_primary,)
+        if context.sqlalchemy_exception is not None:
+            context.sqlalchemy_exception.args = (
+                f"({type(original).__name__}) {original.diag.message_primary}",
+            )

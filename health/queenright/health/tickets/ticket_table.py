@@ -1,0 +1,142 @@
+"""Tickets in the database: each row holds the ticket as JSON, with columns to search by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from sqlalchemy import Column, Connection, Select, bindparam, func, select
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.store.rows import ModelTable, Place, newest_first
+from queenright.health.store.tables import TICKETS
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
+
+_MAX_RECENT: Final = 20
+"""The maximum number of tickets of one agent and cause that are read."""
+_QUERY_BATCH: Final = 500
+"""Values in one query: SQLite limits their number."""
+
+# Built once: building a statement takes several times as long as SQLite takes to run it.
+_TABLE: Final = ModelTable(TICKETS, EscalationTicket)
+_LIVE: Final = (
+    select(TICKETS.c.body)
+    .where(TICKETS.c.closed_at.is_(None))
+    .order_by(TICKETS.c.first_seen, TICKETS.c.ticket_id)
+)
+_LIVE_OF_WORKER: Final = _LIVE.where(
+    TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.session_id == bindparam("session")
+)
+_RECENT: Final = (
+    select(TICKETS.c.body)
+    .where(TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.kind == bindparam("cause"))
+    .where((TICKETS.c.first_seen >= bindparam("since")) | TICKETS.c.closed_at.is_(None))
+    .order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc())
+    .limit(_MAX_RECENT)
+)
+
+
+def write_ticket(conn: Connection, ticket: EscalationTicket) -> None:
+    """
+    Store a new or changed ticket.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: Its worker's session has an open one, or its condition a live one.
+    """
+    _TABLE.write(conn, ticket)
+
+
+def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
+    """Return the ticket with this id, or None."""
+    return _TABLE.find(conn, ticket_id)
+
+
+def tickets_by_prefix(conn: Connection, prefix: str, limit: int) -> list[EscalationTicket]:
+    """Return up to ``limit`` tickets whose id begins with ``prefix``, by id."""
+    # Not LIKE, which ignores case in SQLite and has wildcards.
+    begins = func.substr(TICKETS.c.ticket_id, 1, len(prefix)) == prefix
+    query = select(TICKETS.c.body).where(begins).order_by(TICKETS.c.ticket_id).limit(limit)
+    return _TABLE.read(conn, query)
+
+
+def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:
+    """Return live tickets, oldest first: of one agent, or all."""
+    query = _LIVE if agent_id is None else _LIVE.where(TICKETS.c.agent_id == agent_id)
+    return _TABLE.read(conn, query)
+
+
+def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
+    """Return live tickets of one worker's session, oldest first."""
+    return _TABLE.read(conn, _LIVE_OF_WORKER, {"agent": agent_id, "session": session_id})
+
+
+def tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
+    """Return all tickets of one worker's session."""
+    query = select(TICKETS.c.body).where(TICKETS.c.agent_id == agent_id, TICKETS.c.session_id == session_id)
+    return _TABLE.read(conn, query)
+
+
+def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
+    """Return live tickets of the incidents that the given tickets belong to, oldest first."""
+    members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
+    incidents = {ticket.incident for ticket in members}
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {ticket.agent_id for ticket in members})
+    result = [ticket for ticket in live if ticket.incident in incidents]
+    return sorted(result, key=lambda ticket: (ticket.first_seen, ticket.ticket_id))
+
+
+def ended_tickets_of_incidents(
+    conn: Connection, tickets: Collection[str], among: Collection[str]
+) -> list[EscalationTicket]:
+    """Return those of ``among`` that have closed and belong to the incidents of the given tickets."""
+    body = select(TICKETS.c.body)
+    incidents = {ticket.incident for ticket in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
+    result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
+    return [ticket for ticket in result if not ticket.is_live and ticket.incident in incidents]
+
+
+def recent_tickets(
+    conn: Connection, agent_id: str, kind: FindingKind, since: float
+) -> list[EscalationTicket]:
+    """Return an agent's tickets of one cause that are live or were opened since a time; newest first."""
+    parameters = {"agent": agent_id, "cause": kind.value, "since": since}
+    return _TABLE.read(conn, _RECENT, parameters)
+
+
+def ticket_history(
+    conn: Connection,
+    *,
+    limit: int,
+    agent_id: str | None = None,
+    statuses: Collection[TicketStatus] | None = None,
+    severity: Severity | None = None,
+    since: float | None = None,
+    before: Place | None = None,
+) -> list[EscalationTicket]:
+    """
+    Return tickets, newest first, closed ones too; with ``before`` the next page.
+
+    ``since``: only those that were opened then, in seconds since the epoch, or later.
+    """
+    query = select(TICKETS.c.body)
+    if agent_id is not None:
+        query = query.where(TICKETS.c.agent_id == agent_id)
+    if statuses is not None:
+        query = query.where(TICKETS.c.status.in_([status.value for status in statuses]))
+    if severity is not None:
+        query = query.where(TICKETS.c.severity == severity.value)
+    if since is not None:
+        query = query.where(TICKETS.c.first_seen >= since)
+    query = newest_first(query, TICKETS.c.first_seen, TICKETS.c.ticket_id, limit=limit, before=before)
+    return _TABLE.read(conn, query)
+
+
+def _bodies_with(
+    conn: Connection, query: Select[tuple[str]], column: Column[str], values: Collection[str]
+) -> list[EscalationTicket]:
+    every = list(values)
+    result: list[EscalationTicket] = []
+    for start in range(0, len(every), _QUERY_BATCH):
+        some = every[start : start + _QUERY_BATCH]
+        result += _TABLE.read(conn, query.where(column.in_(some)))
+    return result

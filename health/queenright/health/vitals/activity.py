@@ -1,0 +1,84 @@
+"""
+Activity of a worker: anything that it did. A heartbeat is not activity.
+
+Activity measures silence, ends waits and continues a session that had ended.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from queenright.health.vitals.incarnation import reopen_session
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_facts import OpenTool
+from queenright.health.vitals.vital_state import VitalState
+from queenright.health.vitals.waiting import end_wait
+from queenright.instrumentation.names import Phase, WaitingReason
+
+
+@lru_cache(4096)
+def duration_key(phase: Phase, what: str = "") -> str:
+    """Return the key under which durations of a phase are learned: a tool, a model, or a pause."""
+    return f"{phase.value}:{what}"
+
+
+def is_late_report(v: VitalState, at: float) -> bool:
+    """Return whether work that ended at ``at`` belongs to the ended session; it only adds to totals."""
+    return v.ended_at is not None and at <= v.ended_at and v.status is not WorkerStatus.TERMINATED
+
+
+def record_activity(v: VitalState, at: float) -> bool:
+    """Record activity. Return False if the worker has ended and this is a late report."""
+    if v.ended_at is not None:
+        is_stopped = v.status is WorkerStatus.TERMINATED and not v.has_new_start
+        if at <= v.ended_at or is_stopped:
+            return False
+        reopen_session(v, at)
+    v.only_heartbeats = False
+    v.active_for = v.source.elapsed
+    if at > v.last_activity:
+        if v.clocks is not None and v.waiting is None:
+            _learn_pause(v, at)
+        v.last_activity = at
+    return True
+
+
+def record_start(v: VitalState, at: float) -> bool:
+    """Note that the worker began something, which ends every wait but a pause."""
+    if not record_activity(v, at):
+        return False
+    if v.waiting is not None and v.waiting is not WaitingReason.PAUSED:
+        end_wait(v, at)
+    return True
+
+
+def record_end(v: VitalState, at: float) -> bool:
+    """Record the end of a call. For a worker that does not report starts, it also ends a wait."""
+    return record_activity(v, at) if v.start_records else record_start(v, at)
+
+
+def _learn_pause(v: VitalState, at: float) -> None:
+    phase = v.phase
+    if phase in (Phase.IDLE, Phase.UNKNOWN) and v.clocks is not None:
+        v.clocks.learn(duration_key(phase), at - max(v.last_activity, v.clock_base))
+
+
+def learn_duration(v: VitalState, phase: Phase, what: str, took: float, at: float) -> None:
+    """Note how long a call took, unless the worker waited during it."""
+    if v.clocks is not None and v.waiting is None and at - took >= v.clock_base:
+        v.clocks.learn(duration_key(phase, what), took)
+
+
+def tool_time_limit(v: VitalState, tool: OpenTool) -> float:
+    """
+    Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
+
+    That is the time that it declared, or a learned limit that is longer than the configured one.
+    """
+    if tool.timeout is not None:
+        return tool.timeout
+    if v.clocks is None or v.settings.learned_clocks.mode != "on":
+        return 0.0
+    base = v.settings.stall.tool_seconds
+    limit = v.clocks.limit(duration_key(Phase.TOOL, tool.tool), base, v.settings.learned_clocks)
+    return limit.limit if limit is not None and limit.limit > base else 0.0

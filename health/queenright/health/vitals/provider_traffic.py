@@ -1,0 +1,216 @@
+"""The health of model providers, from the fleet's own calls."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from queenright.health.vitals.rate_limits import rate_limit_seconds
+from queenright.health.vitals.vital_facts import display_name, parse_seconds, was_cancelled
+from queenright.runtime.events import AgentEvent, EventType
+
+WINDOW: Final = 600.0
+"""The window of a status, in seconds."""
+_SHOWN_SECONDS: Final = 3_600.0
+"""How long a model is shown after its last call, in seconds."""
+_MAX_MODELS: Final = 200
+"""The maximum number of models; beyond it the least recently called is forgotten."""
+_SPAN_SECONDS: Final = 10.0
+"""Calls are counted in spans of so many seconds."""
+_DURATIONS: Final = 500
+"""Durations of a model's calls that are kept: the last ones."""
+_FEWEST: Final = 4
+"""The minimum number of calls for a share of failures."""
+_NEWEST: Final = 20
+"""A status is about so many calls: the newest of the window. Those of the oldest span all count."""
+_DEGRADED_SHARE: Final = 0.1
+_FAILING: Final = 0.5
+
+
+class ProviderStatus(StrEnum):
+    """The status of a model at a provider."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    """At least a tenth of the newest calls failed."""
+    FAILING = "failing"
+    """At least half of the newest calls failed, and the last call of some agent."""
+    LIMITED = "limited"
+    """It refused calls until a time that it gave."""
+    UNKNOWN = "unknown"
+    """No recent calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderHealth:
+    """The recent calls of one model at one provider. Times are in seconds since the epoch."""
+
+    provider: str
+    model: str
+    status: ProviderStatus
+    calls: int
+    """Within the window."""
+    failed: int
+    errors: tuple[tuple[str, int], ...]
+    """Classes of error with their number, most frequent first."""
+    seconds_p50: float | None
+    seconds_p95: float | None
+    limited_until: float | None
+    agents_failing: int
+    """Agents whose last call failed."""
+    last_success: float | None
+    last_failure: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A completed call of a model."""
+
+    key: tuple[str, str]
+    """Provider and model; either may be empty."""
+    at: float
+    agent: str
+    error: str
+    """The class of error; empty if it succeeded."""
+    duration: float | None
+
+
+@dataclass(slots=True)
+class _Count:
+    """The calls that ended in one span of time."""
+
+    calls: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Traffic:
+    counts: dict[int, _Count] = field(default_factory=dict)
+    """By the number of the span."""
+    durations: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
+    """When a call succeeded, and how long it took."""
+    last_of: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """When each agent's last call ended; the latest call is last."""
+    failing: set[str] = field(default_factory=set)
+    """Agents whose last call failed."""
+    last_at: float = 0.0
+    last_success: float | None = None
+    last_failure: float | None = None
+    limited_until: float | None = None
+
+    def add(self, call: ModelCall) -> None:
+        span = int(call.at // _SPAN_SECONDS)
+        if span not in self.counts:
+            self.forget(call.at - WINDOW)
+        count = self.counts.setdefault(span, _Count())
+        count.calls += 1
+        if call.error:
+            count.errors[call.error] += 1
+        elif call.duration is not None:
+            self.durations.append((call.at, call.duration))
+        self.last_at = max(self.last_at, call.at)
+        if call.at >= self.last_of.get(call.agent, 0.0):
+            self.last_of[call.agent] = call.at
+            self.last_of.move_to_end(call.agent)
+            (self.failing.add if call.error else self.failing.discard)(call.agent)
+
+    def forget(self, since: float) -> None:
+        """Forget what was before the window; a span that began before it counts as before it."""
+        for span in [span for span in self.counts if span * _SPAN_SECONDS < since]:
+            del self.counts[span]
+        while self.last_of and next(iter(self.last_of.values())) <= since:
+            self.failing.discard(self.last_of.popitem(last=False)[0])
+
+
+class ProviderTraffic:
+    """
+    Collects the model calls on the bus.
+
+    Cancelled calls are ignored. The judge and the queen are not agents, and have their own metrics.
+    """
+
+    def __init__(self) -> None:
+        self._traffic: OrderedDict[tuple[str, str], _Traffic] = OrderedDict()
+
+    def note(self, event: AgentEvent, now: float) -> ModelCall | None:
+        """Record an event if it is a call that tells about its provider; return that call."""
+        if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
+            return None
+        data, at = event.data, min(event.time, now)
+        provider, model = display_name(data.get("provider")), display_name(data.get("model"))
+        if at < now - WINDOW or not (provider or model):
+            return None
+        kind = display_name(data.get("error_type") or ("error" if data.get("error") else ""))
+        if kind and was_cancelled(f"{kind} {data.get('error') or ''}"):
+            return None
+        traffic = self._traffic.setdefault((provider, model), _Traffic())
+        self._traffic.move_to_end((provider, model))
+        while len(self._traffic) > _MAX_MODELS:
+            self._traffic.popitem(last=False)
+        call = ModelCall((provider, model), at, event.agent_id, kind, parse_seconds(data.get("duration")))
+        traffic.add(call)
+        if not kind:
+            traffic.last_success = max(traffic.last_success or 0.0, at)
+            if at >= traffic.last_at:
+                traffic.limited_until = None
+            return call
+        traffic.last_failure = max(traffic.last_failure or 0.0, at)
+        if (wait := rate_limit_seconds(data, at)) is not None:
+            traffic.limited_until = max(traffic.limited_until or 0.0, at + wait)
+        return call
+
+    def providers(self, now: float) -> list[ProviderHealth]:
+        """Return the health of each model that was called within the hour, by provider and model."""
+        return sorted(self._health(now), key=lambda model: (model.provider, model.model))
+
+    def _health(self, now: float) -> Iterator[ProviderHealth]:
+        for (provider, model), traffic in self._traffic.items():
+            if now - traffic.last_at > _SHOWN_SECONDS:
+                continue
+            since = now - WINDOW
+            traffic.forget(since)
+            calls, errors = 0, Counter[str]()
+            newest_calls, newest_failed = 0, 0
+            for _, count in sorted(traffic.counts.items(), reverse=True):
+                if calls < _NEWEST:
+                    newest_calls += count.calls
+                    newest_failed += count.errors.total()
+                calls += count.calls
+                errors += count.errors
+            failures = errors.total()
+            is_answered = not traffic.failing
+            durations = sorted(duration for at, duration in traffic.durations if at > since)
+            until = traffic.limited_until
+            until = until if until is not None and until > now else None
+            yield ProviderHealth(
+                provider=provider,
+                model=model,
+                status=_status(newest_calls, newest_failed, until, is_answered=is_answered),
+                calls=calls,
+                failed=failures,
+                errors=tuple(errors.most_common(3)),
+                seconds_p50=_quantile(durations, 0.5),
+                seconds_p95=_quantile(durations, 0.95),
+                limited_until=until,
+                agents_failing=len(traffic.failing),
+                last_success=traffic.last_success,
+                last_failure=traffic.last_failure,
+            )
+
+
+def _status(calls: int, failures: int, limited_until: float | None, *, is_answered: bool) -> ProviderStatus:
+    if limited_until is not None:
+        return ProviderStatus.LIMITED
+    if not calls:
+        return ProviderStatus.UNKNOWN
+    share = failures / calls
+    if calls < _FEWEST or share < _DEGRADED_SHARE:
+        return ProviderStatus.OK if failures < calls else ProviderStatus.DEGRADED
+    return ProviderStatus.FAILING if share >= _FAILING and not is_answered else ProviderStatus.DEGRADED
+
+
+def _quantile(values: list[float], share: float) -> float | None:
+    return values[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -1,0 +1,502 @@
+"""The state of one session of one worker, which detectors read."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Final
+
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals.calls import RecentCalls
+from queenright.health.vitals.learned_clocks import LearnedClocks
+from queenright.health.vitals.resource_limits import NOT_CUT, CutAnswers, Resources
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.source_clock import SourceClock
+from queenright.health.vitals.tool_counts import ToolCounts
+from queenright.health.vitals.vital_facts import (
+    NO_BREAKERS,
+    HeartbeatFields,
+    McpServers,
+    OpenBreakers,
+    OpenTool,
+    Output,
+    Refusals,
+    SpentToday,
+    tail,
+)
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.instrumentation.verdict import Verdict
+from queenright.runtime.events import AgentEvent
+
+_MAX_SEEN: Final = 48
+"""How many results and texts are remembered, to recognise new ones."""
+
+_WORDS: Final = {
+    "A": Verdict.ACCEPT.value,
+    "R": Verdict.RETRY.value,
+    "C": Verdict.CONTINUE.value,
+    "E": Verdict.ESCALATE.value,
+    "X": "ERROR",
+    "-": "NONE",
+}
+NO_OUTCOMES: Final = 1
+"""No call or step yet: see ``_outcomes``."""
+_CLOCKS: Final = (
+    "children_at",
+    "last_heartbeat",
+    "last_checkpoint",
+    "saved_from",
+    "last_tool_call",
+    "progress_from",
+    "failing_since",
+    "waiting_since",
+    "tokens_from",
+    "limited_until",
+    "limit_due",
+    "polls_since",
+)
+"""Clocks from which silence and age are counted; may be None."""
+_MOMENTS: Final = (
+    "started_at",
+    "incarnation_started",
+    "ended_at",
+    "last_progress",
+    "tokens_at",
+    "bad_since",
+    "stale_since",
+    "fruitless_since",
+    "last_gain_at",
+    "idle_turns_since",
+    "streak_since",
+    "llm_error_since",
+    "error_rate_since",
+    "breakers_since",
+    "runs_failed_since",
+    "recovered_at",
+    "recovery_failed_at",
+)
+"""Times of events: clock shifts do not move them, but they are never in the future. May be None."""
+_DEFAULTS: Final = HealthSettings()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class VitalState:
+    """
+    One run of one worker. Compact, because one process holds a hundred thousand of them.
+
+    All times are seconds since the epoch. They never go backwards, and reading never changes them. The
+    functions that change the state are in one module per topic: ``activity``, ``progress``, ``waiting``,
+    ``incarnation`` and ``error_rate``; attributes with an underscore are for them. ``vital_events`` has the
+    handler of each event type.
+
+    Args:
+        agent_id: The worker.
+        session_id: Its run.
+        at: When the first event arrived.
+        settings: The limits of loop detection, and those with hysteresis: error rate and late heartbeats.
+    """
+
+    agent_id: str
+    session_id: str
+    at: InitVar[float]
+    settings: HealthSettings = _DEFAULTS
+    _outcomes: int = NO_OUTCOMES  # one bit each, 1 if it failed; the leading bit counts them
+    _failed_incarnation: int = 0
+    _previous_incarnation: str = ""
+    only_heartbeats: bool = True
+    _seen_digests: bytearray | None = None
+    _inputs: array[int] | None = None
+    _verdicts: str = ""
+    _new_result: bool = False
+    _known_result: bool = False
+    _streak_turn: object = None
+    _stale_turn: object = None
+    _refused_turn: object = None
+    _has_waited: bool = False
+    _idle_before: int = 0  # at the last step that was judged; -1 if it has called a tool since
+    _answer: str = ""
+    _llm_began: float = 0.0  # when the last LLM call began, by the worker's own clock
+    _answer_end: float | None = None  # these three on the source's clock
+    _tool_ended: float | None = None
+    _side_by_side: tuple[object, float, str] | None = None
+    task_id: str = field(init=False)
+    """The task of the session; the session itself, unless the worker reports one."""
+    incarnation_id: str = ""
+    incarnation_count: int = 1
+    """Incarnations and executions so far: only a new one ends a termination."""
+    graph_id: str = ""
+    node_id: str = ""
+    framework: str = ""
+    owner: str = ""
+    """The user or team that it works for; empty if unknown."""
+    repository: str = ""
+    """The repository or folder in which it works; empty if unknown."""
+    status: WorkerStatus = WorkerStatus.ACTIVE
+    started_at: float = field(init=False)
+    incarnation_started: float = field(init=False)
+    ended_at: float | None = None
+    has_new_start: bool = False
+    """Whether it restarted after its termination, but before the end by its own clock."""
+    outlived_termination: bool = False
+    """Whether this incarnation continued to work after it was reported as terminated."""
+    refused_input: str = ""
+    """Why its input was refused, which is the caller's error."""
+    has_user: bool = False
+    """Whether it has had user input or asked a question."""
+    withdrawal_due: bool = False
+    """Whether the withdrawal of the termination is not recorded yet."""
+    clocks: LearnedClocks | None = None
+    """Learned limits of its agent, shared by its sessions; None if there are none."""
+    model: str = ""
+    """The model of its last LLM call."""
+    provider: str = ""
+    """The provider of that model, if reported."""
+    clock_base: float = field(init=False)
+    """The earliest start of silence: a new incarnation, the end of a wait, or a change of the clock."""
+    last_activity: float = field(init=False)
+    children_at: float | None = None
+    """The last activity of the workers inside its current call; looked up before it stalls."""
+    source: SourceClock = field(default_factory=SourceClock)
+    active_for: float = 0.0
+    """The last activity on the source's clock, which measures pauses and durations."""
+    last_progress: float | None = None
+    """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
+    progress_from: float | None = None
+    """The same as a clock, from which silence is counted."""
+    last_heartbeat: float | None = None
+    heartbeat_interval: float | None = None
+    heartbeat_late: bool = False
+    """Whether the last heartbeat was late; ends with the first one in time."""
+    beat: HeartbeatFields | None = None
+    metrics_served: bool = False
+    """Whether the worker reports that its metrics are scraped."""
+    fetches: bool = False
+    """Whether the worker reports that it fetches instructions."""
+    last_checkpoint: float | None = None
+    saved_from: float | None = None
+    """Start of the checkpoint's age: later than the checkpoint by the declared time of tools since."""
+    last_tool_call: float | None = None
+    last_trace_id: str = ""
+    last_span_id: str = ""
+    start_records: bool = False
+    is_foreign: bool = False
+    """Whether it belongs to a framework, whose telemetry may lack the end of runs and heartbeats."""
+    open_tools: list[OpenTool] | None = None
+    llm_open: int = 0
+    waiting: WaitingReason | None = None
+    waiting_since: float | None = None
+    limited_until: float | None = None
+    """End of the rate limit that it waits for."""
+    limit_due: float | None = None
+    """End of the limit by the first refusal in a row; None after an answered call."""
+    held_by: str = ""
+    """The guard's finding that holds the worker; empty if it is not held."""
+    question: str = ""
+    """The question to the user, with secrets masked; empty if there is none."""
+    steps_total: int = 0
+    tool_calls_total: int = 0
+    tools: ToolCounts | None = None
+    """Calls and errors of each tool; None before the first call."""
+    error_count: int = 0
+    error_rate_high: bool = False
+    """Whether the error rate is too high; it clears at a lower rate than it opens."""
+    error_rate_since: float = field(init=False)
+    tokens: int = 0
+    cost_usd: float | None = None
+    """Known cost of its model calls."""
+    unpriced_tokens: int = 0
+    """Tokens of calls without a known cost."""
+    spent_today: SpentToday | None = None
+    """Spending of its agent, and of all, on the day of its last cost."""
+    tokens_at: float | None = None
+    """When tokens were used last; None for a worker that reports none."""
+    tokens_from: float | None = None
+    """Start of the time without tokens: later than ``tokens_at`` by the time in tools."""
+    output: Output | None = None
+    resources: Resources = ()
+    """Reported usage of memory, disk and quotas."""
+    cut_answers: CutAnswers = NOT_CUT
+    mcp_servers: McpServers = ()
+    """The MCP servers that it reported."""
+    breakers: OpenBreakers = NO_BREAKERS
+    """The agent's circuit breakers that are not closed."""
+    breakers_since: float = field(init=False)
+    recovery_failed: str = ""
+    """Why recovery was abandoned; empty after new progress."""
+    recovery_failed_at: float | None = None
+    recovered_at: float | None = None
+    repeatable: bool = False
+    """Whether the task may be repeated from its start."""
+    evidence: str = ""
+    steps_since_last_accept: int = 0
+    bad_repeats: int = 0
+    """Bad steps without a new result."""
+    bad_since: float = field(init=False)
+    consecutive_failures: int = 0
+    away: tuple[float, float] | None = None
+    """Start and end of the time when the service was down, until the worker's next event."""
+    failed_runs: int = 0
+    """Consecutive failed runs of the agent, if this session represents them; else 0."""
+    runs_failed_since: float = field(init=False)
+    counted_end: tuple[int, WorkerStatus] | None = None
+    """Incarnation and status of the last counted end of a run; an end may be reported twice."""
+    calls: RecentCalls | None = None
+    stale_calls: int = 0
+    """Consecutive tool calls that returned nothing new."""
+    stale_since: float = field(init=False)
+    fruitless: int = 0
+    """New searches and reads that found nothing, since the last progress or change."""
+    fruitless_since: float = field(init=False)
+    polls: int = 0
+    """Polls that returned a known result."""
+    polls_since: float = field(init=False)
+    polls_from: float = 0.0
+    """The same on the source's clock."""
+    rereads: int = 0
+    """Those polls that repeated a read after a pause, of something that does not change by itself."""
+    refusals: Refusals = ()
+    """Turns with refused edits, submissions or commands, since a change or a run succeeded."""
+    last_gain_at: float = field(init=False)
+    """Time of the last change, ACCEPT, checkpoint or user message."""
+    calls_since_gain: int = 0
+    tokens_since_gain: int = 0
+    results_since_gain: int = 0
+    """Calls since the gain, in the same visit, with a known result."""
+    stale_results_since_gain: float = 0.0
+    """How many of them were repeats or failures; a new error, or a repeat after a change, counts ½."""
+    new_in_a_row: int = 0
+    """Consecutive new results; several of them end zero progress, as does a change."""
+    idle_turns: int = 0
+    """Consecutive model turns without a tool call, except calls that submit a result."""
+    unprompted_turns: int = 0
+    """Idle turns that repeat, or that followed too fast for a reply of a person."""
+    idle_turns_since: float = field(init=False)
+    idle_turns_of_model: bool = False
+    """Whether the last of them was an answer of the model, without a call since."""
+    talks: bool = False
+    """Whether text answers preceded its last tool call: it may talk with a person."""
+    failed_calls: int = 0
+    """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
+    failing_since: float | None = None
+    recorded_results: int = 0
+    """Tool calls with a known result, since the last ACCEPT, checkpoint or new visit."""
+    stale_results: float = 0.0
+    """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
+    streak: int = 0
+    """Turns in a row in which one tool failed with one class of error."""
+    streak_tool: str = ""
+    streak_error: str = ""
+    streak_is_missing: bool = False
+    """Whether each of them looked for something else and did not find it."""
+    streak_since: float = field(init=False)
+    llm_errors: int = 0
+    """LLM API errors in a row."""
+    llm_error: str = ""
+    llm_error_since: float = field(init=False)
+    token_spike: float = 0.0
+    """Input tokens of the last LLM call as a multiple of the usual number; 0 if usual."""
+
+    def __post_init__(self, at: float) -> None:
+        self.task_id = self.session_id
+        self.started_at = self.incarnation_started = self.clock_base = self.last_activity = at
+        self.error_rate_since = self.breakers_since = self.bad_since = self.runs_failed_since = at
+        self.stale_since = self.fruitless_since = self.polls_since = self.last_gain_at = at
+        self.idle_turns_since = self.streak_since = self.llm_error_since = at
+
+    def rename(self, agent_id: str, session_id: str) -> None:
+        """Change the agent's name and the session's id."""
+        if self.task_id == self.session_id:
+            self.task_id = session_id
+        self.agent_id, self.session_id = agent_id, session_id
+
+    def absorb(self, other: VitalState) -> None:
+        """Add the totals of the same session's vital signs under another name."""
+        self.started_at = min(self.started_at, other.started_at)
+        self.owner = self.owner or other.owner
+        self.repository = self.repository or other.repository
+        self.steps_total += other.steps_total
+        self.tool_calls_total += other.tool_calls_total
+        self.error_count += other.error_count
+        self.tokens += other.tokens
+        self.unpriced_tokens += other.unpriced_tokens
+        if other.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+        if other.tools is not None:
+            if self.tools is None:
+                self.tools = ToolCounts()
+            self.tools.absorb(other.tools)
+
+    # -- reads --------------------------------------------------------------------------------------
+
+    def replace_settings(self, settings: HealthSettings) -> None:
+        """Use new thresholds, but keep counts and the size of the window."""
+        self.settings = settings
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over."""
+        return self.ended_at is not None
+
+    @property
+    def has_failed_recovery(self) -> bool:
+        """Whether its recovery failed and it has not restarted since."""
+        return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
+
+    @property
+    def open_breakers(self) -> tuple[str, ...]:
+        """Names of circuit breakers that refuse the worker's calls."""
+        return self.breakers.open
+
+    @property
+    def phase(self) -> Phase:
+        """The worker's current phase, as reported."""
+        if not self.start_records:
+            return Phase.UNKNOWN
+        if self.open_tools:
+            return Phase.TOOL
+        return Phase.LLM if self.llm_open else Phase.IDLE
+
+    @property
+    def open_tool(self) -> OpenTool | None:
+        """The open call whose declared time ends first; without declared times the oldest."""
+        tools = self.open_tools
+        if not tools:
+            return None
+        # Fast path: there is nearly always one, and the list of the fleet reads it for each worker.
+        return (
+            tools[0]
+            if len(tools) == 1
+            else min(tools, key=lambda t: (t.timeout is None, t.started + (t.timeout or 0.0)))
+        )
+
+    @property
+    def tool(self) -> str:
+        """The tool that is running, or an empty string."""
+        running = self.open_tool
+        return running.tool if running else ""
+
+    @property
+    def recent_verdicts(self) -> list[str]:
+        """Results of the last steps, oldest first: a verdict, ``ERROR``, or ``NONE`` if not judged."""
+        return [_WORDS[letter] for letter in self._verdicts]
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the last step was judged CONTINUE."""
+        return self._verdicts.endswith("C")
+
+    @property
+    def last_event(self) -> float:
+        """Time of the last event of the worker, heartbeats included."""
+        return max(self.last_activity, self.last_heartbeat or 0.0)
+
+    @property
+    def certain_idle_turns(self) -> int:
+        """Idle turns that cannot be replies to a user."""
+        if self.has_user or self.is_continued:
+            return self.idle_turns
+        return min(self.unprompted_turns, self.idle_turns)
+
+    @property
+    def error_share(self) -> float:
+        """Share of the last calls and steps that failed; 0 if there were none."""
+        count = self._outcomes.bit_length() - 1
+        return (self._outcomes.bit_count() - 1) / count if count else 0.0
+
+    @property
+    def outcomes(self) -> int:
+        """Number of calls and steps behind ``error_share``."""
+        return self._outcomes.bit_length() - 1
+
+    @property
+    def token_count(self) -> int:
+        """Tokens used: the sum of its calls or its own count in heartbeats, whichever is larger."""
+        return max(self.tokens, (self.beat.token_count or 0) if self.beat else 0)
+
+    @property
+    def all_errors(self) -> int:
+        """Errors: of its calls and steps or its own count in heartbeats, whichever is larger."""
+        return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
+
+    # -- writes -------------------------------------------------------------------------------------
+
+    def restart_clocks(self, now: float) -> None:
+        """Measure silence from ``now``, because the clock jumped."""
+        self.clock_base = now
+        self.last_activity = min(self.last_activity, now)
+        self._no_later_than(now)
+
+    def shift_clocks(self, seconds: float, now: float) -> None:
+        """Move every clock by ``seconds``, so that every age at ``now`` is the one before the jump."""
+        self.clock_base += seconds
+        self.last_activity += seconds
+        for name in _CLOCKS:
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value + seconds)
+        if self.open_tools:
+            self.open_tools = [tool._replace(started=tool.started + seconds) for tool in self.open_tools]
+        if self.output is not None:
+            self.output = self.output._replace(since=self.output.since + seconds)
+        self.mcp_servers = tuple(server.shift_times(seconds) for server in self.mcp_servers)
+        self.resources = tuple(each._replace(since=each.since + seconds) for each in self.resources)
+        self.cut_answers = self.cut_answers._replace(since=self.cut_answers.since + seconds)
+        if self.away is not None:
+            self.away = (self.away[0] + seconds, self.away[1] + seconds)
+        self._no_later_than(now)
+
+    def _no_later_than(self, now: float) -> None:
+        for name in ("clock_base", "last_activity", *_CLOCKS, *_MOMENTS):
+            value = getattr(self, name)
+            if value is not None and value > now:
+                setattr(self, name, now)
+        if self.open_tools:
+            self.open_tools = [tool._replace(started=min(tool.started, now)) for tool in self.open_tools]
+        if self.output is not None and self.output.since > now:
+            self.output = self.output._replace(since=now)
+        self.mcp_servers = tuple(server.shift_times(0.0, now) for server in self.mcp_servers)
+        self.resources = tuple(each._replace(since=min(each.since, now)) for each in self.resources)
+        self.cut_answers = self.cut_answers._replace(since=min(self.cut_answers.since, now))
+        self.refusals = tuple(each._replace(since=min(each.since, now)) for each in self.refusals)
+        if self.away is not None:
+            self.away = (min(self.away[0], now), min(self.away[1], now))
+
+    @property
+    def may_be_idle(self) -> bool:
+        """Whether it waits and needs no intervention. A worker held by its guard needs one."""
+        return self.waiting is not None and self.waiting is not WaitingReason.HELD
+
+    def is_new(self, what: bytes) -> bool:
+        """Remember a value, and return whether it is new."""
+        results = self._seen_digests
+        if results is None:
+            self._seen_digests = bytearray(what)
+            return True
+        if self.knows(what):
+            return False
+        results += what
+        if len(results) > 8 * _MAX_SEEN:
+            del results[:8]
+        return True
+
+    def knows(self, what: bytes) -> bool:
+        """Return whether a value is remembered."""
+        results = self._seen_digests
+        if results is None:
+            return False
+        index = results.find(what)
+        while index >= 0 and index % 8:
+            index = results.find(what, index + 1)
+        return index >= 0
+
+    def note_error(self, data: Mapping[str, Any]) -> None:
+        """Count an error, and keep its text as evidence."""
+        self.error_count += 1
+        text = data.get("error") or data.get("error_type")
+        if text:
+            self.evidence = tail(text)
+
+
+Handler = Callable[[VitalState, AgentEvent, Mapping[str, Any], float], None]
+"""Applies one event, with its data, at a time in seconds since the epoch."""

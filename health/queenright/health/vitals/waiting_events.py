@@ -1,0 +1,57 @@
+"""How pauses, waits and answers of a user change vital signs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from queenright.health.vitals.activity import record_activity
+from queenright.health.vitals.progress import record_user_input
+from queenright.health.vitals.session_outcome import WorkerStatus
+from queenright.health.vitals.vital_facts import display_name, question_in
+from queenright.health.vitals.vital_state import VitalState
+from queenright.health.vitals.waiting import begin_wait, end_wait
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.events import AgentEvent
+
+
+def on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Begin a pause: the stall clock stops."""
+    if record_activity(v, at):
+        v.status = WorkerStatus.PAUSED
+        begin_wait(v, WaitingReason.PAUSED, at)
+
+
+def on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """End a pause or wait."""
+    if record_activity(v, at):
+        v.status = WorkerStatus.ACTIVE
+        end_wait(v, at)
+
+
+def on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Begin the reported wait; a report without a reason ends it."""
+    if not record_activity(v, at):
+        return
+    try:
+        reason = WaitingReason(str(data.get("reason")))
+    except ValueError:
+        v.status = WorkerStatus.ACTIVE
+        end_wait(v, at)
+        return
+    v.status = WorkerStatus.PAUSED if reason is WaitingReason.PAUSED else WorkerStatus.ACTIVE
+    held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
+    begin_wait(v, reason, at, question=question_in(data), held_by=held_by)
+
+
+def on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Wait for an answer of the user."""
+    if record_activity(v, at):
+        begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data))
+
+
+def on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """End the wait for the user."""
+    record_user_input(v, at)
+    if record_activity(v, at) and v.waiting is WaitingReason.USER_INPUT:
+        end_wait(v, at)
