@@ -21,7 +21,7 @@ from tests.programs import VERSIONS
 Labels = Mapping[str, str]
 
 _MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')
-_RULES: Final[list[dict[str, list[str]]]] = yaml.safe_load(
+RULES: Final[list[dict[str, list[str]]]] = yaml.safe_load(
     (alertmanager_folder() / "alertmanager.yml").read_text()
 )["inhibit_rules"]
 
@@ -135,9 +135,25 @@ PAIRS: Final = [
             f"{name}-symptom",  # B119
             rule_alert(name, "critical"),
             rule_alert("HeartbeatMissing", "critical", "rules", agent="researcher"),
-            (rule_alert("JudgeSilent", "critical"), ticket_alert("critical", "other")),
+            (
+                rule_alert("JudgeSilent", "critical"),
+                rule_alert("ClusterProcessCutOff", "warning"),
+                ticket_alert("critical", "other"),
+            ),
         )
         for name in ("NotListening", "ClusterStreamDown")
+    ),
+    *(
+        Pair(
+            f"database-{name}",  # B119
+            rule_alert("NotListening", "critical", job="queenright"),
+            rule_alert(name, "critical", job="queenright"),
+            (
+                rule_alert("MonitorBlind", "critical", job="queenright"),
+                rule_alert("Watchdog", "none"),
+            ),
+        )
+        for name in ("OutboxStuck", "ClusterBacklogGrows", "ClusterWithoutOwner")
     ),
     *(
         Pair(
@@ -167,17 +183,17 @@ def in_cluster(pair: Pair) -> tuple[Labels, Labels, list[Labels]]:
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_each_inhibition_matches_its_pairs_and_no_near_miss(pair: Pair) -> None:
     source, target, near = in_cluster(pair)
-    assert [inhibits(rule, source, target) for rule in _RULES].count(True) == 1
-    assert not any(inhibits(rule, source, other) for rule in _RULES for other in near)
+    assert [inhibits(rule, source, target) for rule in RULES].count(True) == 1
+    assert not any(inhibits(rule, source, other) for rule in RULES for other in near)
 
 
 def test_every_rule_has_its_pair() -> None:
-    matched = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in _RULES]
-    assert matched == [True] * len(_RULES)
+    matched = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in RULES]
+    assert matched == [True] * len(RULES)
 
 
 @pytest.mark.parametrize(
-    "rule", _RULES, ids=lambda rule: str(rule["source_matchers"] + rule["target_matchers"])
+    "rule", RULES, ids=lambda rule: str(rule["source_matchers"] + rule["target_matchers"])
 )
 def test_inhibition_source_and_target_are_emitted_with_all_equal_labels(
     rule: dict[str, Any],
@@ -206,7 +222,7 @@ def test_nothing_that_we_emit_inhibits_itself_for_good() -> None:
         (one, other)
         for one in ours_alone
         for other in ours_alone
-        if one != other and any(inhibits(rule, one, other) for rule in _RULES)
+        if one != other and any(inhibits(rule, one, other) for rule in RULES)
     ]
     assert edges
     # The three reminders take turns: of one ticket, two at most are there at once.

@@ -323,7 +323,9 @@ def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
 
 def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
     ways = "MonitorDown MonitorBlind NotListening JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped"
-    cluster = "ClusterWithoutOwner ClusterSeveralOwners ClusterStreamDown ClusterBacklogGrows"
+    cluster = (
+        "ClusterWithoutOwner ClusterSeveralOwners ClusterStreamDown ClusterProcessCutOff ClusterBacklogGrows"
+    )
     other = "SeriesLimited ClockSkew Watchdog"
     named = {f"Queenright{way}" for way in f"{ways} {cluster} {other}".split()}
     assert named <= {rule["alert"] for rule in ALERTS}
@@ -336,7 +338,7 @@ def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
 def test_cluster_alerts_read_only_series_that_one_process_does_not_have() -> None:
     """Without a cluster they cannot fire."""
     rows = [rule for rule in ALERTS if rule["alert"].startswith("QueenrightCluster")]
-    assert len(rows) == 5
+    assert len(rows) == 6
     for rule in rows:
         first = re.findall(r"queenright_\w+", rule["expr"])
         assert first

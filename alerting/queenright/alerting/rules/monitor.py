@@ -67,7 +67,8 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
     return _alert(
         name="QueenrightMonitorBlind",
         why="The gauge keeps its value when sweeps stop, so the number of sweeps is checked as well. They "
-        "pause while telemetry cannot arrive: then QueenrightNotListening fires.",
+        "pause while telemetry cannot arrive: then QueenrightNotListening or QueenrightClusterStreamDown "
+        "fires.",
         expr=f"(sum {_BY_SERVICE} ({evaluations}) == 0 and {alive}\nor\n"
         f"sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})\n"
         f"unless on ({_SERVICE}) {select(selectors, names.LISTENING)} == 0",
@@ -85,18 +86,17 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
 
 
 def _not_listening(selectors: Selectors) -> Alert:
-    stream_down = f"max by (job, instance) ({select(selectors, names.CLUSTER_STREAM_UP)}) == 0"
     return _alert(
         name="QueenrightNotListening",
         why="Without NATS, QueenrightClusterStreamDown fires instead.",
         expr=f"max {_BY_SERVICE} ({select(selectors, names.LISTENING)}) == 0\n"
-        f"unless on (job, instance) {stream_down}",
+        f"unless on (job) max by (job) ({select(selectors, names.CLUSTER_STREAM_UP)}) == 0",
         for_="1m",
         keep_firing_for=_EXPORTERS_RETRY,
         severity="critical",
         summary="Queenright cannot store telemetry.",
-        description="{{ $labels.instance }} refuses telemetry because its database cannot be written. Until "
-        "it can, no agent is judged by its silence.",
+        description="{{ $labels.instance }} cannot write to its database. Until it can, telemetry is refused "
+        "or waits in NATS, and no agent is judged by its silence.",
         threshold="one minute without a successful write",
         reason="exporters keep only so much, and nobody is notified about agents while this lasts",
     )
@@ -106,8 +106,10 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     interval = settings.judge.interval_seconds
     yield _alert(
         name="QueenrightJudgeSilent",
-        why="The wait gives a service that has just started time for its first check.",
-        expr=f"time() - max {_BY_SERVICE} ({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}",
+        why="The wait gives a service that has just started time for its first check. Nothing is checked "
+        "while telemetry cannot arrive: then QueenrightNotListening or QueenrightClusterStreamDown fires.",
+        expr=f"time() - max {_BY_SERVICE} ({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}\n"
+        f"unless on ({_SERVICE}) {select(selectors, names.LISTENING)} == 0",
         for_=duration(1.5 * interval),
         keep_firing_for="1m",
         severity="critical",
@@ -328,27 +330,41 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         threshold="2 owners for 2 min",
         reason="processes with different databases each see a part of the telemetry, and notify twice",
     )
+    stream = select(selectors, names.CLUSTER_STREAM_UP)
     yield _alert(
         name="QueenrightClusterStreamDown",
-        expr=f"count by (job) ({select(selectors, names.CLUSTER_STREAM_UP)} == 0)",
+        why="While another process takes telemetry, QueenrightClusterProcessCutOff fires.",
+        expr=f"max by (job) ({stream}) == 0",
         for_="1m",
         keep_firing_for=_EXPORTERS_RETRY,
         severity="critical",
         summary="NATS does not take telemetry.",
-        description='{{ $value | printf "%.0f" }} processes of {{ $labels.job }} cannot publish to NATS, and '
-        "refuse telemetry (503).",
-        threshold="one minute at one process",
+        description="No process of {{ $labels.job }} can publish to NATS: telemetry is refused (503).",
+        threshold="one minute at every process",
         reason="agents keep telemetry only for a short time before they drop it",
+    )
+    yield _alert(
+        name="QueenrightClusterProcessCutOff",
+        why="If no process reaches NATS, QueenrightClusterStreamDown fires.",
+        expr=f"max by (job, instance) ({stream}) == 0\nand on (job)\nmax by (job) ({stream}) == 1",
+        for_="1m",
+        keep_firing_for="1m",
+        severity="warning",
+        summary="A process of the cluster cannot reach NATS; another one takes telemetry.",
+        description="{{ $labels.instance }} cannot publish to NATS and refuses telemetry (503).",
+        threshold="one minute at one process",
+        reason="agents that send only to this process drop their telemetry, and look silent",
     )
     backlog = select(selectors, names.CLUSTER_BACKLOG)
     yield _alert(
         name="QueenrightClusterBacklogGrows",
         why="Grows: it was never as small as the largest of the five minutes before. That also holds for a "
-        "stream that is full.",
+        "stream that is full. After an outage of the database it ends before QueenrightNotListening, which "
+        "inhibits it.",
         expr=f"min by (job, partition) (min_over_time({backlog}[5m]))\n>=\n"
         f"max by (job, partition) (max_over_time({backlog}[5m] offset 5m)) > 0",
         for_="2m",
-        keep_firing_for="5m",
+        keep_firing_for="2m",
         severity="critical",
         summary="Accepted telemetry is not stored fast enough.",
         description='{{ $value | printf "%.0f" }} messages or more wait in NATS; agents are seen as they '
