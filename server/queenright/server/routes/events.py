@@ -277,6 +277,7 @@ async def stream_events(
     """
     Stream events of all workers as server-sent events, in the order of the event log.
 
+    In a cluster with partitions, the order is that of each partition's log.
     With `agent_id`, those of one worker, which may be unknown yet.
     With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
     """
