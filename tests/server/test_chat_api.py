@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
 
+from queenright.api.events import Event
 from queenright.api.tickets import ChatMessage, Ticket
-from queenright.cli.commands.chat import converse
+from queenright.cli.commands.chat import AnswerPrinter, converse, stream_answer
+from queenright.client.errors import RequestRejectedError, UnreachableError
+from queenright.client.notices import Notice
+from queenright.client.synchronous import Queenright
 from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.judge.chat_log import Subject
 from queenright.runtime.events import EventType
@@ -219,45 +226,199 @@ async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
     assert all(part in too_long[2] for part in ("message", "4,000", "4,001"))
 
 
-class FakeTickets:
-    """Answers every question with the same words."""
+class FakeService:
+    """Streams pieces of an answer, then answers with the complete one, or raises an error."""
 
-    def __init__(self, answer: str) -> None:
-        self.answer = answer
+    def __init__(self, *answers: str | BaseException, pieces: tuple[str, ...] = ()) -> None:
+        self.answers = list(answers)
+        self.pieces = pieces
         self.questions: list[str] = []
+        self.is_read = threading.Event()
+        self.tickets = self.events = self
 
     def messages(self, ticket_id: str, *, limit: int) -> list[ChatMessage]:
         return [_message("operator", "bob", "[bold]is it[/bold] alive?")]
 
     def chat(self, ticket_id: str, message: str, *, by: str) -> ChatMessage:
         self.questions.append(message)
-        return _message("queen", "queen", self.answer)
+        assert not sys.stdout.isatty() or self.is_read.wait(60)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return _message("queen", "queen", answer)
+
+    def stream(self, *, types: tuple[str, ...], on_notice: Callable[[Notice], None]) -> Iterator[Event]:
+        on_notice(Notice("connected"))
+        return FakeStream(self)
+
+
+class FakeStream(Iterator[Event]):
+    """Breaks after the pieces of one answer."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
+        self._pieces = enumerate(service.pieces)
+
+    def __next__(self) -> Event:
+        for index, text in self._pieces:
+            data = {"ticket_id": TICKET.ticket_id, "question_id": "q", "index": index, "text": text}
+            return Event.model_validate(row(Event, type="queen_answer_delta", data=data))
+        self._service.is_read.set()
+        raise UnreachableError("the stream broke")
+
+    def close(self) -> None:
+        pass
 
 
 def _message(role: str, by: str, text: str) -> ChatMessage:
     return ChatMessage.model_validate(row(ChatMessage, role=role, by=by, text=text, at=60.0))
 
 
+TICKET: Final = Ticket.model_validate(
+    row(
+        Ticket,
+        agent_id="loop\x1b[31mer",
+        severity="high",
+        kind="doom_loop",
+        status="intervening",
+        cause="round and round [/]",
+    )
+)
+
+
+def write_to_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+def ask(service: FakeService, *questions: str, as_json: bool = False) -> None:
+    converse(service, TICKET, questions, by="ada", as_json=as_json)  # type: ignore[arg-type]
+
+
 def test_terminal_chat_shows_history_first_without_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tickets = FakeTickets("It is [red]stuck[/red].\x1b[2J\x07")
-    ticket = Ticket.model_validate(
-        row(
-            Ticket,
-            agent_id="loop\x1b[31mer",
-            severity="high",
-            kind="doom_loop",
-            status="intervening",
-            cause="round and round [/]",
-        )
-    )
+    service = FakeService("It is [red]stuck[/red].\x1b[2J\x07")
 
-    converse(SimpleNamespace(tickets=tickets), ticket, ["what is wrong?"], by="ada")  # type: ignore[arg-type]
+    ask(service, "what is wrong?")
 
     text = capsys.readouterr().out
-    assert tickets.questions == ["what is wrong?"]
+    assert service.questions == ["what is wrong?"]
     assert "high, doom loop, intervening, since " in text
     assert "round and round [/]" in text
     assert text.index("[bold]is it[/bold] alive?") < text.index("It is [red]stuck[/red].")
     assert not [part for part in ("\x1b[2J", "\x1b[31m", "\x07") if part in text]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "answer", "printed"),
+    [
+        ([], "It loops.", "It loops.\n"),
+        ([(0, "It "), (1, "loops")], "It loops.", "It loops.\n"),
+        (
+            [(0, "Let me see"), (0, "It "), (1, "loops.\x1b[2J")],
+            "It loops.\x1b[2J",
+            "Let me see\nIt loops.[2J\n",
+        ),
+        ([(0, "It loops")], "(by rule) It loops", "It loops\n(by rule) It loops\n"),
+        ([(3, "loops")], "It loops.", "It loops.\n"),
+        ([(0, "It "), (2, ".")], "It loops.", "It loops.\n"),
+    ],
+    ids=["none", "prefix", "begun again", "another answer", "beginning missing", "gap"],
+)
+def test_answer_is_printed_as_it_is_written(
+    pieces: list[tuple[int, str]], answer: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printer = AnswerPrinter()
+
+    for index, piece in pieces:
+        printer.print_piece(index, piece)
+    printer.print_rest(answer)
+
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_chat_streams_to_a_terminal(
+    as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_to_terminal(monkeypatch)
+    service = FakeService("It loops.\nStop it.", pieces=("It ", "loops"))
+    if as_json:
+        service.is_read.set()
+
+    ask(service, "why?", as_json=as_json)
+
+    text = capsys.readouterr().out
+    assert text.count("loops") == 1
+    assert ("\n  It loops.\n  Stop it.\n\n" in text) is not as_json
+
+
+def test_chat_does_not_stream_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = FakeService("It loops.", pieces=("It ", "loops"))
+    monkeypatch.setattr(service, "stream", None)
+
+    ask(service, "why?")
+
+    assert "UTC\n  It loops.\n\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [409, 503])
+def test_chat_goes_on_after_a_refused_question(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = RequestRejectedError("The queen is busy.\nAsk again.", status=status, problem={})
+    service = FakeService(refusal, "It loops.")
+
+    ask(service, "why?", "and now?")
+
+    captured = capsys.readouterr()
+    assert captured.err == "queenright: The queen is busy. Ask again.\n"
+    assert captured.out.endswith("  It loops.\n\n")
+
+
+def test_refusal_is_on_its_own_line_below_what_was_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_to_terminal(monkeypatch)
+    refusal = RequestRejectedError("The service stops.", status=503, problem={})
+
+    ask(FakeService(refusal, pieces=("It ", "loo")), "why?")
+
+    assert capsys.readouterr().out.endswith("  It loo\n")
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_ctrl_c_ends_a_conversation_and_interrupts_a_pipe(
+    is_typed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: is_typed)
+
+    with contextlib.nullcontext() if is_typed else pytest.raises(KeyboardInterrupt):
+        ask(FakeService(KeyboardInterrupt()), "why?")
+
+    assert capsys.readouterr().err == ""
+
+
+async def test_command_line_follows_the_answer_as_it_is_written(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_to_terminal(monkeypatch)
+    ticket_id = await ticket_on(running)
+    pieces: list[str] = []
+    is_written = threading.Event()
+
+    class Printer(AnswerPrinter):
+        def print_piece(self, index: int, piece: str) -> None:
+            pieces.append(piece)
+            is_written.set()
+
+    def ask_service() -> str:
+        with Queenright(running.url) as service, stream_answer(service, ticket_id, Printer()):
+            answer = service.tickets.chat(ticket_id, "What is wrong?", by="ada")
+            assert is_written.wait(60)
+            return answer.text
+
+    answer = await asyncio.to_thread(ask_service)
+
+    assert answer.startswith("".join(pieces))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,7 +17,7 @@ import typer
 from queenright.cli.commands.tickets import TicketId
 from queenright.cli.options import CURRENT_USER, By, Json
 from queenright.cli.output.printing import json_values, print_result
-from queenright.cli.output.text import local_time, strip_control
+from queenright.cli.output.text import local_time, single_line, strip_control
 from queenright.cli.service import example, with_service
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 _HISTORY: Final = 20
+_CONNECT_SECONDS: Final = 3.0
+"""How long a question waits for the stream of answers."""
 
 
 @example('chat 01J... --say "what was tried?"')
@@ -58,19 +63,20 @@ def chat(
     target = service.tickets.get(ticket)
     if say is None:
         converse(service, target, _read_questions(is_prompted=not as_json), by=by, as_json=as_json)
-    else:
+        return
+    printer = AnswerPrinter()
+    with stream_answer(service, target.ticket_id, None if as_json else printer):
         answer = service.tickets.chat(target.ticket_id, say, by=by, act=act)
-        print_result(answer, answer.text, as_json=as_json)
+    if as_json:
+        print_result(answer, answer.text, as_json=True)
+    else:
+        printer.print_rest(answer.text)
 
 
 def converse(
     service: Queenright, ticket: Ticket, questions: Iterable[str], *, by: str, as_json: bool = False
 ) -> None:
     """Print the ticket and its chat, then ask each question and print the answer."""
-    from rich.console import Console
-
-    from queenright.client.errors import RequestRejectedError
-
     if not as_json:
         names = (ticket.severity, ticket.kind.replace("_", " "), ticket.status.replace("_", " "))
         head = f"{ticket.agent_id}: {', '.join(names)}, since {local_time(ticket.first_seen)}"
@@ -79,14 +85,112 @@ def converse(
         typer.echo("Ask about the problem, what was tried, or what to do next. Ctrl-D exits.\n")
     for message in service.tickets.messages(ticket.ticket_id, limit=_HISTORY):
         _print_message(message, as_json=as_json)
-    for question in questions:
-        try:
-            with Console(stderr=True).status("the queen is thinking"):
-                answer = service.tickets.chat(ticket.ticket_id, question, by=by)
-        except RequestRejectedError as error:
-            typer.echo(f"queenright: {strip_control(str(error))}", err=True)
-        else:
-            _print_message(answer, as_json=as_json)
+    try:
+        for question in questions:
+            _ask(service, ticket.ticket_id, question, by=by, as_json=as_json)
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+        typer.echo()
+
+
+def _ask(service: Queenright, ticket_id: str, question: str, *, by: str, as_json: bool) -> None:
+    """Ask a question and print the answer, or why it was refused."""
+    from rich.console import Console
+
+    from queenright.client.errors import RequestRejectedError
+
+    status = Console(stderr=True).status("the queen is thinking")
+
+    def begin() -> None:
+        status.stop()
+        _print_head("queen", time.time())
+
+    printer = AnswerPrinter(indent="  ", begin=begin)
+    try:
+        with status, stream_answer(service, ticket_id, None if as_json else printer):
+            answer = service.tickets.chat(ticket_id, question, by=by)
+    except RequestRejectedError as error:
+        if printer.has_begun:
+            typer.echo()
+        typer.echo(f"queenright: {single_line(str(error))}", err=True)
+        return
+    if as_json:
+        _print_message(answer, as_json=True)
+    else:
+        printer.print_rest(answer.text)
+        typer.echo()
+
+
+class AnswerPrinter:
+    """
+    Prints an answer as the queen writes it.
+
+    Args:
+        indent: Begins every line.
+        begin: Called before the first piece.
+    """
+
+    def __init__(self, *, indent: str = "", begin: Callable[[], object] = lambda: None) -> None:
+        self._indent = indent
+        self._begin = begin
+        self._text = ""
+        self._next_index = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece was printed."""
+        return self._next_index > 0
+
+    def print_piece(self, index: int, piece: str) -> None:
+        """Print the next piece. With piece 0 the answer begins again; a piece after a gap is not printed."""
+        if index == 0:
+            if self.has_begun:
+                typer.echo()
+            else:
+                self._begin()
+            self._text, self._next_index = "", 0
+            typer.echo(self._indent, nl=False)
+        if index == self._next_index:
+            self._text, self._next_index = self._text + piece, index + 1
+            typer.echo(strip_control(piece).replace("\n", f"\n{self._indent}"), nl=False)
+
+    def print_rest(self, answer: str) -> None:
+        """Print what is missing of the complete answer, or all of it if it is another, and end the line."""
+        is_continued = self.has_begun and answer.startswith(self._text)
+        rest = answer.removeprefix(self._text) if is_continued else answer
+        self.print_piece(self._next_index if is_continued else 0, rest)
+        typer.echo()
+
+
+@contextlib.contextmanager
+def stream_answer(service: Queenright, ticket_id: str, printer: AnswerPrinter | None) -> Iterator[None]:
+    """Print the answer that is requested in this context as it is written, if stdout is a terminal."""
+    if printer is None or not sys.stdout.isatty():
+        yield
+        return
+    from queenright.instrumentation.errors import QueenrightError
+
+    is_connected, is_complete, lock = threading.Event(), threading.Event(), threading.Lock()
+    stream = service.events.stream(types=("queen_answer_delta",), on_notice=lambda _: is_connected.set())
+
+    def follow() -> None:
+        # The response has the answer as well, so a failure of the stream is no error.
+        with contextlib.suppress(QueenrightError):
+            for event in stream:
+                with lock:
+                    if event.data["ticket_id"] == ticket_id and not is_complete.is_set():
+                        printer.print_piece(int(event.data["index"]), str(event.data["text"]))
+        is_connected.set()
+
+    threading.Thread(target=follow, daemon=True).start()
+    is_connected.wait(_CONNECT_SECONDS)
+    try:
+        yield
+    finally:
+        with lock:
+            is_complete.set()
+        stream.close()
 
 
 def _print_message(message: ChatMessage, *, as_json: bool) -> None:
@@ -94,9 +198,12 @@ def _print_message(message: ChatMessage, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(json_values(message)))
         return
-    at = f"{datetime.fromtimestamp(message.at, UTC):%Y-%m-%d %H:%M} UTC"
-    typer.secho(f"{strip_control(message.by)} {at}", bold=True)
+    _print_head(message.by, message.at)
     typer.echo(textwrap.indent(strip_control(message.text), "  ") + "\n")
+
+
+def _print_head(by: str, at: float) -> None:
+    typer.secho(f"{strip_control(by)} {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC", bold=True)
 
 
 def _read_questions(*, is_prompted: bool) -> Iterator[str]:
@@ -109,7 +216,7 @@ def _read_questions(*, is_prompted: bool) -> Iterator[str]:
         while True:
             try:
                 question = input("you> ").strip()
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 typer.echo()
                 return
             if question:
