@@ -177,6 +177,7 @@ def test_yaml_that_means_something_else_is_refused_with_its_line(text: str, wher
         ("a: 1\n  database: hunter2\n", r"is not valid YAML \(line 2, column 11\): mapping values"),
         ("database: *hunter2\n", r"is not valid YAML \(line 1, column 11\): found undefined alias"),
         ("database: !hunter2 x\n", r"is not valid YAML \(line 1, column 11\): "),
+        ("http: {port: 1\nbad: [", r"YAML \(line 2, column 4\): .*expected ',' or '}'"),
         ("database: hunter2\x01\n", "is not valid YAML: it contains a character"),
     ],
 )

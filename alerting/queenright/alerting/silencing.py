@@ -53,8 +53,8 @@ class NothingToSilenceError(ConflictError):
 
     def __init__(self, ticket_id: str) -> None:
         super().__init__(
-            f"ticket {ticket_id[:64]!r} has no active notification, so there is nothing to silence; "
-            "list open tickets with `queenright tickets`"
+            f"ticket {ticket_id[:64]!r} has no active notification, so there is nothing to silence: "
+            "it is closed, or nobody was notified; list open tickets with `queenright tickets`"
         )
 
 

@@ -37,7 +37,9 @@ def parse_duration(text: str, examples: str) -> float:
     """Return a duration such as 30m, 2h, 1d, 1w or 1y in seconds; ``examples`` are for the error."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
-        raise typer.BadParameter(f"{text!r} is not a duration; write {examples}")
+        raise typer.BadParameter(
+            f"{text!r} is not a duration: a positive number below a million and a unit; write {examples}"
+        )
     return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 

@@ -405,8 +405,11 @@ def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         parts = (error.context, error.problem)
-        # PyYAML quotes names and values of the file, such as those of anchors and tags.
-        problem = re.sub(r"""(['"]).{2,}\1""", "...", ", ".join(part for part in parts if part))
+        # PyYAML quotes names and values of the file, such as anchors and tags, and single characters.
+        text = ", ".join(part for part in parts if part)
+        problem = re.sub(
+            r"""(['"])(.*?)\1""", lambda quoted: quoted[0] if len(quoted[2]) < 2 else "...", text
+        )
     return f"{file} is not valid YAML{where}: {problem}; check quotes, brackets and indentation there."
 
 
