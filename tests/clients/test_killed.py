@@ -66,7 +66,7 @@ def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: 
 
     monitor.sweep(now + SILENT)
     assert has_ticket(monitor)
-    assert not vitals.ended
+    assert not vitals.has_ended
 
     monitor.sweep(now + SILENT + DAY)
     assert (vitals.status, has_ticket(monitor)) == (WorkerStatus.UNKNOWN, False)
@@ -99,7 +99,7 @@ def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) ->
             monitor.sweep(now + 60 * minute)
 
     assert has_ticket(monitor)
-    assert not vitals.ended
+    assert not vitals.has_ended
 
 
 def test_session_waiting_for_its_user_ends_after_a_day_and_resumes_on_return() -> None:
@@ -109,7 +109,7 @@ def test_session_waiting_for_its_user_ends_after_a_day_and_resumes_on_return() -
     assert vitals.waiting is not None
 
     monitor.sweep(now + DAY - 60)
-    assert not vitals.ended
+    assert not vitals.has_ended
     assert not any(worker.findings for worker in monitor.workers())
     monitor.sweep(now + DAY + 60)
     assert vitals.status is WorkerStatus.UNKNOWN
@@ -119,4 +119,4 @@ def test_session_waiting_for_its_user_ends_after_a_day_and_resumes_on_return() -
     monitor.apply(
         AgentEvent(type=EventType.LLM_CALL_STARTED, time=at, agent_id=key[0], session_id=key[1]), at
     )
-    assert not vitals.ended
+    assert not vitals.has_ended

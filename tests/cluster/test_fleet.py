@@ -181,7 +181,7 @@ async def test_partition_that_starts_during_the_emergency_stop_does_not_act(
 
     async with process(database, 2, settings) as third:
         assert third.service.health.emergency_stop_state.on
-        assert third.service.interventions.budget.used(0.0) == 0
+        assert third.service.interventions.budget.count_used(0.0) == 0
 
 
 async def test_emergency_stop_of_a_fleet_without_partitions_holds_in_those_that_are_added(
@@ -382,7 +382,7 @@ async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[P
     assert sum(allowed) == budgets[0].most == 10
     assert await budgets[0].take(now, force=True)
     await look(processes)
-    assert [budget.used(now) for budget in budgets] == [11, 11]
+    assert [budget.count_used(now) for budget in budgets] == [11, 11]
     assert await budgets[1].take(now + 61)
 
 

@@ -232,7 +232,7 @@ class _Measuring:
         if worker.vitals.phase is Phase.UNKNOWN:
             # Nothing reports the open call, so the run counts as ended unless something else is open.
             await self._until_ended([worker], _HOLD_SECONDS + _LOOK_SECONDS)
-        return has_ticket and not worker.vitals.ended
+        return has_ticket and not worker.vitals.has_ended
 
     async def _fail(self) -> tuple[list[WorkerHealth], bool]:
         """Send failed runs of one agent, alternating between 429 and 500."""

@@ -163,7 +163,7 @@ def test_signals_account_for_the_state(script: list[Any], later: float) -> None:
         assert all(signal.evidence and len(signal.evidence) <= 300 for signal in signals.values())
         bad = state in (HealthState.STUCK, HealthState.FAILING, HealthState.TERMINATED)
         assert (SignalStatus.BAD in verdicts) == (bad or FindingKind.RECOVERY_FAILED in kinds(v, now))
-        if not v.ended and state is HealthState.HEALTHY:
+        if not v.has_ended and state is HealthState.HEALTHY:
             assert verdicts <= {SignalStatus.OK, SignalStatus.UNKNOWN}
         if state is HealthState.DEGRADED:
             assert verdicts & {SignalStatus.WARNING, SignalStatus.BAD}

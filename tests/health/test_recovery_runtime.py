@@ -140,7 +140,7 @@ async def test_monitor_sees_the_new_incarnation_and_the_watch_succeeds(ward: War
     ward.see()
     worker = ward.monitor.get("bee", target.session_id)
     assert worker is not None
-    assert not worker.vitals.ended
+    assert not worker.vitals.has_ended
     assert worker.vitals.incarnation_id == ward.colony.target().incarnation_id
     await ward.finish()
     await ward.service.observe(worker)

@@ -49,7 +49,7 @@ def test_shadow_findings_change_no_state_and_open_no_ticket(
         assert worker.findings == ()
         assert reasons(worker) == []
         assert objections(worker, reasons(worker))
-        assert v.consecutive_failures > 3 or v.ended or worker.state is HealthState.HEALTHY
+        assert v.consecutive_failures > 3 or v.has_ended or worker.state is HealthState.HEALTHY
         acting = real.monitor.get(*worker.key)
         assert acting is not None
         assert {f.kind: f.severity for f in worker.shadow} == {f.kind: f.severity for f in acting.findings}

@@ -150,11 +150,11 @@ def test_storm_has_a_start_time() -> None:
 
 def test_budget_reports_its_usage() -> None:
     budget = ActionBudget(2)
-    assert (budget.most, budget.used(1000.0)) == (2, 0)
+    assert (budget.most, budget.count_used(1000.0)) == (2, 0)
     budget.spend(1000.0)
     budget.spend(1030.0)
-    assert (budget.used(1040.0), budget.free_at(1040.0)) == (2, 1060.0)
-    assert budget.used(1070.0) == 1
+    assert (budget.count_used(1040.0), budget.free_at(1040.0)) == (2, 1060.0)
+    assert budget.count_used(1070.0) == 1
 
 
 def test_clock_set_back_ends_storms_and_starts_none() -> None:

@@ -296,7 +296,7 @@ def test_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:
     assert script.health.vitals.ended_at == ended
 
     script.step("CONTINUE")
-    assert not script.health.vitals.ended
+    assert not script.health.vitals.has_ended
     assert script.health.vitals.waiting is None
 
 

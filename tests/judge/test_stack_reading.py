@@ -176,7 +176,7 @@ def test_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
 def test_worker_without_metrics_has_ended() -> None:
     health = ended_health("researcher", "workers/host:9464", HealthSettings(), NOW)
 
-    assert health.vitals.ended
+    assert health.vitals.has_ended
     assert health.findings == ()
 
 

@@ -617,7 +617,7 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
 
     worker = demo.monitor.get("courier", "courier-4")
     assert worker is not None
-    assert worker.vitals.ended
+    assert worker.vitals.has_ended
     assert [ticket.ticket_id for ticket in demo.tickets.open_tickets()] == [ticket.ticket_id]
 
 

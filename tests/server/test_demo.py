@@ -178,7 +178,9 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some are at work")
     await asyncio.to_thread(fleet.stop)
-    await until(lambda: all(worker.vitals.ended for worker in running.service.workers()), "all have ended")
+    await until(
+        lambda: all(worker.vitals.has_ended for worker in running.service.workers()), "all have ended"
+    )
 
     assert {worker.vitals.status for worker in running.service.workers()} == {WorkerStatus.CANCELLED}
 
@@ -204,7 +206,7 @@ async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
     )
     await asyncio.to_thread(hooks.stop)
 
-    await until(lambda: all(one.vitals.ended for one in running.service.workers()), "its sessions ended")
+    await until(lambda: all(one.vitals.has_ended for one in running.service.workers()), "its sessions ended")
     assert requests() == []
 
 

@@ -123,7 +123,7 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
 def attention(worker: WorkerHealth) -> tuple[int, float, str]:
     """The worst health first, then the longest time without progress; last what ended last."""
     v = worker.vitals
-    if v.ended:
+    if v.has_ended:
         return 4, -(v.ended_at or 0.0), v.agent_id
     return RANKS[worker.state.value], v.last_progress or 0.0, v.agent_id
 

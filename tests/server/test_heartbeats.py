@@ -51,7 +51,7 @@ class RunningService:
             if w.vitals.last_heartbeat is None
             else self.now - w.vitals.last_heartbeat
             for w in self.service.monitor.of_agent("bee")
-            if not w.vitals.ended
+            if not w.vitals.has_ended
         }
 
 

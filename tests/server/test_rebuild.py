@@ -79,7 +79,7 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
         worker = monitor.get("bee", "s")
         if worker is None:
             continue  # it is over, and forgotten
-        assert worker.vitals.ended
+        assert worker.vitals.has_ended
         assert worker.vitals.status in (WorkerStatus.TERMINATED, WorkerStatus.FAILED)
         assert worker.vitals.incarnation_id == "first"
         action = next_step(None, LadderInputs.of(worker, SETTINGS), SETTINGS).action
@@ -94,7 +94,7 @@ async def test_incarnation_with_recent_events_is_alive_a_day_later(store: Store)
 
     worker = rebuilt(store, since=600, now=1000).get("bee", "s")
     assert worker is not None
-    assert not worker.vitals.ended
+    assert not worker.vitals.has_ended
     assert worker.vitals.incarnation_id == "second"
 
 

@@ -213,7 +213,7 @@ async def test_active_session_is_shown(watched_runtime: Watched) -> None:
     assert watched_runtime.health.vitals.session_id == at_work
     over = watched_runtime.monitor.get(AGENT, done.session_id)
     assert over is not None
-    assert over.vitals.ended
+    assert over.vitals.has_ended
 
 
 async def test_session_status_follows_its_run(watched_runtime: Watched) -> None:
@@ -353,7 +353,7 @@ async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watch
     await watched_runtime.pass_time(20)
 
     assert waiting == (WaitingReason.BACKOFF, [])
-    assert watched_runtime.health.vitals.ended
+    assert watched_runtime.health.vitals.has_ended
 
 
 async def test_model_call_hanging_before_the_first_step_is_found(watched_runtime: Watched) -> None:

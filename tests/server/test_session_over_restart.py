@@ -23,5 +23,5 @@ async def test_session_end_after_a_restart_ends_the_session(tmp_path: Path, befo
                 await telemetry.post("/hooks/claude-code?user=ada&host=laptop", json=call)
             [worker] = running.service.monitor.of_agent(AGENT)
 
-    assert worker.vitals.ended
+    assert worker.vitals.has_ended
     assert worker.vitals.waiting is None

@@ -220,11 +220,11 @@ async def test_processes_with_events_after_the_snapshot_are_not_gone(
             service.record_process_alive({"one": 5.0})
         look(service, clock, 1)
         [alive] = service.workers()
-        assert not alive.vitals.ended
+        assert not alive.vitals.has_ended
     async with killed_service(settings, clock) as service:
         [worker] = service.workers()
 
-    assert not worker.vitals.ended
+    assert not worker.vitals.has_ended
 
 
 DAMAGES = {

@@ -112,7 +112,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
         def is_watched_again() -> bool:
             loop(worker, 1)
             found = running.service.monitor.get(BEE.agent_id, BEE.session_id)
-            return found is not None and not found.vitals.ended
+            return found is not None and not found.vitals.has_ended
 
         await until(is_watched_again, "the worker is watched again")
 

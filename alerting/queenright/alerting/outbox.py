@@ -214,7 +214,7 @@ class Outbox:
             return now + _NOT_NOW_SECONDS
         self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
-            return await self._wait_for_peers(notifications, now)
+            return await self._deliver_without_peers(notifications, now)
         if line.retry.is_backing_off(now):
             line.update_pending(notifications, now)
             return line.retry.next_attempt_at
@@ -289,7 +289,7 @@ class Outbox:
         for key in completed_ids:
             self._notifications.pop(key, None)
 
-    async def _wait_for_peers(self, notifications: list[Notification], now: float) -> float:
+    async def _deliver_without_peers(self, notifications: list[Notification], now: float) -> float:
         """Without a configured peer, close ended notifications and keep firing ones."""
         self._pending_without_peer = {n.id: n.created_at for n in notifications if n.is_firing(now)}
         ended = [n.id for n in notifications if not n.is_firing(now)]

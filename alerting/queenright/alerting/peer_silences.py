@@ -2,7 +2,7 @@
 Silences as reported by each Alertmanager peer. `silencing` creates them; the API limits their length.
 
 Alertmanager itself reports which alerts a silence matches, because its matchers are Go regular expressions.
-A peer that does not answer is unknown; its last answer stays valid.
+A peer that does not answer keeps its last answer, marked with the error.
 """
 
 from __future__ import annotations

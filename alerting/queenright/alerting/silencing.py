@@ -35,9 +35,9 @@ from queenright.runtime.events import AgentEvent, Clock
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 30.0
-"""Silences are made by hand, and reminders wait for minutes; Alertmanager has no way to watch them."""
+"""Seconds between polls: Alertmanager cannot push silences."""
 RETRY_SECONDS: Final = 5.0
-"""The same while a peer does not answer, so that one that has just started is known soon."""
+"""Seconds between polls while a peer does not answer: it may have just started."""
 _PAUSE_SECONDS: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
 _PAUSE_PER_TICKET_SECONDS: Final = 0.0005
@@ -83,7 +83,7 @@ class SilenceWatch:
     def __repr__(self) -> str:
         return f"SilenceWatch({[peer.name for peer in self._peers]})"
 
-    def changed(self, event: AgentEvent) -> None:
+    def note_change(self, event: AgentEvent) -> None:
         """Handle an event that may have changed the notifications."""
         self._changed.set()
 

@@ -242,7 +242,7 @@ class HealthMonitoringService:
             state_changed_at=worker.state_since,
             reason=worker.reason,
             waiting=v.waiting.value if v.waiting is not None else "",
-            ended=v.ended,
+            ended=v.has_ended,
             last_heartbeat=v.last_heartbeat,
             last_checkpoint=v.last_checkpoint,
             last_activity=v.last_activity,
@@ -306,7 +306,7 @@ class HealthMonitoringService:
                 for session in self._monitor.of_agent(beat.agent_id)
                 if f"{session.vitals.session_id}-".startswith(f"{default}-")
                 and session.vitals.only_heartbeats
-                and not session.vitals.ended
+                and not session.vitals.has_ended
             ]
             return {session.session_id: session.incarnation_id for session in (v, *heartbeat_sessions)}
         if beat.incarnation_id not in ("", v.incarnation_id):

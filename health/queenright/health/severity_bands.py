@@ -16,10 +16,10 @@ def severity_by_count(times: int, limit: int, settings: HealthSettings, high: in
     """Return the severity of ``times`` repeats: high from ``high``, otherwise from 1.5 times the limit."""
     if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL
-    return Severity.HIGH if times >= (high or half_more(limit)) else Severity.MEDIUM
+    return Severity.HIGH if times >= (high or one_and_a_half_times(limit)) else Severity.MEDIUM
 
 
-def half_more(limit: int) -> int:
+def one_and_a_half_times(limit: int) -> int:
     """Return 1.5 times the limit, rounded up: from there on, repeats are high."""
     return limit + (limit + 1) // 2
 

@@ -368,7 +368,7 @@ class TicketService:
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
                 has_ended = (
-                    health.vitals.ended
+                    health.vitals.has_ended
                     and ticket.kind is not FindingKind.RUNS_FAILED
                     and not rules.own_findings(ticket, findings)
                 )

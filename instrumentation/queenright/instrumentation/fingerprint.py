@@ -225,7 +225,7 @@ def result_fingerprint(result: object, arguments: object = None, *, has_failed: 
     Args:
         result: The result: text or any value.
         arguments: The arguments of the call; None if unknown.
-        failed: Whether the call failed.
+        has_failed: Whether the call failed.
     """
     canonical = _canonical(result)
     if arguments is not None and len(canonical) <= _SEARCHED_FOR_ARGUMENTS:

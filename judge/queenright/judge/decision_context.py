@@ -87,7 +87,7 @@ class Case:
         if session_id in ("", "auto"):
             session_id = self._key[1] if agent_id == self._key[0] else ""
         health = self._context.monitor.get(agent_id, session_id or None)
-        return None if health is not None and health.vitals.ended and not session_id else health
+        return None if health is not None and health.vitals.has_ended and not session_id else health
 
 
 def decision_node(

@@ -1,5 +1,5 @@
 """
-The queen's actions on a worker. `queen` decides the ticket: dismiss or intervene.
+The queen's actions on a worker. `queen_triage` decides the ticket: dismiss or intervene.
 
 The model names the ticket and the words. The worker comes from the ticket, and the intervention service
 decides whether an action on that worker is permitted.

@@ -318,7 +318,7 @@ class Queen:
     def _is_starting(self, ticket: EscalationTicket) -> bool:
         """Return whether the worker has restarted since the ticket and is in its start grace."""
         health = self._monitor.get(ticket.agent_id, ticket.session_id)
-        if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
+        if health is None or health.vitals.has_ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
         return self._clock() < grace_until(health.vitals, self._context.settings) + _SETTLE_SECONDS
 

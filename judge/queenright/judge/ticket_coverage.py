@@ -21,7 +21,7 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     if not health.findings or health.vitals.may_be_idle:
         return None
     reasons = (finding for finding in health.findings if finding.ticket)
-    if health.vitals.ended:
+    if health.vitals.has_ended:
         reasons = (finding for finding in reasons if finding.kind in KINDS_AFTER_END)
     return worst(reasons)
 

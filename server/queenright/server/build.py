@@ -363,12 +363,12 @@ def _subscribe(service: Service, tracer: EventTracer) -> None:
     """Subscribe the parts that follow events, in the order in which they see one."""
     bus, remediation = service.bus, service.remediation
     bus.subscribe(service.recent.append, name="status", types=ALERT_CLASS)
-    bus.subscribe(service.silences.changed, name="silences", types=_NOTIFICATION_CHANGES)
+    bus.subscribe(service.silences.note_change, name="silences", types=_NOTIFICATION_CHANGES)
     bus.subscribe(tracer.trace, name="traces", types=TRACED)
     bus.subscribe(service.pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
-    bus.subscribe(service.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
-    bus.subscribe(service.operator_requests.changed, name="operator-requests", types=REQUESTING)
+    bus.subscribe(service.recoveries.note_change, name="recoveries", types=_RECOVERY_CHANGES)
+    bus.subscribe(service.operator_requests.note_change, name="operator-requests", types=REQUESTING)
     service.metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
 
 

@@ -40,7 +40,7 @@ class Latest(Generic[T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.latest)} {self._what})"
 
-    def changed(self, event: AgentEvent) -> None:
+    def note_change(self, event: AgentEvent) -> None:
         """Read the store soon, because an event may have changed it."""
         self._changed.set()
 

@@ -636,7 +636,7 @@ async def end_former_demo_runs(service: Service) -> None:
                 data={"error_type": "cancelled", "error": "the demo was killed"},
             )
             for vitals in demo_runs
-            if not vitals.ended
+            if not vitals.has_ended
         ]
     )
 

@@ -108,7 +108,7 @@ async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
 
         def ended() -> bool:
             worker = monitor.get("clerk")
-            return worker is not None and worker.vitals.ended
+            return worker is not None and worker.vitals.has_ended
 
         await until(ended, "its end was heard of")
         worker = monitor.get("clerk")

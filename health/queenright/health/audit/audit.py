@@ -20,7 +20,7 @@ from queenright.health.store.event_log import event_of
 from queenright.health.store.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
-_FAULT_COUNT: Final = 20
+_MAX_FAULTS: Final = 20
 """The maximum number of faults that are listed; further ones are counted."""
 
 
@@ -74,7 +74,7 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> AuditResult:
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
     """Verify the signature of each termination; None is an unreadable one."""
-    count, faults, signature_count = 0, [], 0
+    count, faults, fault_count = 0, [], 0
     for seq, event in terminations:
         count += 1
         if event is None:
@@ -83,11 +83,11 @@ def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys
             data = event.data
             reason = keys.fault(data.get("key_id"), data.get("signature"), signed_content(event))
         if reason:
-            signature_count += 1
-            if signature_count <= _FAULT_COUNT:
+            fault_count += 1
+            if fault_count <= _MAX_FAULTS:
                 who = event.agent_id if event is not None else "?"
                 faults.append(SignatureFault(seq=seq, agent_id=who, reason=reason))
-    return Signatures(terminations=count, faults=tuple(faults), fault_count=signature_count)
+    return Signatures(terminations=count, faults=tuple(faults), fault_count=fault_count)
 
 
 def _signatures_in(conn: Connection, keys: PublicKeys) -> Signatures:

@@ -23,7 +23,7 @@ class LoggedEvent:
     archived: bool
     """Whether retention moved it to the archive."""
     event: dict[str, Any]
-    """Its columns by name, with ``data`` parsed; the type may be unknown to this version."""
+    """Its other columns by name, with ``data`` parsed; the type may be unknown to this version."""
 
 
 def read_page(
@@ -41,7 +41,7 @@ def read_page(
 
     Args:
         before: Only rows with a lower sequence number, for paging.
-        types: Only these types; None for all, and an empty collection for none.
+        types: Only these types; None for all, an empty collection for none.
         since: Only events with a time at or after this one, in seconds since the epoch.
     """
     events: list[LoggedEvent] = []

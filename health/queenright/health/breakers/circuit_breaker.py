@@ -150,7 +150,7 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Whether calls pass."""
+        """Closed, open or half open."""
         return self._machine.state
 
     @property

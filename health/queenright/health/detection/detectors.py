@@ -1,7 +1,7 @@
 """
 Detectors: pure functions from vital signs to findings.
 
-They never read a clock, so a recorded run gets the verdict that the live one got. Each
+They never read a clock, so a recorded run gets the findings of the live one. Each
 returns what it saw, with evidence, or None. ``tests/detection/README.md`` gives the
 reasons of the thresholds and what they measured.
 """
@@ -28,7 +28,7 @@ from queenright.health.detection.stall_detectors import (
 )
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severity_bands import CRITICAL_AFTER, half_more, severity_by_count
+from queenright.health.severity_bands import CRITICAL_AFTER, one_and_a_half_times, severity_by_count
 from queenright.health.vitals.calls import Repeat
 from queenright.health.vitals.progress import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vitals.resource_limits import detect_answers_cut, detect_resource_limit
@@ -62,7 +62,7 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     and failed runs, which are about earlier incarnations. A session that has ended has only these findings,
     and, shown only, that it ended in a failed LLM call.
     """
-    findings = _found(v, settings, now, settings.are_on)
+    findings = _detect_in(v, settings, now, settings.are_on)
     if findings and now < grace_until(v, settings):
         return [
             finding._replace(ticket=False)
@@ -77,7 +77,7 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     """Return the findings of detectors in shadow mode; none of them is for a ticket."""
     if not settings.has_shadows:
         return []
-    findings = _found(v, settings, now, settings.in_shadow)
+    findings = _detect_in(v, settings, now, settings.in_shadow)
     is_tried = v.clocks is not None and settings.learned_clocks.mode == "shadow"
     if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
@@ -85,7 +85,7 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     return [finding._replace(ticket=False, shadow=True) for finding in findings]
 
 
-def _found(
+def _detect_in(
     v: VitalSigns, settings: HealthSettings, now: float, kinds: frozenset[FindingKind]
 ) -> list[Finding]:
     findings = []
@@ -330,7 +330,7 @@ def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
         evidence = f"{refusal.times} {what} since a change succeeded"
         severity = severity_by_count(refusal.times, loops.refused_changes, settings)
         return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, refusal.since)
-    times, limit = sum(times for times, _ in recent), half_more(loops.refused_changes)
+    times, limit = sum(times for times, _ in recent), one_and_a_half_times(loops.refused_changes)
     if times < limit:
         return None
     evidence = (

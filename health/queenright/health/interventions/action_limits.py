@@ -52,7 +52,7 @@ class ActionBudget:
         """The limit within a minute."""
         return self._most
 
-    def used(self, now: float) -> int:
+    def count_used(self, now: float) -> int:
         """Return how many were done within the last minute."""
         least = 0 if self._fleet is None else -_BUDGET_SECONDS
         while self._times and not least <= now - self._times[0] < _BUDGET_SECONDS:
@@ -61,7 +61,7 @@ class ActionBudget:
 
     def free_at(self, now: float) -> float:
         """Return when the next one is allowed: ``now``, or later."""
-        return now if self.used(now) < self._most else self._times[0] + _BUDGET_SECONDS
+        return now if self.count_used(now) < self._most else self._times[0] + _BUDGET_SECONDS
 
     def spend(self, now: float) -> None:
         """Count one of this service."""
@@ -83,7 +83,7 @@ class ActionBudget:
             except StoreError:
                 if not force:
                     raise
-        is_allowed = force or self.used(now) < self._most
+        is_allowed = force or self.count_used(now) < self._most
         if is_allowed:
             self.spend(now)
         return is_allowed

@@ -406,7 +406,7 @@ class Actions:
     def _has_ended(self, target: Target) -> bool:
         """Return whether this incarnation itself reported its end."""
         worker = self._monitor.find(*target.key)
-        return worker is not None and worker.vitals.ended and Target.of(worker.vitals) == target
+        return worker is not None and worker.vitals.has_ended and Target.of(worker.vitals) == target
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:

@@ -75,7 +75,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     v = worker.vitals
     if v.incarnation_id != approval.incarnation_id:
         return "the worker was restarted in the meantime"
-    if v.ended:
+    if v.has_ended:
         return f"it has ended ({v.status.value})"
     if v.may_be_idle:
         return f"it waits ({v.waiting}) and may be idle"

@@ -235,7 +235,7 @@ class InterventionService(LadderScheduler):
     def _worse_worker(self, event: AgentEvent) -> WorkerKey | None:
         """Return the worker of a change of health, if it counts towards a storm."""
         worker = self._monitor.get(event.agent_id, event.session_id)
-        if worker is not None and (worker.vitals.ended or self._shares_cause(worker)):
+        if worker is not None and (worker.vitals.has_ended or self._shares_cause(worker)):
             return None
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
         return (

@@ -109,7 +109,7 @@ class LadderInputs:
         return cls(
             target=Target.of(v),
             status=v.status,
-            has_ended=v.ended,
+            has_ended=v.has_ended,
             # A stall found before the service was away is certain; it is critical.
             is_unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             is_waiting=v.may_be_idle,

@@ -334,7 +334,7 @@ class LadderScheduler:
     def _has_stopped(self, worker: WorkerHealth) -> bool:
         """Return whether a worker with an unconfirmed termination has ended."""
         intervention = self.ledger.uncertain.get(worker.key)
-        has_ended = worker.vitals.ended and worker.vitals.status is not WorkerStatus.UNKNOWN
+        has_ended = worker.vitals.has_ended and worker.vitals.status is not WorkerStatus.UNKNOWN
         return intervention is not None and (has_ended or intervention.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:

@@ -63,12 +63,12 @@ def find_objection(
             f"{incarnation_id!r}); check it again"
         )
     if kind is ActionKind.RECOVER:
-        if not v.ended:
+        if not v.has_ended:
             return "it is running; terminate it first"
         if v.status in _RECOVERABLE:
             return None
         return f"it has ended ({v.status.value}), so there is nothing to recover"
-    if v.ended:
+    if v.has_ended:
         return f"it has ended ({v.status.value})"
     if kind is not ActionKind.ANSWER and v.may_be_idle:
         return f"it waits ({v.waiting}); answer it, resume it, or stop its process yourself"

@@ -72,7 +72,7 @@ class SpendingBrake:
             return
         key, now = (agent_id, session_id), self._clock()
         worker = self._monitor.get(*key)
-        if worker is None or worker.vitals.ended or now < self._not_before.get(key, 0.0):
+        if worker is None or worker.vitals.has_ended or now < self._not_before.get(key, 0.0):
             return
         limits_now = limits_reached(worker.vitals, self._settings, now)
         new = limits_now.keys() - self._brakes.get(key, set())

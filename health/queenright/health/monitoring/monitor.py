@@ -464,7 +464,7 @@ class HealthMonitor:
             try:
                 events += self._check(worker, now, now)
                 # Ended workers are not being watched, and so not counted.
-                checks += not worker.vitals.ended
+                checks += not worker.vitals.has_ended
             except Exception as error:
                 faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be checked: {error!r}")
         del remaining[-limit:]
@@ -607,7 +607,7 @@ class HealthMonitor:
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
         candidates = self.of_agent(agent_id)
-        return max(candidates, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
+        return max(candidates, key=lambda w: (not w.vitals.has_ended, w.vitals.last_event), default=None)
 
     def of_agent(self, agent_id: str) -> list[WorkerHealth]:
         """Return the workers of one agent, one for each session."""
@@ -639,7 +639,7 @@ class HealthMonitor:
             former.setdefault(self.current_key(old), []).append(old[1])
         for key, worker in self._workers.items():
             v = worker.vitals
-            if v.is_foreign and not v.ended:
+            if v.is_foreign and not v.has_ended:
                 for session in {v.session_id, *former.get(key, ())}:
                     yield v.incarnation_id, session, key
 
@@ -650,7 +650,7 @@ class HealthMonitor:
         0 if it is unknown or has ended; None if it waits, because it may be silent for long.
         """
         worker = self._workers.get(key)
-        if worker is None or worker.vitals.ended:
+        if worker is None or worker.vitals.has_ended:
             return 0.0
         return silent_from(worker.vitals, self.settings)
 

@@ -25,7 +25,7 @@ class ProcessBreakerError(ConflictError):
 def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
     """Return the breakers of a worker's process that are not closed. Counts and probes are not reported."""
     v = worker.vitals
-    if not v.breakers or v.ended:
+    if not v.breakers or v.has_ended:
         return []
     states = [(name, BreakerState.OPEN) for name in v.breakers.open]
     states += [(name, BreakerState.HALF_OPEN) for name in v.breakers.half_open]

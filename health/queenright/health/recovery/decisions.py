@@ -121,7 +121,7 @@ def recovery_obstacle(
 ) -> str | None:
     """Return why the task should no longer be recovered, or None."""
     for heir in heirs:
-        if not heir.vitals.ended:
+        if not heir.vitals.has_ended:
             return f"it continues in session {heir.vitals.session_id!r}"
     if worker is None:
         return None  # forgotten since; the respawner checks its session
@@ -130,9 +130,9 @@ def recovery_obstacle(
         return f"it is {v.status.value}, and needs no recovery"
     if attempt.incarnation_id and v.incarnation_id and v.incarnation_id != attempt.incarnation_id:
         return f"it continues as incarnation {v.incarnation_id!r}"
-    if not v.ended and v.outlived_termination:
+    if not v.has_ended and v.outlived_termination:
         return "its worker is still running: it was not terminated"
-    if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
+    if not v.has_ended and v.last_progress is not None and v.last_progress > attempt.created_at:
         return "it has made progress on its own"
     return None
 
@@ -213,7 +213,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new:
         return WatchResult("failed", "it sent no events") if over else WatchResult("continues")
     v = worker.vitals
-    if v.ended:
+    if v.has_ended:
         if v.status is WorkerStatus.COMPLETED:
             return WatchResult("succeeded", "it has completed", v.incarnation_id)
         if v.status is WorkerStatus.CANCELLED:

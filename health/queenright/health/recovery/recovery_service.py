@@ -234,7 +234,7 @@ class RecoveryService:
         worker = self._monitor.find(*target.key)
         live = self._ledger.live.get(task_id)
         is_settled = live is None or live.state is RecoveryState.WATCHING
-        runs = worker is not None and not worker.vitals.ended and not decisions.is_lost(worker)
+        runs = worker is not None and not worker.vitals.has_ended and not decisions.is_lost(worker)
         if worker is not None and is_settled and runs:
             is_stopping = await self._was_asked_to_stop(target)
             why = decisions.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)

@@ -168,7 +168,12 @@ class Starter:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.find(*target.key)
-        if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
+        if (
+            recovery.attempt > 1
+            and self._stop is not None
+            and worker is not None
+            and not worker.vitals.has_ended
+        ):
             await self._stop(target, recovery.reason)
         try:
             chain = await within(START_SECONDS, respawner.chain(target), self._sleep)

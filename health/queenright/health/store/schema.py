@@ -13,7 +13,7 @@ from queenright.health.store.tables import (
     EVENT_LOG_HEAD,
     METADATA,
     OLDEST_COMPATIBLE,
-    PROCESSES,
+    POSTGRES_TABLES,
     SCHEMA_REVISION,
 )
 
@@ -44,7 +44,7 @@ def create_schema(conn: Connection) -> None:
     _create_postgresql_triggers(conn)
     # SQLite stores NaN as NULL, and so refuses it.
     conn.execute(text("ALTER TABLE events ADD CONSTRAINT ck_events_time CHECK (time <> 'NaN'::float8)"))
-    PROCESSES.create_all(conn)
+    POSTGRES_TABLES.create_all(conn)
 
 
 @functools.cache

@@ -43,8 +43,8 @@ def _required(kind: type[TypeEngine[Any]], *names: str) -> Iterator[Column[Any]]
     return (Column(name, kind, nullable=False) for name in names)
 
 
-def _one_index(name: str, *columns: str, where: TextClause) -> Index:
-    """Return an index that allows one row ``where`` a condition holds."""
+def _unique_where(name: str, *columns: str, where: TextClause) -> Index:
+    """Return a unique index over the rows ``where`` a condition holds."""
     return Index(name, *columns, unique=True, sqlite_where=where, postgresql_where=where)
 
 
@@ -104,8 +104,8 @@ AUDIT_ARCHIVE: Final = Table(
 )
 """The audit trail among the events that retention deleted from the log, with its own hash chain."""
 
-_OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
-_LIVE = text("closed_at IS NULL")
+_TICKET_OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
+_TICKET_LIVE = text("closed_at IS NULL")
 
 TICKETS: Final = Table(
     "tickets",
@@ -116,8 +116,8 @@ TICKETS: Final = Table(
     Column("closed_at", Float),
     # The ticket as JSON; the columns above are for searching.
     Column("body", Text, nullable=False),
-    _one_index("ux_tickets_one_open_per_session", "agent_id", "session_id", where=_OPEN),
-    _one_index("ux_tickets_one_live_per_fingerprint", "fingerprint", where=_LIVE),
+    _unique_where("ux_tickets_one_open_per_session", "agent_id", "session_id", where=_TICKET_OPEN),
+    _unique_where("ux_tickets_one_live_per_fingerprint", "fingerprint", where=_TICKET_LIVE),
     Index("ix_tickets_first_seen", "first_seen"),
     Index("ix_tickets_agent", "agent_id", "first_seen"),
 )
@@ -268,7 +268,7 @@ ESCALATIONS: Final = Table(
 )
 """Escalations to the orchestrator, and its decisions."""
 
-_TO_DO: Final = text("is_open")
+_APPROVAL_OPEN: Final = text("is_open")
 
 APPROVALS: Final = Table(
     "approvals",
@@ -279,7 +279,7 @@ APPROVALS: Final = Table(
     Column("is_open", Boolean, nullable=False),
     *_required(Float, "created_at", "expires_at"),
     Column("body", Text, nullable=False),
-    _one_index("ux_approvals_one_open_per_session", "agent_id", "session_id", where=_TO_DO),
+    _unique_where("ux_approvals_one_open_per_session", "agent_id", "session_id", where=_APPROVAL_OPEN),
     Index("ix_approvals_is_open", "is_open"),
     Index("ix_approvals_worker", "agent_id", "session_id", "created_at"),
     Index("ix_approvals_created_at", "created_at"),
@@ -317,12 +317,12 @@ SNAPSHOT_PARTS: Final = Table(
 )
 """The snapshot of the workers (``queenright.health.monitoring.snapshot_table``)."""
 
-PROCESSES: Final = MetaData()
-"""Tables about the processes that write; in PostgreSQL only, and not part of a copy."""
+POSTGRES_TABLES: Final = MetaData()
+"""Tables in PostgreSQL only: the processes that write. They are not copied."""
 
 STORE_WRITER: Final = Table(
     "store_writer",
-    PROCESSES,
+    POSTGRES_TABLES,
     Column("token", Text, primary_key=True),
     Column("who", Text, nullable=False),
     # Null unless the writer is a member of a cluster, which renews its lease.
@@ -337,7 +337,7 @@ The last writer; SQLite has a lock file instead.
 
 MEMBERS: Final = Table(
     "members",
-    PROCESSES,
+    POSTGRES_TABLES,
     Column("member_id", Text, primary_key=True),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
@@ -348,7 +348,7 @@ MEMBERS: Final = Table(
 
 SHARED_VALUES: Final = Table(
     "shared_values",
-    PROCESSES,
+    POSTGRES_TABLES,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
     Column("changed_at", Float, nullable=False),
@@ -362,7 +362,7 @@ Only that of the default schema is used.
 
 STREAM_POSITION: Final = Table(
     "stream_position",
-    PROCESSES,
+    POSTGRES_TABLES,
     Column("stream", Text, primary_key=True),
     Column("seq", BigInteger, nullable=False),
 )
@@ -374,7 +374,7 @@ Written in the transaction that stores the events of these messages, so that non
 
 STORED_MESSAGES: Final = Table(
     "stored_messages",
-    PROCESSES,
+    POSTGRES_TABLES,
     Column("message_id", Text, primary_key=True),
     Column("stored_at", Float, nullable=False),
     Index("ix_stored_messages_stored_at", "stored_at"),

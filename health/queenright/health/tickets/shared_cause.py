@@ -169,7 +169,7 @@ def _is_tool_shared(
 
 def _counted_as(v: VitalSigns) -> WorkerKey:
     """Return the key that counts a session: its own, or its agent's once it has ended."""
-    return v.agent_id, "" if v.ended else v.session_id
+    return v.agent_id, "" if v.has_ended else v.session_id
 
 
 def _mcp_server(tool: str) -> str:

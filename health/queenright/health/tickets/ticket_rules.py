@@ -34,7 +34,7 @@ def reasons(health: WorkerHealth) -> list[Finding]:
 
     After a worker has ended, only a failed recovery or failed runs do.
     """
-    has_ended = health.vitals.ended
+    has_ended = health.vitals.has_ended
     remaining = [
         finding
         for finding in health.findings
@@ -51,7 +51,7 @@ def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
     """Return why a ticket about this worker must be refused now; empty if it may be raised."""
     vitals = health.vitals
     who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
-    if vitals.ended and not findings:
+    if vitals.has_ended and not findings:
         return [f"session_id: {who} has ended; there is nothing to escalate"]
     if vitals.may_be_idle:
         return [f"session_id: {who} is waiting ({vitals.waiting}) and may be idle; check again later"]

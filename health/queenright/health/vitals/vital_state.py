@@ -334,7 +334,7 @@ class VitalState:
         self.settings = settings
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the session is over."""
         return self.ended_at is not None
 

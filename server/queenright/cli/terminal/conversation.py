@@ -137,7 +137,7 @@ class InputPrompt:
         """Held while a question waits for its line."""
 
     async def approve(self, request: ApprovalRequest) -> bool:
-        """Ask whether a tool call is allowed; only `y` allows it, and the end of stdin denies it."""
+        """Ask whether a tool call is allowed; only `y` or `yes` allows it; the end of stdin denies it."""
         async with self._lock:
             arguments = strip_control(redact(" ".join(request.arguments.split()), _MAX_ARGUMENTS))
             question = f"{request.node_id} wants to call {request.tool} {arguments}"

@@ -45,7 +45,7 @@ _FAILING: Final = "failing/"
 """Prefix of a partition's workers whose failure may be shared."""
 _SPENT: Final = "spent/"
 """Prefix of an agent's spending of a day in a partition."""
-_MOST_WORSE: Final = 500
+_MAX_WORSE: Final = 500
 """The most workers of a partition that are shared, the newest; far above any number that begins a storm."""
 _NOT_STOPPED: Final = (
     "the database cannot be reached: the stop holds in this process, and in the others once the database can"
@@ -185,7 +185,7 @@ class ClusterFleet:
 
     async def _write(self, owned: OwnedService) -> None:
         partition, token, service = owned
-        worse = service.interventions.list_worse()[-_MOST_WORSE:]
+        worse = service.interventions.list_worse()[-_MAX_WORSE:]
         storm = service.remediation.storm.current
         shares: dict[str, Any] = {
             f"{_WORSE}{partition}": {"storm": storm, "workers": worse} if worse or storm else None,

@@ -311,7 +311,7 @@ class EventPipeline:
         for ticket in self.tickets.open_tickets():
             key = (ticket.agent_id, ticket.session_id)
             health, new = self.monitor.get(*key), self.monitor.current_key(key)
-            if health is not None and health.vitals.ended:
+            if health is not None and health.vitals.has_ended:
                 await self.tickets.observe(health)
             elif health is None and new != key:
                 await self.tickets.worker_renamed(key, new)

@@ -45,7 +45,7 @@ TICKET_DECISIONS: Final = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_
 """Events after which ``Remediation.close_approvals`` has something to do."""
 
 _EXPIRE_SECONDS: Final = 30.0
-_MOST_WORSE: Final = 1_000
+_MAX_WORSE: Final = 1_000
 """The most changes of health that are read after a restart; far above any number that begins a storm."""
 
 _BATCH: Final = 200
@@ -200,7 +200,7 @@ class Remediation:
         storms = [(t.first_seen, t.storm_id) for t in tickets if t.storm_id and not t.shares_cause]
         newest, storm_id = max(storms, default=(0.0, ""))
         began = min((first_seen for first_seen, id_ in storms if id_ == storm_id), default=0.0)
-        changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MOST_WORSE)
+        changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MAX_WORSE)
         self.interventions.resume_storm(
             [event for event in changes if event.time > since],
             (storm_id, began) if newest > since else None,

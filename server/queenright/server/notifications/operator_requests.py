@@ -181,7 +181,7 @@ class OperatorRequests:
             if approval.is_pending:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)
 
-    async def changed(self, event: AgentEvent) -> None:
+    async def note_change(self, event: AgentEvent) -> None:
         """Send the request that an event calls for, if any."""
         if event.type is EventType.TERMINATION_REQUESTED:
             await self.tickets.request_attention(str(event.data["ticket_id"]), since=event.time)
@@ -196,7 +196,7 @@ class OperatorRequests:
             lambda conn: find_request(conn, *key, self.settings, latest_about(conn, *key))
         )
         worker = self.monitor.get(*key)
-        if request is None or worker is None or worker.vitals.ended:
+        if request is None or worker is None or worker.vitals.has_ended:
             return
         try:
             await self._raise_paging_ticket(worker)

@@ -144,7 +144,7 @@ class Shares:
         self._open: Counter[str] = Counter()
 
     def is_used_up(self, caller: Caller) -> bool:
-        """Return whether a caller has its share. A caller on loopback without a token has no share."""
+        """Return whether a caller has its share. A caller on loopback without a token is not limited."""
         local = not caller.token_id and is_loopback(caller.address)
         return not local and self._open[caller.key] >= self.each
 

@@ -57,7 +57,7 @@ def acting_view(
     return api.Acting(
         emergency_stop=api.StatusEmergencyStop.of(stop),
         storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
-        budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
+        budget=api.Budget(most=budget.most, used=budget.count_used(now), free_at=budget.free_at(now)),
         brakes=[*_brakes(stop, storm, budget, now), *notices],
         dry_run=dry_run,
         ladders=[_ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered[:_ROW_LIMIT]],

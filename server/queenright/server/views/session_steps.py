@@ -313,7 +313,7 @@ def with_open_work(
     return page.model_copy(
         update={
             "incarnation_id": v.incarnation_id,
-            "open": [] if v.ended else _open_steps(v, settings, starts),
+            "open": [] if v.has_ended else _open_steps(v, settings, starts),
             "clocks": sorted(clocks, key=lambda clock: clock.fires_at),
             "counts": sorted(counts, key=lambda count: -count.value / count.limit),
         }

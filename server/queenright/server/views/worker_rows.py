@@ -32,7 +32,7 @@ _WAITS: Final = {
 
 def activity_of(vitals: VitalSigns) -> tuple[str, str]:
     """Return what a worker does now: its kind, one of `terms.ActivityKind`, and a text."""
-    if vitals.ended:
+    if vitals.has_ended:
         return "", ""
     if vitals.limited_until is not None:
         again = datetime.fromtimestamp(vitals.limited_until, UTC)
@@ -74,13 +74,13 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         owner=vitals.owner,
         repository=vitals.repository,
         node_id=vitals.node_id,
-        health="" if vitals.ended else state,
+        health="" if vitals.has_ended else state,
         state=state,
         state_since=health.state_since,
         started_at=vitals.started_at,
         reason=reason_of(health),
-        ended=bool(vitals.ended),
-        outcome=vitals.status if vitals.ended else "",
+        ended=bool(vitals.has_ended),
+        outcome=vitals.status if vitals.has_ended else "",
         activity=activity,
         activity_kind=activity_kind,
         phase=vitals.phase,

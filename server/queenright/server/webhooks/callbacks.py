@@ -1,7 +1,8 @@
 """
 Callbacks from Slack, PagerDuty and Alertmanager.
 
-All of them call the ticket service. A repeated callback has no effect. The answer explains a failure.
+Those of Slack and PagerDuty call the ticket service; those of Alertmanager are recorded. A repeated callback
+has no effect. The answer explains a failure.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _STALL_SECONDS: Final = 30.0
 """A client that takes longer to receive a piece is disconnected."""
 _END_SECONDS: Final = 0.1
 """Time for a client to receive the end of the stream."""
-_MOST_OF_ID: Final = 100
+_MAX_ID_LENGTH: Final = 100
 """Characters of an unknown id that the partitions are asked for."""
 _UNKNOWN: Final = "unknown"
 """An unknown position, for which a partition sends a reset."""
@@ -271,7 +271,7 @@ def _read_positions(scope: Scope, count: int) -> list[str]:
         positions = place_of(given, _LIST, *[str] * count) or ()
     except InvalidCursorError:
         # The id of one event: the partition that has it resumes there, the others say that they cannot.
-        return [given[:_MOST_OF_ID]] * count
+        return [given[:_MAX_ID_LENGTH]] * count
     return [position or _UNKNOWN for position in positions]
 
 
