@@ -287,8 +287,8 @@ def check_kill(folder: Path) -> None:
         on_disk = [e.to_dict() for e in opened.entries if e.seq >= result[0]["seq"]] if result else []
         assert on_disk[: len(result)] == result, f"{node_id}: the conversation is another"
         path = found[1].conversations / node_id / "cursor.json"
-        row = read_json(path) if path.exists() else {"visit_id": was.visit_id}
-        now = NodeCursor.model_validate(row)
+        state = read_json(path) if path.exists() else {"visit_id": was.visit_id}
+        now = NodeCursor.model_validate(state)
         if now.visit_id != was.visit_id:
             now = NodeCursor(visit_id=was.visit_id)
         for entry in opened.entries:

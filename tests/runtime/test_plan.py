@@ -25,12 +25,12 @@ def edge(source: str, target: str, **more: Any) -> EdgeSpec:
 
 
 def targets_of(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
-    how: dict[str, Any] = {"succeeded": True, "route": "", "memory": {}, **more}
+    how: dict[str, Any] = {"has_succeeded": True, "route": "", "memory": {}, **more}
     return [e.target for e in select_edges(g, node, **how)]
 
 
 @pytest.mark.parametrize(
-    ("when", "succeeded", "is_taken"),
+    ("when", "has_succeeded", "is_taken"),
     [
         ("always", True, True),
         ("always", False, True),
@@ -41,9 +41,9 @@ def targets_of(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
     ],
 )
 def test_edge_condition_depends_on_the_outcome_of_its_node(
-    when: Any, succeeded: bool, is_taken: bool
+    when: Any, has_succeeded: bool, is_taken: bool
 ) -> None:
-    assert bool(targets_of(graph(edge("a", "b", when=when)), succeeded=succeeded)) is is_taken
+    assert bool(targets_of(graph(edge("a", "b", when=when)), has_succeeded=has_succeeded)) is is_taken
 
 
 def test_edges_of_equal_priority_run_in_parallel() -> None:
@@ -62,7 +62,8 @@ def test_lower_priority_edge_is_used_when_no_higher_one_holds() -> None:
 
 def test_expression_edge_is_not_taken_after_failure() -> None:
     assert (
-        targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")), succeeded=False) == []
+        targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")), has_succeeded=False)
+        == []
     )
 
 

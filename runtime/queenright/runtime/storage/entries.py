@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -77,7 +77,8 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return asdict(self)
+        row: dict[str, Any] = _ENTRY.dump_python(self, mode="json")
+        return row
 
     @classmethod
     def from_dict(cls, row: object) -> Entry:
