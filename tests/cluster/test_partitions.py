@@ -65,6 +65,16 @@ async def wait_for_shares(
             await asyncio.sleep(0.1)
 
 
+async def wait_for_answers(client: httpx.AsyncClient, *processes: Process) -> None:
+    """Wait until all processes answer for all partitions: an owner is known before its service starts."""
+    async with asyncio.timeout(60):
+        for process in processes:
+            while True:
+                if (await client.get(f"{process.url}/api/agents")).status_code == 200:
+                    break
+                await asyncio.sleep(0.1)
+
+
 def stored(cluster: Cluster) -> list[tuple[str, str]]:
     """Return the stored ends of tool calls, in all partitions: the session, and the id of the call."""
     with connected(cluster.database) as conn:
@@ -302,6 +312,7 @@ async def test_hook_with_a_token_is_answered_at_every_process(
     require_token(partitioned, client, Role.ADMIN)
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    await wait_for_answers(client, first, second)
 
     for number in range(8):
         call = {
@@ -342,6 +353,7 @@ async def test_sign_in_and_stream_continue_at_another_process(
     text = require_token(partitioned, client, Role.OPERATOR)
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
+    await wait_for_answers(client, first, second)
     async with httpx.AsyncClient(trust_env=False, timeout=30) as browser:
         login = await browser.post(f"{first.url}/login", data={"token": text}, headers={"Origin": first.url})
         assert login.status_code == 303
