@@ -58,7 +58,7 @@ SLOW: Final = {
     "judge/test_crowd.py::test_new_findings_are_judged_before_standing_ones": 9,
     "judge/test_crowd.py::test_waiting_tickets_share_one_timer": 7,
     "judge/test_judge.py::test_conversation_is_bounded_and_the_last_numbers_exact[1000]": 27,
-    "judge/test_scenarios.py::test_always_alarming_model_has_no_kappa_and_sends_nothing_about_healthy_workers": 5,  # noqa: E501
+    "judge/test_scenarios.py::test_always_alarming_model_has_no_kappa_and_spares_healthy_workers": 5,
     "judge/test_scenarios.py::test_always_healthy_model_has_no_kappa_and_lowers_no_floor": 5,
     "judge/test_scenarios.py::test_no_floor_is_lowered_and_no_unrelated_worker_ticketed": 1,
     "judge/test_scenarios.py::test_rules_agree_well_and_miss_no_binding_finding": 1,

@@ -10,7 +10,7 @@ from queenright.health.cluster.cluster_lease import Member, MemberState, Ownersh
 from queenright.server.cluster.assignment import agreed_partitions, find_candidates, is_first
 
 
-def seen(
+def seen_member(
     name: str,
     *,
     partitions: int = 4,
@@ -33,25 +33,25 @@ def seen(
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        (seen("other"), {"own", "other"}),
-        (seen("other", unseen_seconds=7.0), {"own"}),
-        (seen("other", is_connected=False), {"own"}),
-        (seen("other", can_publish=False), {"own"}),
-        (seen("other", partitions=2), {"own"}),
+        (seen_member("other"), {"own", "other"}),
+        (seen_member("other", unseen_seconds=7.0), {"own"}),
+        (seen_member("other", is_connected=False), {"own"}),
+        (seen_member("other", can_publish=False), {"own"}),
+        (seen_member("other", partitions=2), {"own"}),
     ],
     ids=["alive", "paused", "gone", "without NATS", "other number"],
 )
 def test_member_that_cannot_watch_is_not_a_candidate(other: SeenMember, expected: set[str]) -> None:
-    view = View(members=(seen("own"), other), partitions=(Ownership(),) * 4)
+    view = View(members=(seen_member("own"), other), partitions=(Ownership(),) * 4)
 
     assert find_candidates(view, 4) == expected
 
 
 def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
     members = (
-        seen("own", can_publish=False),
-        seen("other", can_publish=False),
-        seen("gone", is_connected=False),
+        seen_member("own", can_publish=False),
+        seen_member("other", can_publish=False),
+        seen_member("gone", is_connected=False),
     )
 
     assert find_candidates(View(members=members, partitions=(Ownership(),)), 4) == {"own", "other"}
@@ -60,15 +60,15 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
 @pytest.mark.parametrize(
     ("members", "stored", "expected"),
     [
-        ((seen("old", partitions=4), seen("own", partitions=1)), 4, 4),
-        ((seen("own", partitions=1),), 4, 4),
-        ((seen("wrong", partitions=1), seen("own", partitions=4)), 4, 4),
-        ((seen("grown", partitions=8), seen("own", partitions=8)), 4, 8),
-        ((seen("first", partitions=2),), 0, 2),
+        ((seen_member("old", partitions=4), seen_member("own", partitions=1)), 4, 4),
+        ((seen_member("own", partitions=1),), 4, 4),
+        ((seen_member("wrong", partitions=1), seen_member("own", partitions=4)), 4, 4),
+        ((seen_member("grown", partitions=8), seen_member("own", partitions=8)), 4, 8),
+        ((seen_member("first", partitions=2),), 0, 2),
         ((), 0, 1),
-        ((seen("joined", partitions=8, is_counted=False),), 4, 4),
-        ((seen("joined", partitions=8, is_counted=False), seen("own", partitions=4)), 4, 4),
-        ((seen("joined", partitions=8, is_counted=False),), 0, 8),
+        ((seen_member("joined", partitions=8, is_counted=False),), 4, 4),
+        ((seen_member("joined", partitions=8, is_counted=False), seen_member("own", partitions=4)), 4, 4),
+        ((seen_member("joined", partitions=8, is_counted=False),), 0, 8),
     ],
     ids=[
         "same as the database",
@@ -96,7 +96,7 @@ def test_member_with_fewer_partitions_than_the_database_has_decides_nothing(
 
 
 def test_first_process_is_the_oldest_that_runs() -> None:
-    gone, first, second = seen("gone", is_connected=False), seen("first"), seen("second")
+    gone, first, second = seen_member("gone", is_connected=False), seen_member("first"), seen_member("second")
     view = View(members=(gone, first, second), partitions=())
 
     assert [is_first(view, name) for name in ("gone", "first", "second")] == [False, True, False]

@@ -13,7 +13,7 @@ from queenright.server.cluster.faults import find_faults
 from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.settings import load_settings
 from tests.cluster.conftest import Cluster, Process
-from tests.cluster.test_candidates import seen
+from tests.cluster.test_candidates import seen_member
 from tests.cluster.test_partitions import status_of
 
 WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
@@ -29,35 +29,35 @@ def view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
 @pytest.mark.parametrize(
     ("lost", "expected"),
     [
-        (seen("b", unseen_seconds=12), ["http://b:1 was not seen for 12 s: it hangs"]),
+        (seen_member("b", unseen_seconds=12), ["http://b:1 was not seen for 12 s: it hangs"]),
         (
-            seen("b", unseen_seconds=12, is_connected=False),
+            seen_member("b", unseen_seconds=12, is_connected=False),
             ["http://b:1 was not seen for 12 s: it crashed, or cannot reach the database"],
         ),
-        (seen("b", unseen_seconds=12, is_connected=False, is_stopping=True), []),
-        (seen("b", unseen_seconds=2, is_connected=False), []),
-        (seen("b"), []),
+        (seen_member("b", unseen_seconds=12, is_connected=False, is_stopping=True), []),
+        (seen_member("b", unseen_seconds=2, is_connected=False), []),
+        (seen_member("b"), []),
     ],
     ids=["hangs", "crashed", "stopped", "reconnects", "runs"],
 )
 def test_member_that_is_lost_is_a_fault(lost: SeenMember, expected: list[str]) -> None:
-    assert find_faults(view(seen("a"), lost)) == expected
+    assert find_faults(view(seen_member("a"), lost)) == expected
 
 
 def test_partition_that_nobody_watches_yet_is_a_fault_with_its_owner() -> None:
-    owner, other = seen("a", serving=frozenset({0})), seen("b", serving=frozenset({3}))
+    owner, other = seen_member("a", serving=frozenset({0})), seen_member("b", serving=frozenset({3}))
 
     found = find_faults(view(owner, other, owners=("a", "a", "a", "b", None)))
 
     assert found == [WATCH.format(" of partitions 1, 2")]
-    assert find_faults(view(seen("a"), owners=("a",))) == [WATCH.format("")]
+    assert find_faults(view(seen_member("a"), owners=("a",))) == [WATCH.format("")]
 
 
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
     """Of members of one version: another one has other settings."""
-    first = seen("a", settings={"judging": "1", "alerting": "1"})
-    same, other = seen("b", settings=first.state.settings), seen("c", settings={"judging": "2"})
-    upgraded = seen("d", settings={"judging": "3"}, version="2")
+    first = seen_member("a", settings={"judging": "1", "alerting": "1"})
+    same, other = seen_member("b", settings=first.state.settings), seen_member("c", settings={"judging": "2"})
+    upgraded = seen_member("d", settings={"judging": "3"}, version="2")
 
     [fault] = find_faults(view(first, same, other, upgraded))
     assert fault.startswith("the settings of http://c:1 and http://a:1 differ in alerting, judging; ")
@@ -65,7 +65,7 @@ def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
 
 @pytest.mark.parametrize(("offset", "expected"), [(3.4, "3 s ahead of"), (-90.0, "2 min behind")])
 def test_wrong_clock_is_a_fault(offset: float, expected: str) -> None:
-    [fault] = find_faults(view(seen("a", clock_offset=offset), seen("b", clock_offset=2.0)))
+    [fault] = find_faults(view(seen_member("a", clock_offset=offset), seen_member("b", clock_offset=2.0)))
 
     assert fault.startswith(f"http://a:1: the clock of its machine is {expected} the clock of the database")
 

@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 
 from tests.cluster.conftest import Cluster
 from tests.cluster.test_partitions import wait_for_shares
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -98,9 +99,7 @@ async def test_process_that_waits_for_a_new_connection_stops(
         process = cluster.add(database=url)
         relay.holds_queries = True
         owner.kill()
-        async with asyncio.timeout(60):
-            while relay.held == 0:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: relay.held, "a query of the process is held")
 
         async with asyncio.timeout(60):
             code = await asyncio.to_thread(process.stop)

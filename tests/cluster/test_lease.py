@@ -132,7 +132,7 @@ async def test_refused_events_are_distinguished_from_an_unreachable_database(
 async def look_until_vacant(lease: ClusterLease, number: int) -> View:
     """PostgreSQL releases the lock of a session a moment after its connection was closed."""
     async with asyncio.timeout(60):
-        while not (view := await lease.look()).partitions[number].is_vacant:  # noqa: ASYNC110
+        while not (view := await lease.look()).partitions[number].is_vacant:  # noqa: ASYNC110  # each look is a query
             await asyncio.sleep(0.05)
     return view
 

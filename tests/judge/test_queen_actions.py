@@ -442,8 +442,12 @@ async def test_one_triage_visit_can_request_a_termination_and_notify(bees: Judge
         clock=bees.time,
         publish=bees.bus.fan_out,
     )
-    # A function that refuses every call stands in for the interventions.
-    hands.real = QueenActions(no_operator, approvals, monitor=bees.monitor, settings=TerminationSettings())  # type: ignore[arg-type]
+    hands.real = QueenActions(
+        no_operator,  # type: ignore[arg-type]  # stands in for the interventions: refuses every call
+        approvals,
+        monitor=bees.monitor,
+        settings=TerminationSettings(),
+    )
 
     await bees.begin()
     await bees.bad_steps(16)

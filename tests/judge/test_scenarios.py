@@ -202,7 +202,7 @@ async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
     assert found.faults == ()
 
 
-async def test_always_alarming_model_has_no_kappa_and_sends_nothing_about_healthy_workers() -> None:
+async def test_always_alarming_model_has_no_kappa_and_spares_healthy_workers() -> None:
     outcomes = await judged_by(alarmist)
     found = score(outcomes, judge="alarmist", queen="alarmist")
     scores = {row.name: row.all for row in found.said}

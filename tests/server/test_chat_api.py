@@ -291,7 +291,7 @@ def write_to_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(service: FakeService, *questions: str, as_json: bool = False) -> None:
-    converse(service, TICKET, questions, by="ada", as_json=as_json)  # type: ignore[arg-type]
+    converse(service, TICKET, questions, by="ada", as_json=as_json)  # type: ignore[arg-type]  # stands in for the client
 
 
 def test_terminal_chat_shows_history_first_without_control_characters(

@@ -297,9 +297,10 @@ async def test_many_readers_leave_the_event_loop_to_others(
             reader._waiting = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(Reader, "wake", lambda reader: time.sleep(0.002))
         monkeypatch.setattr(feed, "_wake_all", wake_timed)
-        for number in range(2):
-            await store.append([event(number)])
-            await until(lambda: len(rounds) > number, "a round")  # noqa: B023
+        await store.append([event(0)])
+        await until(lambda: rounds, "the first round")
+        await store.append([event(1)])
+        await until(lambda: len(rounds) > 1, "the second round")
 
     assert rounds[1] - rounds[0] >= 5 * 16 * 0.002
 

@@ -54,7 +54,7 @@ def example(arguments: str) -> Callable[[Callable[..., None]], Callable[..., Non
     """Give a command the example that its help ends with."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        command.example = arguments  # type: ignore[attr-defined]
+        command.example = arguments  # type: ignore[attr-defined]  # read when the command is loaded
         return command
 
     return decorate
@@ -146,7 +146,7 @@ def _set_signature(
         else parameter
         for parameter in parameters
     ]
-    function.__signature__ = inspect.Signature(typed_parameters)  # type: ignore[attr-defined]
+    function.__signature__ = inspect.Signature(typed_parameters)  # type: ignore[attr-defined]  # what Typer reads
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in typed_parameters}
     # Otherwise `inspect` and `typing` read the annotations of the wrapped function.
     function.__dict__.pop("__wrapped__", None)
