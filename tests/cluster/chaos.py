@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,6 +159,10 @@ class Chaos:
                 await asyncio.sleep(self.chance.uniform(0, 2))
                 await self._settle()
             await asyncio.gather(*self._starting)
+            for lane in self.lanes:
+                # All have recovered by the end.
+                lane.is_well = True
+            await self._settle()
             is_over.set()
         self.report("checking")
         await self._check()
@@ -364,9 +368,8 @@ class Chaos:
 
 
 def _own_faults(state: Mapping[str, Any]) -> list[str]:
-    """Return what a process says of itself. It learns of others late, and the lost one is lost on purpose."""
-    about_others = ("was not seen for", "are not watched at the moment")
-    return [fault for fault in state["faults"] if not any(words in fault for words in about_others)]
+    """Return the faults of a process, without those of the lost ones, which are lost on purpose."""
+    return [fault for fault in state["faults"] if "was not seen for" not in fault]
 
 
 def add_lane(cluster: Cluster, number: int) -> Lane:
@@ -436,6 +439,18 @@ def _span(clerk: str, trace: str, span: str, operation: str, name: str, /, **mor
     }
 
 
+@contextlib.contextmanager
+def running_servers(folder: Path, host: str) -> Iterator[tuple[Postgres, Nats]]:
+    """PostgreSQL and NATS on a host, until the end of the block."""
+    with contextlib.ExitStack() as stack:
+        postgres = Postgres(listen_addresses=host)
+        stack.callback(postgres.remove)
+        nats = Nats(folder, stack.enter_context(reserve_port("nats-server")), host=host)
+        nats.start()
+        stack.callback(nats.kill)
+        yield postgres, nats
+
+
 async def disturb(
     folder: Path,
     *,
@@ -469,18 +484,14 @@ async def disturb(
             if messages[what] > 1:
                 chaos.report(f"{messages[what]} messages: {what}")
 
-    everywhere = "0.0.0.0" if is_private else "127.0.0.1"
     async with contextlib.AsyncExitStack() as stack:
         everybody = await stack.enter_async_context(people(note))
         # With their defaults and our interval, nearly.
         peers = await stack.enter_async_context(
             alertmanager_peers(folder, everybody, peer_timeout="15s", group_interval="40s", gossip=())
         )
-        postgres = Postgres(listen_addresses=everywhere)
-        stack.callback(postgres.remove)
-        nats = Nats(folder, stack.enter_context(reserve_port("nats-server")), host=everywhere)
-        nats.start()
-        stack.callback(nats.kill)
+        host = "0.0.0.0" if is_private else "127.0.0.1"
+        postgres, nats = stack.enter_context(running_servers(folder, host))
         settings = _SETTINGS | {
             "alerting": {"alertmanager_urls": [*peers.urls]},
             "cluster": {"partitions": partitions},
@@ -559,7 +570,10 @@ def main() -> int:
         os.execvp(command[0], [*map(str, command), *sys.argv[1:], "--private"])
     seconds = 60 * args.minutes - (0 if args.since is None else time.time() - args.since)
     if seconds < _LEAST_SECONDS:
-        print(f"no disturbances: {max(0, seconds):.0f} s are left, and they need {_LEAST_SECONDS}")
+        print(
+            f"no disturbances: {max(0, seconds):.0f} s are left, and they need {_LEAST_SECONDS}",
+            file=sys.stderr,
+        )
         return 0
     isolate()
     if args.folder is not None:

@@ -16,23 +16,17 @@ from typing import Any
 
 import httpx
 
-from tests.cluster.chaos import add_lane, cut_off, kill_all
-from tests.cluster.conftest import Cluster, Nats
+from tests.cluster.chaos import add_lane, cut_off, kill_all, running_servers
+from tests.cluster.conftest import Cluster
 from tests.cluster.test_takeover import Sender, tool_spans, wait_for_calls, wait_for_status
-from tests.databases import Postgres
 from tests.isolation import isolate
-from tests.ports import reserve_port
 
 
 async def cut_owner(folder: Path) -> dict[str, Any]:
     """Cut off the owner until the other process has stored events, and connect it again."""
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=5))
-        postgres = Postgres(listen_addresses="0.0.0.0")
-        stack.callback(postgres.remove)
-        nats = Nats(folder, stack.enter_context(reserve_port("nats-server")), host="0.0.0.0")
-        nats.start()
-        stack.callback(nats.kill)
+        postgres, nats = stack.enter_context(running_servers(folder, "0.0.0.0"))
         cluster = Cluster(folder, postgres, postgres.migrated(), nats, {})
         stack.callback(kill_all, cluster)
         first = await asyncio.to_thread(add_lane, cluster, 1)
