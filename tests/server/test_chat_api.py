@@ -295,9 +295,11 @@ def ask(service: FakeService, *questions: str, as_json: bool = False) -> None:
 
 
 def test_terminal_chat_shows_history_first_without_control_characters(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_to_terminal(monkeypatch)  # or Typer itself would remove escape sequences
     service = FakeService("It is [red]stuck[/red].\x1b[2J\x07")
+    service.is_read.set()
 
     ask(service, "what is wrong?")
 
