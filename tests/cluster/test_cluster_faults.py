@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.settings import load_settings
 from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_candidates import seen_member
-from tests.cluster.test_partitions import status_of
+from tests.cluster.test_partitions import wait_for_faults
 
 WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
 
@@ -118,10 +117,9 @@ async def test_every_process_says_whose_settings_differ(cluster: Cluster, client
 
 
 async def until_faults(client: httpx.AsyncClient, process: Process, beginnings: list[str]) -> None:
-    """Wait until the status has these faults: a process that has just started may not have reached NATS."""
-    async with asyncio.timeout(60):
-        while True:
-            faults = (await status_of(client, process))["faults"]
-            if len(faults) == len(beginnings) and all(map(str.startswith, faults, beginnings)):
-                return
-            await asyncio.sleep(0.1)
+    """Wait until the status has these faults."""
+    await wait_for_faults(
+        client,
+        process,
+        lambda faults: len(faults) == len(beginnings) and all(map(str.startswith, faults, beginnings)),
+    )

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.cluster.test_partitions import status_of, wait_for_shares
+from tests.cluster.test_partitions import wait_for_faults, wait_for_shares
 from tests.databases import change
 
 pytestmark = pytest.mark.asyncio
@@ -24,9 +24,7 @@ async def test_partition_that_starts_nowhere_does_not_stop_the_sharing_of_the_ot
     await asyncio.to_thread(first.stop)
     change(cluster.database, "ALTER TABLE queenright_1.events RENAME TO lost")
     await asyncio.to_thread(first.start)
-    async with asyncio.timeout(60):
-        while not [fault for fault in (await status_of(client, first))["faults"] if "could not" in fault]:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    await wait_for_faults(client, first, lambda faults: any("could not" in fault for fault in faults))
 
     second = cluster.add()
 

@@ -65,6 +65,18 @@ async def wait_for_shares(
             await asyncio.sleep(0.1)
 
 
+async def wait_for_faults(
+    client: httpx.AsyncClient, process: Process, is_right: Callable[[list[str]], bool]
+) -> list[str]:
+    """A process that has just started may not have reached NATS."""
+    async with asyncio.timeout(60):
+        while True:
+            faults: list[str] = (await status_of(client, process))["faults"]
+            if is_right(faults):
+                return faults
+            await asyncio.sleep(0.1)
+
+
 async def wait_for_answers(client: httpx.AsyncClient, *processes: Process) -> None:
     """Wait until all processes answer for all partitions: an owner is known before its service starts."""
     async with asyncio.timeout(60):
@@ -209,12 +221,8 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     # At once, before anybody has asked it for the cluster.
     refused = await client.post(f"{second.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5))
     assert (refused.status_code, f"cluster.partitions is {number} here" in refused.text) == (503, True)
-    # A process that has just started may not have reached NATS.
-    async with asyncio.timeout(60):
-        while len(faults := (await status_of(client, second))["faults"]) != 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    [fault] = await wait_for_faults(client, second, lambda faults: len(faults) == 1)
 
-    [fault] = faults
     assert fault.startswith(f"cluster.partitions is {number} here, and the cluster has 4")
     assert await shares(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503

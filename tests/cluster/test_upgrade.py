@@ -12,7 +12,7 @@ import pytest
 import queenright.health.store.database as database_module
 from queenright.health.store.tables import SCHEMA_REVISION
 from tests.cluster.conftest import Cluster
-from tests.cluster.test_partitions import status_of
+from tests.cluster.test_partitions import wait_for_faults
 from tests.cluster.test_takeover import Sender, tool_spans, wait_for_calls
 from tests.databases import connected
 
@@ -78,12 +78,8 @@ async def test_older_process_does_not_take_over_an_incompatible_schema(
     process = cluster.add()
 
     text = "has a schema that this version does not know (9000; "
-    faults = ""
-    async with asyncio.timeout(60):
-        while text not in faults:
-            faults = "\n".join((await status_of(client, process))["faults"])
-            await asyncio.sleep(0.1)
+    faults = await wait_for_faults(client, process, lambda faults: text in "\n".join(faults))
 
-    assert "use the version of queenright that wrote it" in faults
+    assert "use the version of queenright that wrote it" in "\n".join(faults)
     assert text in process.log()
     assert (await client.get(f"{process.url}/readyz")).status_code == 503
