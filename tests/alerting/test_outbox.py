@@ -123,6 +123,26 @@ async def test_last_peer_of_a_cluster_gets_an_end_first(
     assert changes(first.alerts, post.now) == [True, False]
 
 
+async def test_three_peers_get_an_end_one_after_the_other(make_post: MakePost, start_peer: StartPeer) -> None:
+    """B118: the first waits until the one before the last has had it for long enough."""
+    peers = [await start_peer() for _ in range(3)]
+    post = make_post(*(peer.url for peer in peers))
+    for each, name in zip(peers, "123", strict=True):
+        each.peer.started = stamp(T0)
+        each.peer.cluster = {"name": name, "peers": [{"name": "1"}, {"name": "2"}, {"name": "3"}]}
+    await post.say(ticket())
+    await post.deliver()
+
+    post.now += 30
+    await post.say(ticket(**RESOLVED))
+    ended = []
+    for after in (0, 14, 1, 14, 1):
+        await post.deliver(after=after)
+        ended.append([len(changes(each.peer.alerts, post.now)) == 2 for each in peers])
+
+    assert ended == [[False, False, True]] * 2 + [[False, True, True]] * 2 + [[True] * 3]
+
+
 async def test_peer_that_does_not_answer_holds_up_no_end(make_post: MakePost, start_peer: StartPeer) -> None:
     peers = [await start_peer(), await start_peer()]
     post = make_post(*(peer.url for peer in peers))

@@ -31,7 +31,7 @@ RESEND_SECONDS: Final = 60.0
 _PEER_SECONDS: Final = 15.0
 """
 Seconds between the ends that two peers of an Alertmanager cluster get, the last peer first, and for how long
-an end waits for another peer to accept it: the default of ``--cluster.peer-timeout``.
+an end waits for each peer behind to accept it: the default of ``--cluster.peer-timeout``.
 
 A peer flushes a group, waits for that time for each peer before it, and sends what they have not sent. If it
 flushed just before an end, and a peer before it sends the end meanwhile, it sends the beginning once more. So
@@ -192,7 +192,7 @@ def _end(
         return
     turn = _find_turn(ended, later_peers, max(began, next_due))
     # The upper bound covers a clock that was set back.
-    if now < turn <= now + _PEER_SECONDS:
+    if now < turn <= now + _PEER_SECONDS * len(later_peers):
         result.next_due = min(result.next_due, turn, now + _PEER_POLL_SECONDS)
         return
     result.pending |= {n.id: n.ends_at or now for n in ended}
@@ -253,7 +253,8 @@ def _find_turn(ended: Sequence[Notification], later_peers: Collection[str], due:
     """Return when the peers behind this one have had an end for long enough."""
     accepted = [n.resolved.get(peer) for n in ended for peer in later_peers]
     if None in accepted:
-        return due + _PEER_SECONDS
+        # Each of them waits for those behind it.
+        return due + _PEER_SECONDS * len(later_peers)
     return max((at + _PEER_SECONDS for at in accepted if at is not None), default=0.0)
 
 
