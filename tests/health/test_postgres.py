@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from weakref import WeakSet
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, insert, text
 
 from queenright.health.store.event_log import append_events, read_events, verify
+from queenright.health.store.postgres import disconnect_databases
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import TICKETS
 from queenright.runtime.events import AgentEvent, EventType
@@ -252,6 +256,25 @@ async def test_interrupted_connection_is_closed_silently(url: str, caplog: pytes
     await store.close()
 
     assert caplog.text == ""
+
+
+def test_connection_that_was_overtaken_by_the_end_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, made = psycopg.connect, []
+
+    def overtaken(*arguments: Any, **options: Any) -> psycopg.Connection[Any]:
+        made.append(connect(*arguments, **options))
+        disconnect_databases()
+        return made[-1]
+
+    # Not the databases of other fixtures.
+    monkeypatch.setattr("queenright.health.store.postgres._open_databases", WeakSet())
+    monkeypatch.setattr(psycopg, "connect", overtaken)
+    with pytest.raises(StoreError, match="the connection is closed"):
+        Store.open(url)
+
+    assert [raw.closed for raw in made] == [True]
 
 
 async def test_connection_loss_rolls_back_and_the_next_write_succeeds(

@@ -258,6 +258,8 @@ class PostgresDatabase(Database):
             self._connections.add(raw)
         # It may have been ended while the connection was being made.
         if raw is None or self._is_disconnected:
+            if raw is not None:
+                raw.close()
             raise psycopg.OperationalError("the connection is closed")
         return raw
 
