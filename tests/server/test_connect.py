@@ -203,6 +203,9 @@ COMMENTS: Final = (
     b'{\n  // mine\n  "a": 1, // one\n  "b": [1, 2,], /* two */\n}\n',
     b"{ // nothing yet\n}\n",
     b'{"a": 1 /* inline */}',
+    b"{/* one line */}",
+    b'{"a": 1, "env": { /* one line */ }}',
+    b'{\n  "a": 1 /* x, y */,\n}\n',
     b'{\n  "env": { // variables\n    "X": "//no", // a URL\n  },\n  // last\n}\n',
     b'// head\n{\r\n  "hooks": {\n    "Stop": [\n      {"hooks": []} // none\n    ]\n  }\n}\n// tail\n',
 )

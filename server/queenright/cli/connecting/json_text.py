@@ -91,22 +91,23 @@ def _insert(text: str, parent: _Node, key: str, value: Any) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     if parent.children:
         at = parent.children[-1].end
-        gap = text[at : parent.end - 1]
-        comma = "" if "," in _plain(gap, trailing_commas=True) else ","
+        plain_gap = _plain(text[at : parent.end - 1], trailing_commas=True)
+        comma = "" if "," in plain_gap else ","
         space = text[_line_start(text, parent.starts[-1]) : parent.starts[-1]]
         is_own_line = "\n" in text[parent.start : parent.starts[-1]] and not space.strip()
         member = key + _render(text, parent.starts[-1], value)
         if not is_own_line:
             return f"{text[:at]}, {member}{text[at:]}"
         # A comment on the last member's line stays there.
-        end = at + gap.index(",") + 1 if not comma else at
+        end = at + plain_gap.index(",") + 1 if not comma else at
         note = _LINE_COMMENT.match(text, end)
         end = note.end() if note else end
         return f"{text[:at]}{comma}{text[at:end]}{newline}{space}{member}{text[end:]}"
     outer = _indent_at(text, parent.start)
     comments = text[parent.start + 1 : parent.end - 1].rstrip()
     if not _is_on_lines(text):
-        return text[: parent.start + 1] + key + _render(text, parent.start, value) + text[parent.end - 1 :]
+        member = key + _render(text, parent.start, value)
+        return text[: parent.start + 1] + comments + member + text[parent.end - 1 :]
     inner = outer + _unit(text)
     content = _dump(value, _unit(text)).replace("\n", newline + inner)
     space = f"{newline}{inner}{key}{content}{newline}{outer}"
