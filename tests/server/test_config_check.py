@@ -40,6 +40,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             {"database": "postgresql://db/queenright?sslmode=verify-full&sslrootcert=/nope/ca.pem"},
             r"database: there is no file /nope/ca\.pem for sslrootcert; correct",
         ),
+        (
+            {"database": "postgresql://bee:a[b?c#d@db/queenright?sslcert=/nope/bee.pem"},
+            r"database: there is no file /nope/bee\.pem for sslcert; correct",
+        ),
         ({"alerting": {"dashboard_url": "javascript:alert(1)"}}, r"alerting\.dashboard_url: .*https://"),
         ({"alerting": {"runbook_url": "javascript:alert(1)"}}, r"alerting\.runbook_url: .*https://"),
     ],

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
 
 from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
@@ -89,11 +88,14 @@ def _token_faults(settings: Settings) -> list[str]:
 
 def _database_faults(url: str) -> list[str]:
     """Check the files of TLS in the address of a database."""
-    files = [pair for pair in parse_qsl(urlsplit(url).query) if pair[0] in _TLS_FILES and pair[1] != "system"]
+    from queenright.health.store.engines import parse_address
+
     return [
         f"database: there is no file {file} for {name}; correct its path in the address"
-        for name, file in files
-        if not Path(file).is_file()
+        for name, files in parse_address(url).normalized_query.items()
+        if name in _TLS_FILES
+        for file in files
+        if file != "system" and not Path(file).is_file()
     ]
 
 
