@@ -21,6 +21,7 @@ from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CheckpointStore
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_state import SessionState, SessionStatus
+from queenright.runtime.storage.session_store import SessionBusyError
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 
@@ -473,6 +474,31 @@ async def test_session_stays_claimed_until_the_thread_of_a_cancelled_run_ends(be
 
     may_end.set()
     assert (await bench.runtime.wait(second)).outputs == {"x": "dug"}
+
+
+async def test_session_stays_claimed_if_stopping_is_cancelled_while_its_thread_runs(bench: Bench) -> None:
+    going, may_end = threading.Event(), threading.Event()
+
+    def dig() -> None:
+        going.set()
+        may_end.wait(20)
+
+    await bench.load(function("a"), functions={"a": dig})
+    await bench.runtime.trigger("e", {})
+    assert await asyncio.to_thread(going.wait, 20)
+    stream = bench.runtime.get_stream("e")
+    [running] = stream.executions
+    assert running.session_id is not None
+    store = bench.runtime.session_store()
+
+    stopping = asyncio.create_task(stream.stop())
+    await bench.time.settle()
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    with pytest.raises(SessionBusyError):
+        store.claim(store.open(running.session_id))
+
+    may_end.set()
 
 
 class SlowDisk(Disk):

@@ -111,7 +111,10 @@ class TaskSet:
     async def wait(self) -> None:
         """Wait until all tasks have ended, also those started meanwhile."""
         while self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
+            # Unlike ``gather``, this does not cancel the tasks if the caller is cancelled.
+            done, _ = await asyncio.wait(set(self._running))
+            for task in done:
+                _retrieve_exception(task)
 
     async def cancel(self) -> None:
         """Cancel the tasks and wait until they have ended."""
