@@ -251,7 +251,8 @@ async def test_model_router_must_choose_a_known_route(bench: Bench) -> None:
     )
     bench.model.replies = [
         calls("set_output", '{"route": "up"}', "c1"),
-        calls("set_output", '{"route": "right"}', "c2"),
+        calls("set_output", '{"route": ["right"]}', "c2"),
+        calls("set_output", '{"route": "right"}', "c3"),
     ]
 
     result = await bench.run(message="a wasp")
@@ -259,6 +260,19 @@ async def test_model_router_must_choose_a_known_route(bench: Bench) -> None:
     assert result.outputs == {"went": "right"}
     assert "left: bees" in bench.model.requests[0][0].content
     assert "left, right" in bench.model.requests[1][-1].content
+    assert "left, right" in bench.model.requests[2][-1].content
+
+
+async def test_router_function_must_return_a_known_route(bench: Bench) -> None:
+    routes = {"left": "bees"}
+    await bench.load(
+        NodeSpec(id="a", node_type="router", function="choose", routes=routes),
+        function("b"),
+        edge_specs=(EdgeSpec(source="a", target="b", when="route", route="left"),),
+        functions={"choose": lambda: ["left"], "b": lambda: None},
+    )
+
+    assert "returned ['left'], which is not a route; routes: left" in (await bench.run()).error
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
         MemoryAccessError: A value is not JSON, or too large.
     """
     if spec.node_type == "router":
-        if value not in spec.routes:
+        if value not in tuple(spec.routes):  # compared, not hashed: a function may return anything
             routes = ", ".join(spec.routes)
             raise InvalidOutputError(
                 f"router {spec.id!r} returned {value!r}, which is not a route; routes: {routes}"

@@ -23,4 +23,5 @@ def routing_node(spec: NodeSpec) -> NodeSpec:
 def route_judge(routes: Mapping[str, str]) -> NodeJudge:
     """Return a judge that accepts a route that exists."""
     retry = Judgement(Verdict.RETRY, f"route must be one of: {', '.join(routes)}")
-    return FunctionJudge(lambda turn: turn.outputs.get(ROUTE) in routes or retry)
+    names = tuple(routes)  # compared, not hashed: the output may be any JSON value
+    return FunctionJudge(lambda turn: turn.outputs.get(ROUTE) in names or retry)
