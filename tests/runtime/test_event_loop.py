@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -831,6 +832,34 @@ async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_t
     assert [text for kind, text in again.contents() if kind == "user"] == ["hello"]
     assert again.cursor.user_interaction_count == 1
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["torn.json"]
+
+
+async def test_log_of_an_invalid_note_has_its_path_and_no_values(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+    await bench.node.inject("hello")
+    path = tmp_path / "inbox" / "1.json"
+    path.write_text(json.dumps({"content": "hi", "note_id": "n1", "incarnation_id": ["s3cret"]}))
+
+    await bench.run()
+
+    assert f"{path} cannot be used: incarnation_id: " in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+async def test_note_with_an_invalid_time_of_expiry_does_not_expire(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+    note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
+    await bench.node.send_note(note)
+    [path] = (tmp_path / "inbox").iterdir()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"expires_at": "soon"}))
+
+    await bench.run()
+
+    assert ("feedback", "REMINDER") in bench.contents()
 
 
 class Hanging(ScriptedModel):

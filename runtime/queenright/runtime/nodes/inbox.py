@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +26,7 @@ from queenright.runtime.storage.files import (
     sync_folder,
     write_json,
 )
+from queenright.runtime.storage.session_state import describe_invalid_state
 
 _log = logging.getLogger(__name__)
 
@@ -138,11 +139,10 @@ class Inbox:
                 content = row.get("content") if isinstance(row, dict) else None
                 if not isinstance(content, str):
                     raise UnusableFileError(path, "it is not an input")
-                note = _NOTE.validate_python(row) if "note_id" in row else None
-                items.append(InboxItem(id=path.stem, content=content, note=note))
+                items.append(InboxItem(id=path.stem, content=content, note=_note(path, row)))
             except FileNotFoundError:
                 continue
-            except (UnusableFileError, ValidationError) as error:
+            except UnusableFileError as error:
                 if path not in self._unreadable_files:
                     _log.warning("ignored an unreadable input: %s", error)
                     self._unreadable_files.add(path)
@@ -152,3 +152,14 @@ class Inbox:
         for name in ids:
             (self._folder / f"{name}.json").unlink(missing_ok=True)
         sync_folder(self._folder)
+
+
+def _note(path: Path, row: dict[str, Any]) -> Note | None:
+    if "note_id" not in row:
+        return None
+    if not isinstance(row.get("expires_at"), int | float):
+        row = row | {"expires_at": None}
+    try:
+        return _NOTE.validate_python(row)
+    except ValidationError as error:
+        raise UnusableFileError(path, describe_invalid_state(error)) from error
