@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -290,6 +291,17 @@ async def test_exception_of_disk_work_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await disk.run(lambda: 1 // 0)
+
+    assert disk.pending == 0
+
+
+async def test_disk_work_that_cannot_start_is_not_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    no_thread = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+
+    with pytest.raises(RuntimeError, match="new thread"):
+        await disk.run(lambda: None)
 
     assert disk.pending == 0
 

@@ -87,10 +87,10 @@ class Disk:
         If cancelled, it waits for the work to end before it raises ``CancelledError``, so that nobody is
         still writing when the caller continues.
         """
-        self.pending += 1
         future = asyncio.get_running_loop().run_in_executor(
             self._threads, contextvars.copy_context().run, work
         )
+        self.pending += 1
         try:
             await wait_all([future])
             return future.result()
