@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -205,6 +206,19 @@ async def test_cancelled_probe_releases_its_permit() -> None:
     await asyncio.wait([probe])
 
     assert bench.breaker.state is HALF_OPEN
+    bench.breaker.admit().record_success()
+    assert bench.breaker.state is CLOSED
+
+
+async def test_probe_closed_from_another_context_releases_its_permit() -> None:
+    bench = Bench()
+    bench.fails(3)
+    bench.now += 60
+    probe = cast(Coroutine[Any, Any, bool], bench.breaker.acall(asyncio.Event().wait))
+    contextvars.copy_context().run(probe.send, None)
+
+    probe.close()
+
     bench.breaker.admit().record_success()
     assert bench.breaker.state is CLOSED
 

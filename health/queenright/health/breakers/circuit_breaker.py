@@ -10,8 +10,8 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -280,7 +280,7 @@ class CircuitBreaker:
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{getattr(function, '__qualname__', function)!r} is async: use acall()")
-        with self:
+        with self._guarded():
             return function(*args, **kwargs)
 
     async def acall(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -290,7 +290,7 @@ class CircuitBreaker:
         Raises:
             CircuitOpenError: The breaker refuses; the function was not called.
         """
-        with self:
+        with self._guarded():
             return await function(*args, **kwargs)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -316,6 +316,17 @@ class CircuitBreaker:
             return self.call(function, *args, **kwargs)
 
         return guard_call
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Guard one call: like ``with self``, but it may be left in another context than it was entered in."""
+        permit = self.admit()
+        try:
+            yield
+        except BaseException as error:
+            self._settle(permit, error)
+            raise
+        self._settle(permit, None)
 
     def __enter__(self) -> CircuitBreaker:
         """Enter if the breaker allows it, else raise ``CircuitOpenError``."""
