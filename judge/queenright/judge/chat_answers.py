@@ -26,7 +26,7 @@ def answer(case: Mapping[str, Any], worker: Mapping[str, Any] | None = None) -> 
     parts = (
         _describe_problem(ticket),
         _state_now(ticket, worker),
-        _describe_interventions(ticket, case.get("done_to_the_worker") or ()),
+        _describe_interventions(ticket, case.get("done_to_the_worker")),
         _describe_advice(ticket),
         _MORE,
     )
@@ -55,7 +55,11 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
     return f"Now: {sentence(state)}"
 
 
-def _describe_interventions(ticket: Mapping[str, Any], interventions: Sequence[Mapping[str, Any]]) -> str:
+def _describe_interventions(
+    ticket: Mapping[str, Any], interventions: Sequence[Mapping[str, Any]] | None
+) -> str:
+    if interventions is None:
+        return ""
     lines = [
         f"{action['kind']} at {clock_time(action['at'])}, {_describe_actor(action)}, "
         f"{str(action['outcome']).replace('_', ' ')}"
