@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.judging_budget import BUDGET_FILE, ModelBudget, Reservation, Spending
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.settings import BudgetSettings
+from queenright.runtime.storage.files import Disk
 from tests.judge.conftest import FakeTime
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -279,6 +281,16 @@ async def test_cancelled_caller_reserves_nothing(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     going.cancel()
     await asyncio.gather(going, return_exceptions=True)
+
+    assert purse.spent("hour", "tokens") == 0
+
+
+async def test_failed_caller_reserves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
+    monkeypatch.setattr(Disk, "run", AsyncMock(side_effect=RuntimeError("can't start new thread")))
+
+    with pytest.raises(RuntimeError, match="new thread"):
+        await hold(purse, tokens=1_000)
 
     assert purse.spent("hour", "tokens") == 0
 

@@ -198,7 +198,7 @@ class ModelBudget:
 
         try:
             await self._change(add)
-        except asyncio.CancelledError:
+        except BaseException:
             if self._fleet is None:
                 self._add(reservation, Cost(-cost.dollars, -cost.tokens))  # the call is not made
             raise
