@@ -319,7 +319,7 @@ class CircuitBreaker:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Guard one call: like ``with self``, but it may be left in another context than it was entered in."""
+        """Guard one call; unlike ``with self``, it may be left in another context than it was entered in."""
         permit = self.admit()
         try:
             yield
