@@ -182,6 +182,21 @@ async def test_events_that_were_stored_but_not_observed_are_not_lost(
     assert bee.vitals.steps_total == 1
 
 
+async def test_event_is_waited_for_however_many_snapshots_are_taken_in_a_minute(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with killed_service(settings, clock) as service:
+        await service.store.append([start_event(clock.now)])
+        for _ in range(3):
+            await service.snapshots.take()
+        within_grace = service.pipeline.describe_position(0).unobserved
+        monkeypatch.setattr("queenright.server.monitoring.snapshots._GRACE_SECONDS", 0.0)
+        await service.snapshots.take()
+
+    assert len(within_grace) == 1
+    assert service.pipeline.describe_position(0).unobserved == ()
+
+
 async def test_findings_that_a_snapshot_has_are_logged_once(settings: Settings, clock: Clock) -> None:
     """B77: a snapshot is taken, and the service killed, before or after the findings in it are logged."""
     async with killed_service(settings, clock) as service:

@@ -29,6 +29,8 @@ _EVENTS: Final = 20
 """After so many events, a snapshot is written sooner, so that takeovers in a row read few events again."""
 _SHORTEST_SECONDS: Final = 5.0
 """At least so many seconds are between two snapshots."""
+_GRACE_SECONDS: Final = 60.0
+"""So long after it was stored, an event may still be observed."""
 _PAUSE_FACTOR: Final = 200
 """The event loop spends half a percent of its time on snapshots, at most."""
 
@@ -42,6 +44,8 @@ class Snapshots:
     pipeline: EventPipeline
     feed: Feed
     _last_seq: int = field(default=0, init=False)
+    _mark: tuple[int, float] = field(default=(0, 0.0), init=False)
+    """The number of an event in the log, and a monotonic time by which it was stored."""
 
     async def run(self) -> None:
         """Take a snapshot of what has changed, again and again, until cancelled."""
@@ -89,7 +93,9 @@ class Snapshots:
             return busy
         finally:
             snapshot.close()
-        # What was not observed in the minutes since the last snapshot never will be.
-        self.pipeline.forget_unobserved(self._last_seq)
+        marked_seq, marked_at = self._mark
+        if (now := time.monotonic()) - marked_at >= _GRACE_SECONDS:
+            self.pipeline.forget_unobserved(marked_seq)
+            self._mark = head.seq, now
         self._last_seq = head.seq
         return busy
