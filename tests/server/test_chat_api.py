@@ -378,6 +378,15 @@ def test_chat_goes_on_after_a_refused_question(status: int, capsys: pytest.Captu
     assert captured.out.endswith("  It loops.\n\n")
 
 
+def test_refused_question_is_an_error_of_a_chat_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = RequestRejectedError("The queen is busy.", status=503, problem={})
+
+    with pytest.raises(RequestRejectedError):
+        ask(FakeService(refusal), "why?", as_json=True)
+
+    assert capsys.readouterr().err == ""
+
+
 def test_refusal_is_on_its_own_line_below_what_was_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,12 @@ def converse(
 
 
 def _ask(service: Queenright, ticket_id: str, question: str, *, by: str, as_json: bool) -> None:
-    """Ask a question and print the answer, or why it was refused."""
+    """
+    Ask a question and print the answer, or why it was refused.
+
+    Raises:
+        RequestRejectedError: The question was refused, and the output is JSON.
+    """
     from rich.console import Console
 
     from queenright.client.errors import RequestRejectedError
@@ -111,6 +116,8 @@ def _ask(service: Queenright, ticket_id: str, question: str, *, by: str, as_json
         with status, stream_answer(service, ticket_id, None if as_json else printer):
             answer = service.tickets.chat(ticket_id, question, by=by)
     except RequestRejectedError as error:
+        if as_json:
+            raise
         if printer.has_begun:
             typer.echo()
         typer.echo(f"queenright: {single_line(str(error))}", err=True)
