@@ -18,7 +18,7 @@ import pytest
 
 from queenright.api.events import Event
 from queenright.api.tickets import ChatMessage, Ticket
-from queenright.cli.commands.chat import AnswerPrinter, converse, stream_answer
+from queenright.cli.commands.chat import AnswerPrinter, _read_questions, converse, stream_answer
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice
 from queenright.client.synchronous import Queenright
@@ -396,6 +396,14 @@ def test_refusal_is_on_its_own_line_below_what_was_written(
     ask(FakeService(refusal, pieces=("It ", "loo")), "why?")
 
     assert capsys.readouterr().out.endswith("  It loo\n")
+
+
+def test_chat_works_in_a_python_without_readline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "readline", None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("why?\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+
+    assert list(_read_questions(is_prompted=True)) == ["why?"]
 
 
 @pytest.mark.parametrize("is_typed", [True, False])

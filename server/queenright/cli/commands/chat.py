@@ -218,7 +218,8 @@ def _read_questions(*, is_prompted: bool) -> Iterator[str]:
     if not sys.stdin.isatty():
         yield from (line.strip() for line in sys.stdin if line.strip())
     elif is_prompted:
-        import readline  # noqa: F401  # gives `input` line editing and history
+        with contextlib.suppress(ImportError):  # not every Python has it
+            import readline  # noqa: F401  # gives `input` line editing and history
 
         while True:
             try:
