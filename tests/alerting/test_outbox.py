@@ -99,6 +99,25 @@ async def test_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: Se
     assert post.outbox.status().active == post.outbox.status().pending == 0
 
 
+async def test_old_notification_is_kept_until_retention_deletes_it(
+    make_post: MakePost, peer: ServedPeer, store: Store
+) -> None:
+    """`retention.days` may be more than the default."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**RESOLVED))
+    await post.deliver(after=1)
+    await post.deliver(after=3600)
+    post.now += 40 * 86_400
+    await post.say(ticket(ticket_id="t2", agent_id="writer"))
+    await post.deliver()
+
+    assert await store.read(
+        lambda conn: list(conn.execute(select(OUTBOX.c.id).order_by(OUTBOX.c.id)).scalars())
+    ) == [1, 2]
+
+
 @pytest.mark.parametrize("names", [("1", "2"), ("2", "1")])
 async def test_last_peer_of_a_cluster_gets_an_end_first(
     make_post: MakePost, start_peer: StartPeer, names: tuple[str, str]

@@ -21,7 +21,6 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
-    delete,
     exists,
     func,
     insert,
@@ -57,8 +56,6 @@ Status = Literal["firing", "resolved"]
 
 KEEP_UNDELIVERED_SECONDS: Final = 7 * 86_400
 """An ended notification that some peer has not accepted is dropped after this time."""
-KEEP_SECONDS: Final = 30 * 86_400
-"""Retention of delivered notifications."""
 
 _COLLECTED_SECONDS: Final = 8.0
 """Alertmanager collects a group for 10 s, so people have not received an alert that is newer than this."""
@@ -631,7 +628,7 @@ def record_receipts(
     conn: Connection, receipts: Sequence[Receipt], completed_ids: Collection[int], now: float
 ) -> None:
     """
-    Store receipts, close finished notifications and delete old ones.
+    Store receipts, and close finished notifications.
 
     Args:
         receipts: Results of deliveries; the first acceptance by a peer is kept.
@@ -683,6 +680,3 @@ def _close(conn: Connection, completed_ids: Collection[int], now: float) -> None
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
     for condition in (*(OUTBOX.c.id.in_(some) for some in batches(completed_ids)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, condition).values(active=False, updated_at=now))
-    old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
-    conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
-    conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from queenright.health.findings import Finding
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.store.retention import prune
 from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import ticket_table
@@ -203,7 +204,7 @@ class StackJudge:
 
     async def check(self) -> CheckResult:
         """
-        Check all workers once: judge, triage, and close the tickets whose condition is gone.
+        Check all workers once: judge, triage, close the tickets whose condition is gone, and delete old rows.
 
         Raises:
             StackError: Prometheus cannot be queried; nothing was changed.
@@ -228,6 +229,7 @@ class StackJudge:
         unknown = await self._judge_and_triage()
         if self._once:
             await self._pass_on()
+        await self.store.transact(lambda conn: prune(conn, now, self._settings.retention))
         return CheckResult(
             at=now,
             workers=tuple(healths),
