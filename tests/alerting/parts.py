@@ -55,6 +55,7 @@ class MoodyPeer:
         """When it says that it was started; None: it has no page that says so."""
         self.cluster: Any = None
         """What it says of its cluster, besides."""
+        self.status_requests = 0
         self.asked_for_status = asyncio.Event()
         """Set once somebody has asked for that page."""
         self.status_allowed = asyncio.Event()
@@ -89,6 +90,7 @@ class MoodyPeer:
             await self._say(self.says, receive, send)
             return
         if scope["path"] == "/api/v2/status":
+            self.status_requests += 1
             self.asked_for_status.set()
             await self.status_allowed.wait()
         if scope["path"] == "/api/v2/status" and self.started is not None and self.status == 200:

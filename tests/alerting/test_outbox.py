@@ -402,6 +402,40 @@ async def test_page_is_not_delayed_by_a_peer_without_start_time(
     assert [alert["labels"]["agent"] for alert in peer.peer.alerts] == ["writer", "reviewer"]
 
 
+async def test_first_delivery_to_several_peers_asks_each_for_its_status_once(
+    make_post: MakePost, start_peer: StartPeer
+) -> None:
+    peers = [await start_peer(), await start_peer()]
+    post = make_post(*(peer.url for peer in peers))
+    await post.say(ticket())
+    await post.deliver()
+    await post.deliver(after=59)
+    asked = [each.peer.status_requests for each in peers]
+    await post.deliver(after=1)
+
+    assert asked == [1, 1]
+    assert [each.peer.status_requests for each in peers] == [2, 2]
+
+
+async def test_stop_does_not_wait_for_the_status_of_peers(
+    make_post: MakePost, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenright.alerting.outbox._CHECK_SECONDS", 3600)
+    monkeypatch.setattr("queenright.alerting.peer_delivery.PEER_TIMEOUT_SECONDS", 3600)
+    peers = [await start_peer(), await start_peer()]
+    for each in peers:
+        each.peer.status_allowed.clear()
+    running = asyncio.create_task(make_post(*(peer.url for peer in peers)).outbox.run())
+    await until(peers[0].peer.asked_for_status.is_set, "the peer is asked for its status")
+    running.cancel()
+
+    ended, _ = await asyncio.wait([running], timeout=3)
+
+    assert ended == {running}
+    for each in peers:
+        each.peer.status_allowed.set()
+
+
 async def test_end_is_not_repeated_when_a_load_balancer_switches_peers(
     make_post: MakePost, peer: ServedPeer
 ) -> None:

@@ -53,7 +53,7 @@ _POLL_SECONDS: Final = 5.0
 _WAKE_DELAYS: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Poll delays after a ``wake``, which may be called inside a transaction, before its commit."""
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 """For how long the first delivery to several peers waits for their places in their cluster, at most."""
 _NOT_NOW_SECONDS: Final = 1.0
 _STORE_RETRY_SECONDS: Final = 1.0
@@ -121,7 +121,7 @@ class Outbox:
         self._read_at: float | None = None
         """Time of the last read, in seconds since the epoch; None if all must be read again."""
         self._all_read_at = 0.0
-        self._first_look: asyncio.Task[None] | None = None
+        self._first_check: asyncio.Task[None] | None = None
         self._wakes = [asyncio.Event() for _ in self._deliveries_or_none]
         self._released = asyncio.Event()
         self._released.set()
@@ -163,9 +163,9 @@ class Outbox:
                 for line, wake in zip(self._deliveries_or_none, self._wakes, strict=True):
                     group.create_task(self._run_peer(line, wake))
         finally:
-            if self._first_look is not None:
-                await self._first_look
             await asyncio.gather(*(line.aclose() for line in self._peer_deliveries))
+            if self._first_check is not None:
+                await self._first_check
             await self._client.aclose()
 
     async def deliver_due(self, now: float) -> float:
@@ -207,8 +207,8 @@ class Outbox:
 
     async def _deliver(self, line: PeerDelivery | None, now: float) -> float:
         if len(self._peer_deliveries) > 1:
-            self._first_look = self._first_look or asyncio.create_task(self._look_at_peers())
-            await asyncio.shield(self._first_look)
+            self._first_check = self._first_check or asyncio.create_task(self._check_peers(now))
+            await asyncio.shield(self._first_check)
         notifications = await self._read(now)
         if not self._may_deliver():
             return now + _NOT_NOW_SECONDS
@@ -247,12 +247,10 @@ class Outbox:
                 await self._publish(*events)
         return next_due
 
-    async def _look_at_peers(self) -> None:
+    async def _check_peers(self, now: float) -> None:
         """Find the places of the peers in their cluster: the order of ends depends on them."""
-        looks = [asyncio.create_task(line.check_status()) for line in self._peer_deliveries]
-        _, late = await asyncio.wait(looks, timeout=_LOOK_SECONDS)
-        for look in late:
-            look.cancel()
+        checks = [line.begin_status_check(now) for line in self._peer_deliveries]
+        await asyncio.wait(checks, timeout=_CHECK_SECONDS)
 
     async def _read(self, now: float) -> list[Notification]:
         """Return the active notifications: those in memory, updated with changes from the store."""

@@ -180,7 +180,10 @@ class PeerDelivery:
             later_peers: The peers that get ends first.
         """
         self._began = now if self._began is None else self._began
-        self._begin_status_check(notifications, now)
+        read_at = self._status_read_at
+        # The lower bound covers a clock that was set back.
+        if notifications and (read_at is None or not read_at <= now < read_at + RESEND_SECONDS):
+            self.begin_status_check(now)
         todo = self._plan(notifications, now, later_peers)
         self.pending = todo.pending
         result = Deliveries()
@@ -207,23 +210,18 @@ class PeerDelivery:
             self._status_check.cancel()
             await asyncio.wait([self._status_check])
 
-    def _begin_status_check(self, notifications: Sequence[Notification], now: float) -> None:
+    def begin_status_check(self, now: float) -> asyncio.Task[None]:
         """
-        Ask the peer for its start time and its place, if it has alerts and the last check is old enough.
+        Ask the peer for its start time and its place, unless a check is running; return the task.
 
-        The check runs in a separate task, so that no notification waits for it. Its result applies from the
-        next round on.
+        No notification waits for it: the result applies from the next round on.
         """
-        if self._status_check is not None and not self._status_check.done():
-            return
-        read_at = self._status_read_at
-        # The lower bound covers a clock that was set back.
-        if not notifications or (read_at is not None and read_at <= now < read_at + RESEND_SECONDS):
-            return
-        self._status_read_at = now
-        self._status_check = asyncio.create_task(self.check_status())
+        if self._status_check is None or self._status_check.done():
+            self._status_read_at = now
+            self._status_check = asyncio.create_task(self._check_status())
+        return self._status_check
 
-    async def check_status(self) -> None:
+    async def _check_status(self) -> None:
         """
         Note the peer's place, and forget which ends it accepted if it may have restarted since.
 
