@@ -255,6 +255,7 @@ async def test_emergency_stop_is_set_and_released(running: Running) -> None:
     status = await queenright(running, "stop-acting", "status")
     listed = await queenright(running, "list")
     off = await queenright(running, "stop-acting", "off")
+    again = await queenright(running, "stop-acting", "off")
     released = await queenright(running, "stop-acting", "status")
     queued = await queenright(running, "nudge", "looper")
 
@@ -266,7 +267,9 @@ async def test_emergency_stop_is_set_and_released(running: Running) -> None:
     assert "emergency stop is on" in listed.err
     assert "looper" in listed.out
     assert "emergency stop is off" in released.out
-    assert (off.code, queued.code) == (0, 0)
+    assert off.out == "The emergency stop is off; pending waits resume.\n"
+    assert again.out == "The emergency stop was off already.\n"
+    assert (off.code, again.code, queued.code) == (0, 0, 0)
 
 
 async def test_long_name_is_shortened_in_lists_unless_wide(

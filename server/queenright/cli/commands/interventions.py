@@ -169,13 +169,17 @@ def stop_acting(
     """Set the emergency stop, which freezes all interventions. Detection and notifications continue."""
     if switch is EmergencyStopAction.ON and not reason.strip():
         raise typer.BadParameter("--reason is required to turn the emergency stop on")
-    if switch is EmergencyStopAction.STATUS:
+    if switch is EmergencyStopAction.ON:
+        # Nothing else first: stopping must not depend on it.
+        state = service.service.set_emergency_stop(True, reason.strip(), by=by)
+        text = "The emergency stop is on."
+    else:
         state = service.service.emergency_stop()
-        print_result(state, _describe_stop(state), as_json=as_json)
-        return
-    why = reason.strip() or "released"
-    state = service.service.set_emergency_stop(switch is EmergencyStopAction.ON, why, by=by)
-    text = "The emergency stop is on." if state.on else "The emergency stop is off; pending waits resume."
+        text = _describe_stop(state)
+    if switch is EmergencyStopAction.OFF:
+        was = "is off; pending waits resume" if state.on else "was off already"
+        state = service.service.set_emergency_stop(False, reason.strip() or "released", by=by)
+        text = f"The emergency stop {was}."
     print_result(state, text, as_json=as_json)
 
 
