@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queenright.server.cluster.assignment import assign_partitions
 from queenright.server.cluster.partition import partition_settings
-from queenright.server.reload import read_reloadable
+from queenright.server.reload import read_reloadable, watch_reloadable
 from queenright.server.settings import load_settings
 
 MEMBERS = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=6)
@@ -130,17 +130,35 @@ def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
     assert partition_settings(alone, 0) is alone
 
 
-def test_partition_that_is_taken_over_has_the_settings_of_a_reload(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_partition_that_is_taken_over_has_the_settings_of_a_reload(tmp_path: Path) -> None:
     """Its new owner started before the file was changed, and before `POST /-/reload`."""
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {tickets: {hold_seconds: 60}}\n")
     settings = partition_settings(load_settings(file), 0)
     file.write_text("health_monitoring: {tickets: {hold_seconds: 7}}\nstorage: elsewhere\n")
-    taken = read_reloadable(settings)
+    taken, fault = read_reloadable(settings)
+    assert fault == ""
     assert taken.health_monitoring.tickets.hold_seconds == 7
     assert taken.storage == settings.storage
     file.write_text("health_monitoring: {tickets: {hold_seconds: never}}\n")
-    assert read_reloadable(settings) is settings
-    assert "never" in caplog.text
+    taken, fault = read_reloadable(settings)
+    assert taken is settings
+    assert "never" in fault
+
+
+async def test_invalid_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "queenright.yaml"
+    file.write_text("{}")
+    settings = load_settings(file)
+    contents = iter(["storage: [1]", "storage: [1]", "storage: [2]", "{}", "storage: [2]"])
+
+    async def write_next(_seconds: float) -> None:
+        file.write_text(next(contents))
+
+    logged = []
+    watched = watch_reloadable(settings, write_next)
+    for _ in range(5):
+        assert await anext(watched) == settings
+        logged.append(len(caplog.records))
+
+    assert logged == [1, 1, 2, 2, 3]

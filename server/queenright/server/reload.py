@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +20,12 @@ from queenright.server.ops.settings_files import check_files
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 
+Sleep = Callable[[float], Awaitable[None]]
+
 _log = logging.getLogger(__name__)
+
+_READ_SECONDS: Final = 60.0
+"""Seconds between two reads of the settings files, for the comparison with other processes."""
 
 RELOADABLE: Final = (
     "alerting.dashboard_url",
@@ -90,21 +95,32 @@ async def reload(service: Service) -> ReloadResult:
     return outcome
 
 
-def read_reloadable(settings: Settings) -> Settings:
+def read_reloadable(settings: Settings) -> tuple[Settings, str]:
     """
-    Return settings with what a reload would apply to them now.
+    Return settings with what a reload would apply to them now, and why it would be refused; ``""`` if not.
 
     A partition that is taken over gets what its former owner had. Invalid files change nothing.
     """
     before = settings.as_read
     if before is None:
-        return settings
+        return settings, ""
     try:
         after = _read_again(before)
     except QueenrightError as error:
-        _log.warning("the settings are those of the start of this process: %s", error)
-        return settings
-    return _merge(settings, after, tuple(filter(_is_reloadable, _differences(before, after))))
+        return settings, f"the settings are those of the start of this process: {error}"
+    return _merge(settings, after, tuple(filter(_is_reloadable, _differences(before, after)))), ""
+
+
+async def watch_reloadable(settings: Settings, sleep: Sleep = asyncio.sleep) -> AsyncIterator[Settings]:
+    """Yield `read_reloadable` every minute; log when the files become invalid."""
+    known = ""
+    while True:
+        await sleep(_READ_SECONDS)
+        current, fault = await asyncio.to_thread(read_reloadable, settings)
+        if fault and fault != known:
+            _log.warning("%s", fault)
+        known = fault
+        yield current
 
 
 def _read_again(before: Settings) -> Settings:

@@ -58,7 +58,7 @@ from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
-from queenright.server.reload import read_reloadable
+from queenright.server.reload import watch_reloadable
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Ports, bind_ports
@@ -91,8 +91,6 @@ How long a process that failed to run a partition gets no other.
 Doubled, up to an hour, each time that another process could run it.
 """
 _MOST_FAILED_SECONDS: Final = 3600.0
-_READ_SETTINGS_SECONDS: Final = 60.0
-"""Seconds between two looks at the settings file, for the comparison with the other processes."""
 
 
 class ClusterMember:
@@ -340,9 +338,8 @@ class ClusterMember:
 
     async def watch_settings(self) -> None:
         """Note changes of the settings file, which a partition that is taken over would have."""
-        while True:
-            await asyncio.sleep(_READ_SETTINGS_SECONDS)
-            self._settings_hash = hash_settings(await asyncio.to_thread(read_reloadable, self.ports.settings))
+        async for settings in watch_reloadable(self.ports.settings):
+            self._settings_hash = hash_settings(settings)
 
     async def _share(self) -> None:
         """Exchange the state of the fleet with the owners of the other partitions."""

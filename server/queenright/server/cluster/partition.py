@@ -216,8 +216,11 @@ class Partition:
     @contextlib.asynccontextmanager
     async def _run_service(self) -> AsyncIterator[Service]:
         storage = self._settings.storage
+        settings, fault = await asyncio.to_thread(read_reloadable, self._settings)
+        if fault:
+            _log.warning("%s", fault)
         async with run_service(
-            await asyncio.to_thread(read_reloadable, self._settings),
+            settings,
             self._ports.otlp_url,
             may_deliver=lambda: self._lease.is_valid(self.number),
             can_receive=lambda: self.stream.is_available,
