@@ -9,8 +9,10 @@ import pytest
 
 from queenright.alerting.notification import Notification, read_active
 from queenright.health.findings import Severity
+from queenright.health.store.store import Store
+from queenright.health.ticket_service import TicketService
 from queenright.judge import wording
-from queenright.runtime.events import EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -136,6 +138,27 @@ async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path
         assert alerts.labels["severity"] == "critical"
         assert "Decide until" in alerts.annotations["suggested_action"]
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
+
+
+async def test_notification_by_the_ladder_names_no_queen(running: Running, tmp_path: Path) -> None:
+    service = running.service
+    await ticket_on(running)
+    await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+    published: list[AgentEvent] = []
+    store = Store.open(f"sqlite:///{tmp_path / 'no_ticket.db'}")
+    requests = requests_of(service)
+    requests.tickets = TicketService(
+        store,
+        settings=service.settings.health_monitoring,
+        clock=service.clock,
+        publish=lambda *events: published.extend(events),
+    )
+
+    await requests.load()
+
+    [request] = [event for event in published if event.type is EventType.QUEEN_INTERVENTION_REQUESTED]
+    assert request.data["queen_graph_id"] == request.data["queen_stream_id"] == ""
+    await store.close()
 
 
 async def test_queen_as_orchestrator_asks_no_one(tmp_path: Path) -> None:

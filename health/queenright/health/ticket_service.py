@@ -72,9 +72,6 @@ _END_REASONS: Final = {
 }
 _MOST_FAILING: Final = 500
 """The most tickets, the newest, among which failures are looked for that other services may share."""
-_QUEEN: Final = {"queen_graph_id": "queen", "queen_stream_id": "queen::ticket_receiver"}
-"""Where the queen receives tickets."""
-
 _OF_INCIDENT: Final = ("incident_id", "cause", "workers", "opened_at", "closed_at")
 _SETTLED_AT_ONCE: Final = 50
 """The most tickets that one transaction settles; the event loop runs other work between two."""
@@ -90,6 +87,8 @@ class InterveneDecision:
     by: str = "queen"
     is_untriaged: bool = False
     model: str = ""
+    queen_stream_id: str = ""
+    """The stream in which the queen received the ticket; empty if it is not hers."""
 
 
 _Work = Callable[[TicketTransaction], T]
@@ -520,18 +519,20 @@ class TicketService:
         by: str = "queen",
         is_untriaged: bool = False,
         model: str = "",
+        queen_stream_id: str = "",
     ) -> EscalationTicket:
         """
         Notify an operator, or update the analysis of a ticket that was notified before.
 
         Args:
             is_untriaged: Triage did not answer in time and is bypassed.
+            queen_stream_id: The stream in which the queen received the ticket; empty if it is not hers.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
-        decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model)
+        decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model, queen_stream_id)
         return await self._commit(self._intervention(decision))
 
     async def intervene_all(self, decisions: Sequence[InterveneDecision]) -> list[EscalationTicket]:
@@ -583,7 +584,8 @@ class TicketService:
                     "analysis": analysis,
                     "severity": ticket_now.severity.value,
                     "urgency": urgency,
-                    **_QUEEN,
+                    "queen_graph_id": decision.queen_stream_id.partition("::")[0],
+                    "queen_stream_id": decision.queen_stream_id,
                     "untriaged": decision.is_untriaged,
                 }
                 return ticket_now, [
