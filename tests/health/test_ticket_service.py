@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -863,6 +864,22 @@ async def test_cancelled_caller_does_not_suppress_a_stored_ticket(desk: TicketDe
 
     [ticket] = desk.tickets.open_tickets()
     assert desk.published[0].data["ticket"]["ticket_id"] == ticket.ticket_id
+
+
+async def test_error_is_not_logged_if_its_caller_was_cancelled(
+    desk: TicketDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    dismissing = asyncio.create_task(desk.tickets.dismiss("none", "recovered"))
+    await asyncio.sleep(0)
+    dismissing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dismissing
+    await desk.store.transact(lambda _: None)
+    await asyncio.sleep(0)
+
+    gc.collect()
+
+    assert caplog.text == ""
 
 
 async def test_unstored_ticket_is_not_published(desk: TicketDesk) -> None:

@@ -9,7 +9,6 @@ that was manipulated can neither open a ticket about a healthy worker nor dismis
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 from collections import Counter, OrderedDict
@@ -780,7 +779,7 @@ class TicketService:
             return result
 
         # A cancelled caller (a judge that timed out) must not keep committed events from being published.
-        return await asyncio.shield(self._tasks.start(commit()))
+        return await self._tasks.run(commit())
 
     async def _decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
         return await self._commit(lambda tx: tx.decide(ticket_id, decide, notify_people=notify_people))

@@ -108,6 +108,12 @@ class TaskSet:
         task.add_done_callback(self._running.discard)
         return task
 
+    async def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Return the result of ``work``, which continues if the caller is cancelled."""
+        task = self.start(work)
+        task.add_done_callback(_retrieve_exception)  # a cancelled caller does not
+        return await asyncio.shield(task)
+
     async def wait(self) -> None:
         """Wait until all tasks have ended, also those started meanwhile."""
         while self._running:

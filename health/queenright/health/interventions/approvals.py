@@ -7,7 +7,6 @@ runs once: its id is part of the answer, so a restart can tell whether it had st
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -225,7 +224,7 @@ class Approvals:
         approval = await self._close(
             approval, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids()
         )
-        return await asyncio.shield(self._tasks.start(self._carry_out(approval)))
+        return await self._tasks.run(self._carry_out(approval))
 
     async def deny(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
@@ -421,7 +420,7 @@ class Approvals:
             return requests
 
         # Cancelling the caller must not keep committed events from being published.
-        return await asyncio.shield(self._tasks.start(commit()))
+        return await self._tasks.run(commit())
 
     def _remember(self, approval: Approval) -> None:
         if approval.is_open:

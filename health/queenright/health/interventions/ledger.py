@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -101,7 +100,7 @@ class InterventionLedger:
             self._publish(*events)
 
         # Cancelling the caller must not keep committed events from being published.
-        await asyncio.shield(self._tasks.start(commit()))
+        await self._tasks.run(commit())
 
     def worker_keys(self) -> set[WorkerKey]:
         """Return the workers that have a ladder, interventions, or a termination whose end is unknown."""

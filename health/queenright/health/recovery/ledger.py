@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -126,7 +125,7 @@ class RecoveryLedger:
         if not changes.rows:
             return
         # Cancelling the caller must not keep committed events from being published.
-        await asyncio.shield(self._tasks.start(self._commit(changes)))
+        await self._tasks.run(self._commit(changes))
 
     async def close(self) -> None:
         """Wait for writes in progress."""
