@@ -27,7 +27,7 @@ _INTERVAL_SECONDS: Final = 60.0
 """If few events come. Those of a minute are read within seconds, as many as one process can take."""
 _EVENTS: Final = 20
 """After so many events, a snapshot is written sooner, so that takeovers in a row read few events again."""
-_SHORTEST_SECONDS: Final = 5.0
+_SHORTEST_SECONDS: Final = 2.0
 """At least so many seconds are between two snapshots."""
 _GRACE_SECONDS: Final = 60.0
 """So long after it was stored, an event may still be observed."""
