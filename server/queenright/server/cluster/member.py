@@ -371,11 +371,12 @@ class ClusterMember:
         for partition, wanted in zip(self.partitions, assigned, strict=True):
             is_surplus = partition.is_claimed and wanted != own_id
             partition.surplus_since = start_of(partition.surplus_since, is_surplus, now)
+        patience = LEASE_SECONDS if own_id in candidates else _UNREACHABLE_SECONDS
         surplus = [
             partition
             for partition in self.partitions
             if (since := partition.surplus_since) is not None
-            and now - since > LEASE_SECONDS
+            and now - since > patience
             and not partition.is_ending
         ]
         if own_id not in candidates:

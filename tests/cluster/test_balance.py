@@ -1,0 +1,34 @@
+"""When a process hands over the partitions that others should own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from queenright.health.cluster.cluster_lease import Ownership, View
+from queenright.server.cluster.member import ClusterMember
+from tests.cluster.test_candidates import seen_member
+
+
+@pytest.mark.parametrize(
+    ("own_state", "seconds"), [({"can_publish": False}, 3.0), ({}, 6.0)], ids=["without NATS", "surplus"]
+)
+def test_process_hands_over_what_it_should_not_own(own_state: dict[str, Any], seconds: float) -> None:
+    """B117: sooner if it cannot reach NATS, as nobody watches the workers meanwhile."""
+    own, other = seen_member("own", partitions=2, **own_state), seen_member("other", partitions=2)
+    view = View(members=(own, other), partitions=(Ownership(owner_id="own", is_vacant=False),) * 2)
+    free = {"is_ending": False, "surplus_since": None, "vacant_since": None, "unserved_since": None}
+    partitions = [Mock(number=number, is_claimed=True, **free) for number in range(2)]
+    member = cast(
+        ClusterMember,
+        SimpleNamespace(member=own.member, partitions=partitions, _is_moving=lambda now: False),
+    )
+
+    ClusterMember._balance(member, view, 100.0)
+    ClusterMember._balance(member, view, 100.0 + seconds)
+    assert not any(partition.hand_over.called for partition in partitions)
+    ClusterMember._balance(member, view, 100.1 + seconds)
+    assert partitions[1].hand_over.called
