@@ -100,7 +100,6 @@ class Pair:
         return environment
 
 
-_LANGGRAPH: Final = ("langgraph", "langchain")
 _HIDES_OPENINFERENCE: Final = {"OPENINFERENCE_HIDE_INPUTS": "true", "OPENINFERENCE_HIDE_OUTPUTS": "true"}
 _HIDES_OPENLLMETRY: Final = {"TRACELOOP_TRACE_CONTENT": "false"}
 _SHOWS_GENAI: Final = {

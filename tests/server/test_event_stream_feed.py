@@ -24,8 +24,6 @@ from queenright.server.stream.lines import StreamFilter
 from tests.server.streams import Block, blocks
 from tests.waiting import until
 
-_WAITING = object()
-
 
 def event(number: int, kind: EventType = EventType.STEP_COMPLETED, agent: str = "bee") -> AgentEvent:
     return AgentEvent(type=kind, time=1000.0 + number, agent_id=agent, data={"n": number})

@@ -34,7 +34,6 @@ _BUDGET: Final = 0.010
 _HOOK: Final = "/hooks/claude-code?user=ada&host=laptop"
 _PLAIN: Final = "/hooks/plain"
 """Nobody's path: it is answered with 404, after the same server, guard and connection."""
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def run() -> list[Row]:

@@ -45,7 +45,6 @@ SLOW_RULE: Final = 1.0
 """Seconds past which a rule is named."""
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-_WINDOW: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?(?:\[|\s+offset\s+)(\d+)([smhd])")
 
 CONFIG: Final = """
 global: {{scrape_interval: {interval}s, evaluation_interval: {interval}s}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -51,8 +50,6 @@ from queenright.runtime.stream_services import StreamServices
 from queenright.runtime.tooling.approval import ApprovalCallback
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
 from queenright.runtime.workers import WorkerRegistry
-
-_log = logging.getLogger(__name__)
 
 MAX_KEPT_RESULTS: Final = 1000
 """Number of finished runs to keep in memory, newest first."""
