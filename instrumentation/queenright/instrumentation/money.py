@@ -22,7 +22,7 @@ def format_spend(dollars: float | None, tokens: int, unpriced_tokens: int) -> st
     Args:
         dollars: Cost of the calls with a known price; None if there was none.
         tokens: Input and output tokens of all calls.
-        unpriced: Tokens of calls without a known price.
+        unpriced_tokens: Tokens of calls without a known price.
 
     >>> format_spend(1.5, 30_000, 0), format_spend(None, 30_000, 30_000), format_spend(1.5, 30_000, 1_000)
     ('$1.50 (30,000 tokens)', '30,000 tokens (no price known)', '$1.50 (30,000 tokens, 1,000 not priced)')

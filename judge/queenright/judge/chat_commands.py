@@ -90,7 +90,7 @@ def reply(messages: Sequence[Message], tool_names: Collection[str]) -> ModelRepl
     Carry out the command in the newest question, or answer it from the ticket.
 
     Args:
-        offered: Names of the tools that may be called.
+        tool_names: Names of the tools that may be called.
 
     Raises:
         ModelError: The conversation holds no question.

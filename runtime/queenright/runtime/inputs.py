@@ -148,7 +148,7 @@ def check_names(
     Args:
         node: The node that the run starts with.
         function: The node's function; None for a node with a model.
-        used: The memory keys that are used, from ``used_names``.
+        memory_keys: The memory keys that are used, from ``used_names``.
 
     Raises:
         InvalidInputError: Nothing uses one of the fields.

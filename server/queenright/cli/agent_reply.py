@@ -85,7 +85,7 @@ def wait_for_reply(
     Args:
         service: Client of the service.
         agent_id: The agent.
-        started: The service's answer to the message.
+        run: The service's answer to the message.
         after: The newest event before the message; None if the log was empty.
     """
     since = 0.0

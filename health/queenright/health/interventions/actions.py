@@ -214,7 +214,7 @@ class Actions:
             ladders: The ladder during and after it.
             withdrawn: The escalation that needs no answer once the worker has stopped.
             events: The events of that withdrawal.
-            resumed: The same termination, begun before a restart.
+            earlier: The same termination, begun before a restart.
             intervention_id: Its id, if it has one already.
 
         Raises:

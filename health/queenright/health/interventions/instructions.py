@@ -85,7 +85,7 @@ class InstructionMailbox:
     The mailbox of workers that fetch, and the ``WorkerControl`` that fills it. Belongs to one event loop.
 
     Args:
-        withheld: Returns why instructions are withheld (the emergency stop, a wait), or None.
+        why_withheld: Returns why instructions are withheld (the emergency stop, a wait), or None.
     """
 
     def __init__(

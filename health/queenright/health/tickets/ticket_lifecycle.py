@@ -239,7 +239,7 @@ def dismiss(
     Dismiss a ticket: no one is notified.
 
     Args:
-        recovered: The condition was seen to be gone, though the ticket does not record it yet.
+        has_recovered: The condition was seen to be gone, though the ticket does not record it yet.
         dead_from: When its worker counts as dead if it stays silent, or None.
 
     Raises:
@@ -297,11 +297,11 @@ def intervene(
 
     Args:
         ticket: A ticket that is open, intervening or acknowledged.
-        untriaged: Triage did not answer in time; only for a ticket that waits for it.
+        is_untriaged: Triage did not answer in time; only for a ticket that waits for it.
 
     Raises:
         TicketClosedError: The ticket is closed.
-        TicketStatusError: The ticket was dismissed; or, with ``untriaged``, triage has decided.
+        TicketStatusError: The ticket was dismissed; or, with ``is_untriaged``, triage has decided.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:

@@ -149,7 +149,7 @@ class RecentCalls:
                 not recorded.
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
-            failed: Whether it failed.
+            is_failure: Whether it failed.
             is_check: Whether it may be a check of what was done before, as nothing tells what it does.
             is_look: Whether it reads what an unknown call before may have changed.
         """

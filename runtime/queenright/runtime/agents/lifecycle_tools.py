@@ -54,7 +54,7 @@ class Lifecycle:
     Args:
         roots: Agents are loaded only from folders below these, after resolving symbolic links.
         load: Loads an agent; override to set a model or a storage folder.
-        loaded: The loaded agents by graph id, if the caller tracks other agents of the runtime there.
+        runners: The loaded agents by graph id, if the caller tracks other agents of the runtime there.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, has_succeeded: bo
     only at the end: it was not shown to hold.
 
     Args:
-        finished: Whether the execution has succeeded.
+        has_succeeded: Whether the execution has succeeded.
 
     Raises:
         ConditionsUnavailableError: There are expressions, and the library is missing.

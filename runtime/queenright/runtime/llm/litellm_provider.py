@@ -318,8 +318,8 @@ def to_openai_messages(messages: Sequence[Message], *, with_cache_markers: bool)
     Convert a conversation, oldest message first.
 
     Args:
-        marked: Mark the prefix that the next request repeats: the system prompt and the last message. The
-            system prompt's marker also covers the tools, which these providers read before it.
+        with_cache_markers: Mark the prefix that the next request repeats: the system prompt and the last
+            message. The system prompt's marker also covers the tools, which these providers read before it.
     """
     rows = [_to_openai(message) for message in messages]
     if with_cache_markers and rows:

@@ -74,10 +74,10 @@ def add(
 
     Args:
         text: The document.
-        wanted: Settings that it must have.
+        requirements: Settings that it must have.
         suffix: File suffix, which selects the format.
         replace: Replace settings that have another value.
-        replaced: Settings that are replaced in any case.
+        own_paths: Settings that are replaced in any case.
 
     Raises:
         SettingsConflictError: A setting has another value.
