@@ -249,11 +249,11 @@ def _as_annotated(hint: Any, value: Any) -> Any:
     if type(value) is hint:
         return value
     try:
-        arguments = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        result = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
     except (PydanticUserError, TypeError):
         return value  # an annotation that does not describe a JSON value
     # For an ``Iterable``, pydantic returns a one-shot iterator.
-    return value if isinstance(arguments, Iterator) else arguments
+    return value if isinstance(result, Iterator) else result
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def missing_credentials(
         environment: The environment, usually ``os.environ``.
     """
     alternatives = [(name,) for name in names] + [get_model_variables(model) for model in models]
-    absent = [" or ".join(names) for names in alternatives if names and not any(map(environment.get, names))]
+    absent = [" or ".join(each) for each in alternatives if each and not any(map(environment.get, each))]
     return list(dict.fromkeys(absent))
 
 
@@ -80,8 +80,8 @@ def hide_variables(names: Iterable[str], models: Iterable[str], environment: Map
         names: Variables that hold credentials.
         models: Model names; the variables that their providers read are masked too.
     """
-    model_names = [name for model in models for name in get_model_variables(model)]
-    hide(environment.get(name, "") for name in (*names, *model_names))
+    model_variables = [name for model in models for name in get_model_variables(model)]
+    hide(environment.get(name, "") for name in (*names, *model_variables))
 
 
 def find_references(text: str) -> list[str]:
