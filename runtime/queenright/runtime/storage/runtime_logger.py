@@ -34,6 +34,14 @@ MAX_SUMMARY_EXECUTIONS: Final = 200
 _MAX_CONCURRENT_STEPS: Final = 64
 """Steps are logged when they end; with concurrent nodes, this many may be out of order."""
 
+
+class _Usage(BaseModel):
+    steps: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+
 _SUMMARY_FIELDS: Final = {
     "execution_id",
     "graph_id",
@@ -47,18 +55,8 @@ _SUMMARY_FIELDS: Final = {
     "error",
     "error_type",
     "goal_progress",
-    "steps",
-    "input_tokens",
-    "output_tokens",
-    "cost",
+    *_Usage.model_fields,
 }
-
-
-class _Usage(BaseModel):
-    steps: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
 
 
 class _Row(_Usage, extra="allow"):
