@@ -52,7 +52,7 @@ def is_failure(error: BaseException | None) -> bool:
     return not (isinstance(error, SystemExit) and error.code in (None, 0))
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Run:
     """
     One run of a worker.

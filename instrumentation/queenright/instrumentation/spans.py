@@ -37,7 +37,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSET: Final = Status(StatusCode.UNSET)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class LightSpan(Span):
     """A span that passes itself to a callback, once, when it ends."""
 
