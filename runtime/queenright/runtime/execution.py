@@ -77,17 +77,17 @@ class Execution:
     is_resume: bool = False
     checkpoint: Checkpoint | None = None
     respawn: Respawn | None = None
-    stop_status: SessionStatus | None = None
+    stop_status: SessionStatus | None = field(default=None, init=False)
     """The requested final status, once the run was asked to stop."""
-    stop_reason: str = ""
+    stop_reason: str = field(default="", init=False)
     """Why the run was asked to stop."""
-    is_finishing: bool = False
+    is_finishing: bool = field(default=False, init=False)
     """Whether its end is being recorded."""
-    task: asyncio.Task[None] | None = None
-    executor: GraphExecutor | None = None
-    is_waiting_for_turn: bool = False
+    task: asyncio.Task[None] | None = field(default=None, init=False)
+    executor: GraphExecutor | None = field(default=None, init=False)
+    is_waiting_for_turn: bool = field(default=False, init=False)
     """Whether it waits for another run of its graph in the same session."""
-    has_begun: bool = False
+    has_begun: bool = field(default=False, init=False)
     """Whether it has its session and has started."""
 
     def __post_init__(self) -> None:
