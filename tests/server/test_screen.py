@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from io import StringIO
+from typing import Final
 
 import httpx
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from queenright.alerting.recorder import Recorder
+from queenright.api.attention import AttentionItem
 from queenright.cli.output.up_screen import UpScreen, attention_text
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
+from tests.tui.canned import row
 from tests.waiting import until
 
 
@@ -42,13 +47,68 @@ async def test_every_page_is_printed_once_also_after_the_recorder_is_full(runnin
     assert printed() == list(range(310))
 
 
+TICKET: Final = {"severity": "high", "kind": "stall", "ticket_id": "t"}
+DELIVERED: Final = {"ticket_id": "t", "peer": "a", "status": "firing", "severity": "critical"}
+EVENTS: Final = (
+    (EventType.WORKER_ESCALATION_TICKET, {"ticket": TICKET, "change": "opened"}),
+    (EventType.WORKER_ESCALATION_TICKET, {"ticket": TICKET, "change": "renewed"}),
+    (EventType.TICKET_TRIAGED, {"ticket_id": "t", "decision": "intervene", "reason": "It hangs."}),
+    (EventType.TICKET_TRIAGED, {"ticket_id": "t", "decision": "dismiss", "reason": "It waits."}),
+    (EventType.QUEEN_INTERVENTION_REQUESTED, {"ticket_id": "t", "analysis": "It hangs."}),
+    (EventType.NOTIFICATION_DELIVERED, DELIVERED),
+    (EventType.NOTIFICATION_DELIVERED, DELIVERED | {"status": "resolved"}),
+)
+FACTS: Final = [
+    "judge: high ticket on bee, stall (opened)",
+    "queen: It waits.",
+    "queen → operator: It hangs.",
+]
+
+
+async def print_events(running: Running) -> list[str]:
+    """Return the lines of some events, without times, with the ANSI codes of their colours."""
+    running.service.recent.extend(
+        AgentEvent(type=type_, time=0.0, agent_id="bee", data=data) for type_, data in EVENTS
+    )
+    console = Console(file=StringIO(), width=200, force_terminal=True, highlight=False)
+    with console.capture() as output:
+        printing = asyncio.create_task(UpScreen(console).follow(running))
+        await asyncio.sleep(0)
+        printing.cancel()
+    return [line.split(" ", 1)[1].removeprefix("\x1b[0m") for line in output.get().splitlines()]
+
+
+def without_colours(lines: list[str]) -> list[str]:
+    return [Text.from_ansi(line).plain for line in lines]
+
+
+async def test_each_fact_is_printed_once(running: Running) -> None:
+    running.service.recorder = Recorder()
+
+    assert without_colours(await print_events(running)) == FACTS
+
+
+async def test_answers_of_alertmanager_are_printed_without_the_stand_in(running: Running) -> None:
+    *facts, accepted, ended = await print_events(running)
+
+    assert without_colours(facts) == FACTS
+    assert accepted == "\x1b[1;31mAlertmanager accepted the alert on bee\x1b[0m"
+    assert ended == "\x1b[32mAlertmanager accepted the end of the alert on bee\x1b[0m"
+
+
 @pytest.mark.parametrize(
-    ("needs", "text"),
+    ("agents", "text"),
     [
-        (0, "Nothing needs you."),
-        (1, "1 item needs you: http://127.0.0.1:8420"),
-        (2, "2 items need you: http://127.0.0.1:8420"),
+        ([], "Nothing needs you."),
+        (["bee"], "1 item needs you: bee (question). See http://127.0.0.1:8420"),
+        (
+            ["a", "b", "c", "d", "e"],
+            "5 items need you: a (question), b (question), c (question) and 2 more. See http://127.0.0.1:8420",
+        ),
     ],
 )
-def test_line_about_what_needs_a_person_says_where_to_answer(needs: int, text: str) -> None:
-    assert attention_text(needs, "http://127.0.0.1:8420") == text
+def test_line_about_what_needs_a_person_says_what_and_where_to_answer(agents: list[str], text: str) -> None:
+    rows = [row(AttentionItem, agents=name, kind="question") for name in agents]
+    items = [AttentionItem.model_validate(values) for values in rows]
+
+    assert attention_text(items, len(items), "http://127.0.0.1:8420") == text

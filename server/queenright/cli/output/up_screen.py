@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from queenright.api.attention import AttentionItem
+from queenright.api.event_text import has_feed_line
+from queenright.cli.output.text import single_line
 from queenright.instrumentation.counts import format_count
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, UpOptions
-from queenright.server.views.api_models import feed
+from queenright.server.views.api_models import event_line
 from queenright.server.views.attention import attention
 from queenright.server.views.formatting import clock_time
 
@@ -26,7 +31,10 @@ _STYLES: Final = {
     "page": "bold red",
     "act": "gold1",
 }
+_END_STYLE: Final = "green"
 _POLL_SECONDS: Final = 0.5
+_NAMED: Final = 3
+"""Items that need a person and are named."""
 
 
 class UpScreen:
@@ -63,18 +71,23 @@ class UpScreen:
         event_ids: set[str] = set()
         page_count, needs = 0, 0
         while True:
-            for event in reversed(feed(service)):
-                if event.id not in event_ids:
-                    event_ids.add(event.id)
-                    self._print(event.at, event.text, _STYLES.get(event.kind, ""))
-            if (recorder := service.recorder) is not None:
+            recorder = service.recorder
+            recent = list(service.recent)
+            for event in recent:
+                if event.id not in event_ids and _has_line(event, has_stand_in=recorder is not None):
+                    line = event_line(event, brief=True)
+                    style = _END_STYLE if _is_end_of_alert(event) else _STYLES.get(line.kind, "")
+                    self._print(line.at, line.text, style)
+            event_ids = {event.id for event in recent}
+            if recorder is not None:
                 for page in recorder.after(page_count):
-                    style = "green" if page.status == "resolved" else _STYLES["page"]
+                    style = _END_STYLE if page.status == "resolved" else _STYLES["page"]
                     self._print(page.time, f"{page.channel} {page.status}: {page.title}", style)
                 page_count = recorder.count
-            if (total := attention(service).total) != needs:
-                needs = total
-                self._print(service.clock(), attention_text(needs, running.url), "bold")
+            waiting = attention(service)
+            if waiting.total != needs:
+                needs = waiting.total
+                self._print(service.clock(), attention_text(waiting.items, needs, running.url), "bold")
             await asyncio.sleep(_POLL_SECONDS)
 
     def _print(self, at: float, text: str, style: str) -> None:
@@ -82,8 +95,27 @@ class UpScreen:
         self.console.print(line, soft_wrap=True)
 
 
-def attention_text(needs: int, url: str) -> str:
-    """Return how many items need a person, and where to answer them."""
-    if not needs:
+def _has_line(event: AgentEvent, *, has_stand_in: bool) -> bool:
+    """Return whether an event is printed: no other line tells of it."""
+    match event.type:
+        case EventType.WORKER_ESCALATION_TICKET:
+            return event.data.get("change") != "renewed"
+        case EventType.TICKET_TRIAGED:
+            # The analysis of an intervention is an event of its own.
+            return event.data.get("decision") == "dismiss"
+        case EventType.NOTIFICATION_DELIVERED:
+            return not has_stand_in
+    return has_feed_line(event.type, event.data)
+
+
+def _is_end_of_alert(event: AgentEvent) -> bool:
+    return event.type is EventType.NOTIFICATION_DELIVERED and event.data.get("status") == "resolved"
+
+
+def attention_text(items: Sequence[AttentionItem], total: int, url: str) -> str:
+    """Return how many items need a person, which ones are first, and where to answer them."""
+    if not total:
         return "Nothing needs you."
-    return f"{format_count(needs, 'item')} need{'s' if needs == 1 else ''} you: {url}"
+    names = ", ".join(f"{single_line(item.agents)} ({item.kind})" for item in items[:_NAMED])
+    more = f" and {total - _NAMED} more" if total > _NAMED else ""
+    return f"{format_count(total, 'item')} need{'s' if total == 1 else ''} you: {names}{more}. See {url}"
