@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,8 +51,6 @@ _REFUSALS: Final = {
     f"or more than {HEAD_BYTES} bytes of URL and headers. Send fewer.",
 }
 
-SEND_BYTES: Final = 256 * 1_024
-"""Half of what the kernel keeps for a client that does not read; by itself it would keep megabytes."""
 DESCRIPTOR_SHARE: Final = 4
 """A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors; half of all remain for the service itself."""
 MAX_CONNECTIONS: Final = 10_000
@@ -213,8 +210,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request, if there is room."""
         super().connection_made(transport)
-        if (sock := transport.get_extra_info("socket")) is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.network = network_of(self.client[0]) if self.client else ""
         self._is_added = self._connections.add(self)
         if not self._is_added:

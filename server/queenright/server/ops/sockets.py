@@ -22,6 +22,8 @@ from queenright.server.middleware.connections import Connections, GuardedProtoco
 
 # Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
 _NOT_EPHEMERAL: Final = range(20000, 32000)
+_SEND_BYTES: Final = 256 * 1_024
+"""Half of what the kernel keeps for a client that does not read; by itself it would keep megabytes."""
 
 
 class PortInUseError(QueenrightError):
@@ -60,6 +62,8 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
     """
     sock = socket.socket(family_of(host), socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+    # Accepted connections inherit it.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     try:
         sock.bind((host, port))
         sock.listen(1024)
