@@ -79,7 +79,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         state_since=health.state_since,
         started_at=vitals.started_at,
         reason=reason_of(health),
-        ended=bool(vitals.has_ended),
+        ended=vitals.has_ended,
         outcome=vitals.status if vitals.has_ended else "",
         activity=activity,
         activity_kind=activity_kind,
