@@ -145,7 +145,7 @@ async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> No
 
 
 def _log_to_screen(screen: UpScreen) -> None:
-    """Print warnings through the screen, so that they do not break the live table."""
+    """Print warnings through the screen, like all its other lines."""
 
     limiter = RateLimiter()
 
