@@ -20,7 +20,7 @@ import typer
 _LOCAL_URL: Final = "http://127.0.0.1:8420"
 _TIMEOUT_SECONDS: Final = 0.5
 _LIMIT: Final = 200
-_CLOSED_STATUSES: Final = ("resolved", "worker_gone", "dismissed")
+CLOSED_STATUSES: Final = ("resolved", "worker_gone", "dismissed")
 
 # Names with other characters would need quoting, which differs between shells.
 _PLAIN_NAME: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
@@ -39,7 +39,7 @@ def complete_tickets(context: typer.Context, incomplete: str) -> list[tuple[str,
     rows = (
         (row.get("ticket_id"), f"{row.get('severity')} {row.get('agent_id')}")
         for row in _request(context, "tickets")
-        if row.get("status") not in _CLOSED_STATUSES
+        if row.get("status") not in CLOSED_STATUSES
     )
     return _matching(rows, incomplete)
 

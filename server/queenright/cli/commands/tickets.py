@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.completion_names import complete_tickets
+from queenright.cli.completion_names import CLOSED_STATUSES, complete_tickets
 from queenright.cli.options import CURRENT_USER, By, Json, Reason
 from queenright.cli.output.printing import json_values, print_list, print_result
 from queenright.cli.output.text import local_time, single_line, worker_cells
@@ -26,7 +26,6 @@ TicketId = Annotated[str, id_argument("tickets", autocompletion=complete_tickets
 
 _NEWEST = 1000
 _WORST_FIRST = ["critical", "high", "medium", "low"]
-_CLOSED_STATUSES = ("resolved", "worker_gone", "dismissed")
 
 
 @with_service
@@ -39,7 +38,7 @@ def list_tickets(
     """List tickets of the newest 1,000, worst first."""
     rows = list(service.tickets.list(limit=_NEWEST))
     if not all_:
-        rows = [t for t in rows if t.status not in _CLOSED_STATUSES]
+        rows = [t for t in rows if t.status not in CLOSED_STATUSES]
     rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
     width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()
