@@ -31,7 +31,7 @@ from queenright.health.store.postgres import (
     DATABASE_TIME,
     list_schemas_query,
     partition_lock,
-    partition_schema,
+    writer_table,
 )
 from queenright.instrumentation.http_url import http_url
 
@@ -280,7 +280,7 @@ class ClusterLease:
                 " UNION ALL ".join(
                     f"SELECT {partition} AS partition, member_id,"
                     f" coalesce(renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}, false) AS has_expired"
-                    f" FROM {_table(partition)}"
+                    f" FROM {writer_table(partition)}"
                     for partition in sorted(self._schemas)
                 )
             )
@@ -306,7 +306,7 @@ class ClusterLease:
         high, low = divmod(partition_lock(partition), 1 << 32)
         rows = await self._execute(
             f"SELECT pg_terminate_backend(l.pid) FROM ({_LOCKS}) l JOIN pg_stat_activity a ON a.pid = l.pid"
-            f" JOIN {_table(partition)} w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
+            f" JOIN {writer_table(partition)} w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
             f" WHERE (l.classid, l.objid, l.objsubid) = ({high}, {low}, 1)"
             " AND (a.backend_start < to_timestamp(w.renewed_at)"
             f" OR a.backend_start < clock_timestamp() - interval '{_CLAIM_MINUTES} minutes')"
@@ -327,7 +327,7 @@ class ClusterLease:
         """
         began = time.monotonic()
         rows = await self._execute(
-            f"UPDATE {_table(partition)} SET renewed_at = {DATABASE_TIME}"
+            f"UPDATE {writer_table(partition)} SET renewed_at = {DATABASE_TIME}"
             " WHERE token = %(token)s RETURNING 1",
             {"token": token},
         )
@@ -345,7 +345,7 @@ class ClusterLease:
         """
         self._valid_until.pop(partition, None)
         await self._execute(
-            f"UPDATE {_table(partition)} SET member_id = NULL WHERE token = %(token)s", {"token": token}
+            f"UPDATE {writer_table(partition)} SET member_id = NULL WHERE token = %(token)s", {"token": token}
         )
 
     async def leave(self) -> None:
@@ -404,11 +404,6 @@ class ClusterLease:
         async with self.session() as conn:
             cursor = await conn.execute(query, values)
             return await cursor.fetchall() if cursor.description else []
-
-
-def _table(partition: int) -> str:
-    schema = partition_schema(partition)
-    return "store_writer" if schema is None else f"{schema}.store_writer"
 
 
 def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:

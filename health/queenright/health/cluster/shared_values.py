@@ -16,7 +16,7 @@ from psycopg.errors import UndefinedTable
 
 from queenright.health.cluster.cluster_lease import ClusterLease
 from queenright.health.cluster.fleet import Change
-from queenright.health.store.postgres import DATABASE_TIME, partition_schema
+from queenright.health.store.postgres import DATABASE_TIME, writer_table
 
 _OVERLAP_SECONDS: Final = 15.0
 """A transaction that was open at the last read, and is visible only now, is not older."""
@@ -107,10 +107,8 @@ class SharedValues:
             partition: The partition.
             token: The ``writer_token`` of its store.
         """
-        schema = partition_schema(partition)
-        table = "store_writer" if schema is None else f"{schema}.store_writer"
         # The lock on the row: a new owner, which replaces it, waits until these values are written.
-        condition = f"EXISTS (SELECT 1 FROM {table} WHERE token = %(token)s FOR SHARE)"
+        condition = f"EXISTS (SELECT 1 FROM {writer_table(partition)} WHERE token = %(token)s FOR SHARE)"
         texts = {name: json.dumps(value) for name, value in values.items()}
         async with self._lease.session() as conn:
             await conn.execute(

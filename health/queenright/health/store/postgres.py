@@ -374,6 +374,12 @@ def partition_schema(partition: int) -> str | None:
     return f"{_SCHEMA}{partition}" if partition else None
 
 
+def writer_table(partition: int) -> str:
+    """Return the name of the table that names the writer of a partition."""
+    schema = partition_schema(partition)
+    return "store_writer" if schema is None else f"{schema}.store_writer"
+
+
 def partition_lock(partition: int) -> int:
     """Return the key of the advisory lock that the writer of a partition holds."""
     return WRITER_LOCK + (partition << 40)
