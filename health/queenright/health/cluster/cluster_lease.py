@@ -148,6 +148,11 @@ class View:
     stored_partitions: int = 0
     """How many partitions the database has; 0 before it has its tables."""
 
+    @property
+    def alive(self) -> list[SeenMember]:
+        """The members that probably run, oldest first."""
+        return [seen for seen in self.members if seen.is_alive]
+
     def find_owner(self, partition: int) -> Member | None:
         """Return the owner of a partition; None without an owner, or if the owner is not a member."""
         owner = self.partitions[partition]
@@ -160,8 +165,7 @@ class View:
         """Return whether the owner of a partition watches its workers."""
         owner_id = self.partitions[partition].owner_id
         return any(
-            seen.member.member_id == owner_id and partition in seen.state.serving and seen.is_alive
-            for seen in self.members
+            seen.member.member_id == owner_id and partition in seen.state.serving for seen in self.alive
         )
 
 

@@ -22,15 +22,14 @@ def agreed_partitions(view: View, own: int) -> int:
         view: The cluster.
         own: The number of this process, which holds for a database without tables if no other runs.
     """
-    alive = [seen for seen in view.members if seen.is_alive]
-    counted = [seen.member.partitions for seen in alive if seen.state.is_counted]
+    counted = [seen.member.partitions for seen in view.alive if seen.state.is_counted]
     first = counted[0] if counted else 0
-    return max(first, view.stored_partitions) or (alive[0].member.partitions if alive else own)
+    return max(first, view.stored_partitions) or (view.alive[0].member.partitions if view.alive else own)
 
 
 def is_first(view: View, member_id: str) -> bool:
     """Return whether no member that runs was started before this one."""
-    return next((seen.member.member_id for seen in view.members if seen.is_alive), member_id) == member_id
+    return next((seen.member.member_id for seen in view.alive), member_id) == member_id
 
 
 def find_candidates(view: View, partitions: int) -> set[str]:
@@ -41,7 +40,7 @@ def find_candidates(view: View, partitions: int) -> set[str]:
         view: The cluster.
         partitions: The number of partitions; members with another number own none.
     """
-    alive = [seen for seen in view.members if seen.is_alive and seen.member.partitions == partitions]
+    alive = [seen for seen in view.alive if seen.member.partitions == partitions]
     return {seen.member.member_id for seen in ([seen for seen in alive if seen.state.can_publish] or alive)}
 
 

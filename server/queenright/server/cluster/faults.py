@@ -30,7 +30,7 @@ def _lost_members(view: View) -> Iterator[str]:
 
 
 def _unwatched_partitions(view: View) -> Iterator[str]:
-    for seen in _alive(view):
+    for seen in view.alive:
         numbers = [
             number
             for number in range(len(view.partitions))
@@ -47,7 +47,7 @@ def _unwatched_partitions(view: View) -> Iterator[str]:
 def _settings(view: View) -> Iterator[str]:
     """Compare each member with the oldest one of its version: versions have different settings."""
     oldest: dict[str, SeenMember] = {}
-    for seen in _alive(view):
+    for seen in view.alive:
         first = oldest.setdefault(seen.member.version, seen)
         known, own = first.state.settings, seen.state.settings
         if blocks := sorted(name for name in known.keys() | own.keys() if known.get(name) != own.get(name)):
@@ -58,7 +58,7 @@ def _settings(view: View) -> Iterator[str]:
 
 
 def _clocks(view: View) -> Iterator[str]:
-    for seen in _alive(view):
+    for seen in view.alive:
         if fault := describe_clock(seen.state.clock_offset):
             yield f"{seen.member.api_url}: {fault}"
 
@@ -77,7 +77,3 @@ def describe_clock(offset: float) -> str:
         f"the clock of its machine is {format_duration(abs(offset))} {where} the clock of the database; "
         "synchronise both"
     )
-
-
-def _alive(view: View) -> list[SeenMember]:
-    return [seen for seen in view.members if seen.is_alive]

@@ -314,7 +314,7 @@ class ClusterMember:
             return None
         self._note_fault("database", None)
         self._view = view
-        self._metrics.members = sum(seen.is_alive for seen in view.members)
+        self._metrics.members = len(view.alive)
         now = time.monotonic()
         for partition in self.partitions:
             partition.follow(view, now)
