@@ -43,9 +43,10 @@ from queenright.alerting.alert import (
     labels_for,
     reminder_labels,
 )
-from queenright.alerting.notification_ledger import DeliveredNotification, batches, deliveries_of
+from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
+from queenright.health.store.rows import batches
 from queenright.health.store.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.health.tickets.ticket_table import find_ticket

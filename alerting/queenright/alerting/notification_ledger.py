@@ -6,18 +6,14 @@ Persistent record of notifications that Alertmanager sent to receivers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
+from queenright.health.store.rows import batches
 from queenright.health.store.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
-
-T = TypeVar("T")
-
-_QUERY_BATCH: Final = 500
-"""Maximum values per query, because SQLite limits them."""
 
 _LEDGER: Final = RECEIVER_NOTIFICATIONS
 _HELD_ROW: Final = OUTBOX.alias("held")
@@ -115,13 +111,6 @@ def _find_known(conn: Connection, tickets: Collection[str]) -> set[str]:
             conn.execute(select(TICKETS.c.ticket_id).where(TICKETS.c.ticket_id.in_(some))).scalars()
         )
     return known_ids
-
-
-def batches(values: Collection[T]) -> Iterator[list[T]]:
-    """Yield the values in lists that are short enough for one query."""
-    every = list(values)
-    for start in range(0, len(every), _QUERY_BATCH):
-        yield every[start : start + _QUERY_BATCH]
 
 
 def _delivery(row: Row[Any], ticket_id: str) -> DeliveredNotification:

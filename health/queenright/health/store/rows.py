@@ -1,18 +1,29 @@
-"""Tables that hold a model as JSON in ``body``, and keyset pagination over them, newest first."""
+"""Queries: of many values, of a page, newest first, and of tables that hold a model as JSON in ``body``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, literal, select, tuple_
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+_QUERY_BATCH: Final = 500
+"""Maximum values per query, because SQLite limits them."""
 
 Place = tuple[float, str]
 """The position of the last row of a page: when it was created, in seconds since the epoch, and its id."""
+
+
+def batches(values: Collection[T]) -> Iterator[list[T]]:
+    """Yield the values in lists that are short enough for one query."""
+    every = list(values)
+    for start in range(0, len(every), _QUERY_BATCH):
+        yield every[start : start + _QUERY_BATCH]
 
 
 def newest_first(

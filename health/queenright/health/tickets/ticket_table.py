@@ -8,14 +8,12 @@ from typing import Final
 from sqlalchemy import Column, Connection, Select, bindparam, func, select
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.store.rows import ModelTable, Place, newest_first
+from queenright.health.store.rows import ModelTable, Place, batches, newest_first
 from queenright.health.store.tables import TICKETS
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 
 _MAX_RECENT: Final = 20
 """The maximum number of tickets of one agent and cause that are read."""
-_QUERY_BATCH: Final = 500
-"""Values in one query: SQLite limits their number."""
 
 # Built once: building a statement takes several times as long as SQLite takes to run it.
 _TABLE: Final = ModelTable(TICKETS, EscalationTicket)
@@ -134,9 +132,4 @@ def ticket_history(
 def _bodies_with(
     conn: Connection, query: Select[tuple[str]], column: Column[str], values: Collection[str]
 ) -> list[EscalationTicket]:
-    every = list(values)
-    result: list[EscalationTicket] = []
-    for start in range(0, len(every), _QUERY_BATCH):
-        some = every[start : start + _QUERY_BATCH]
-        result += _TABLE.read(conn, query.where(column.in_(some)))
-    return result
+    return [row for some in batches(values) for row in _TABLE.read(conn, query.where(column.in_(some)))]
