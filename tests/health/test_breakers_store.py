@@ -15,7 +15,8 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.detection.health_state import HealthState
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import CircuitBreakerSettings, HealthSettings
-from queenright.health.store.event_log import read_events, verify
+from queenright.health.store.event_chain import verify
+from queenright.health.store.event_log import read_events
 from queenright.health.store.store import Store
 from queenright.health.store.tables import BREAKERS
 from queenright.runtime.events import AgentEvent, EventType

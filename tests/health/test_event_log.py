@@ -13,13 +13,12 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import IntegrityError
 
+from queenright.health.store.event_chain import Verification, verify
 from queenright.health.store.event_log import (
-    Verification,
     append_events,
     read_events,
     read_history,
     replay,
-    verify,
 )
 from queenright.health.store.store import Store
 from queenright.health.store.tables import EVENT_LOG_HEAD, EVENTS, METADATA

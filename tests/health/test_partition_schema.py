@@ -13,7 +13,8 @@ from sqlalchemy.exc import IntegrityError
 
 from queenright.health.store.database import NoDatabaseError
 from queenright.health.store.engines import list_partitions
-from queenright.health.store.event_log import read_events, verify
+from queenright.health.store.event_chain import verify
+from queenright.health.store.event_log import read_events
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.store_copy import copy_database
 from queenright.health.store.tables import SCHEMA_REVISION

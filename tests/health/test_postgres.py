@@ -12,7 +12,8 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, insert, text
 
-from queenright.health.store.event_log import append_events, read_events, verify
+from queenright.health.store.event_chain import verify
+from queenright.health.store.event_log import append_events, read_events
 from queenright.health.store.postgres import disconnect_databases
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import TICKETS

@@ -19,7 +19,8 @@ import pytest
 from sqlalchemy import Connection, create_engine, func, inspect, select, text
 
 from queenright.health.store.engines import open_database
-from queenright.health.store.event_log import append_events, read_events, touch_head, verify
+from queenright.health.store.event_chain import verify
+from queenright.health.store.event_log import append_events, read_events, touch_head
 from queenright.health.store.schema import COMPATIBILITY
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import EVENTS, OLDEST_COMPATIBLE, SCHEMA_REVISION

@@ -18,7 +18,8 @@ from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table
 from queenright.health.settings import RetentionSettings
 from queenright.health.store import sqlite
 from queenright.health.store.engines import open_database
-from queenright.health.store.event_log import append_events, verify
+from queenright.health.store.event_chain import verify
+from queenright.health.store.event_log import append_events
 from queenright.health.store.retention import prune
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.store_copy import StoreCopy, copy_database, count_rows

@@ -15,29 +15,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 from sqlalchemy import Connection, Dialect, Row, func, insert, or_, select, update
 
-from queenright.health.store.event_chain import Verification, verify
 from queenright.health.store.tables import EVENT_LOG_HEAD, EVENTS
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
-
-__all__ = [
-    "EVENT_COLUMNS",
-    "Appended",
-    "Place",
-    "Verification",
-    "append_events",
-    "event_of",
-    "find_place",
-    "log_begins",
-    "read_events",
-    "read_history",
-    "read_latest",
-    "read_span",
-    "record_appends",
-    "replay",
-    "touch_head",
-    "verify",
-]
 
 EVENT_COLUMNS: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 """The columns of an event, and its sequence number first."""
