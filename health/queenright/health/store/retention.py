@@ -30,6 +30,7 @@ from queenright.health.store.event_chain import (
     is_whole,
     link,
 )
+from queenright.health.store.event_log import EVENT_COLUMNS
 from queenright.health.store.keyed_requests import KEPT_SECONDS
 from queenright.health.store.tables import (
     APPROVALS,
@@ -66,8 +67,7 @@ this deletes about 3,000 rows a second and takes a third of the writer's time.
 """
 
 _AUDIT_TYPES: Final = frozenset(kind.value for kind in ALERT_CLASS)
-_HASH_COLUMNS: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
-_WIDTH: Final = len(_HASH_COLUMNS)
+_WIDTH: Final = len(EVENT_COLUMNS)
 _UNDER_WAY: Final = ("waiting", "starting", "watching")
 """Open recoveries."""
 
@@ -169,7 +169,7 @@ class Retention:
 def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     """Delete the oldest rows of the log; move those of the audit trail to the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
-    query = select(*_HASH_COLUMNS, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
+    query = select(*EVENT_COLUMNS, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
     rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
     digest, archive = head.base_hash or BEGINNING, head.archive_hash or BEGINNING
     base_length, kept_rows, fault = head.base_length, [], ""
