@@ -140,10 +140,5 @@ def _pages(source: Database, conn: Connection, table: Table) -> Iterator[Sequenc
         raise source.explain(error) from error
 
 
-@contextlib.contextmanager
-def _database(url: str, *, read_only: bool) -> Iterator[Database]:
-    database = open_database(url, read_only=read_only, busy_timeout=_BUSY_SECONDS)
-    try:
-        yield database
-    finally:
-        database.close()
+def _database(url: str, *, read_only: bool) -> contextlib.closing[Database]:
+    return contextlib.closing(open_database(url, read_only=read_only, busy_timeout=_BUSY_SECONDS))
