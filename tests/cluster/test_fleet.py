@@ -41,7 +41,7 @@ pytestmark = pytest.mark.asyncio
 
 @dataclass
 class Process:
-    """A process that owns one partition; `look` shares as a look at the cluster does."""
+    """A process that owns one partition; `exchange` does what it does every second."""
 
     fleet: ClusterFleet
     owned: OwnedService
@@ -50,8 +50,8 @@ class Process:
     def service(self) -> Service:
         return self.owned.service
 
-    async def look(self) -> None:
-        await self.fleet.look([self.owned])
+    async def exchange(self) -> None:
+        await self.fleet.exchange_values([self.owned])
 
 
 def settings_of(database: str, storage: Path, health: dict[str, Any]) -> Settings:
@@ -123,15 +123,15 @@ async def processes(database: str, settings: Settings) -> AsyncIterator[list[Pro
         found = [
             await stack.enter_async_context(process(database, partition, settings)) for partition in range(2)
         ]
-        await look(found)
+        await exchange(found)
         yield found
 
 
-async def look(processes: Sequence[Process]) -> None:
-    """Look until each knows what the others knew."""
+async def exchange(processes: Sequence[Process]) -> None:
+    """Exchange values until each knows what the others knew."""
     for _ in range(2):
         for one in processes:
-            await one.look()
+            await one.exchange()
 
 
 def stops(service: Service) -> list[bool]:
@@ -143,7 +143,7 @@ def stops(service: Service) -> list[bool]:
 # -- the emergency stop -------------------------------------------------------------------------------
 
 
-async def test_emergency_stop_holds_at_once_and_at_the_next_look_of_the_others(
+async def test_emergency_stop_holds_at_once_and_at_the_next_exchange_of_the_others(
     processes: list[Process],
 ) -> None:
     asked, other = processes[1], processes[0]
@@ -151,10 +151,10 @@ async def test_emergency_stop_holds_at_once_and_at_the_next_look_of_the_others(
     state = await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
     assert (state.on, asked.service.health.emergency_stop_state) == (True, state)
-    await other.look()
+    await other.exchange()
     assert other.service.health.emergency_stop_state == state
     released = await other.fleet.set_emergency_stop(False, by="ada", reason="over")
-    await asked.look()
+    await asked.exchange()
     assert asked.service.health.emergency_stop_state == released
     assert not released.on
 
@@ -166,9 +166,9 @@ async def test_emergency_stop_is_recorded_once_in_the_first_partition(processes:
     await second.fleet.set_emergency_stop(False, by="ada", reason="over")
     assert stops(first.service) == []
 
-    await look(processes)
+    await exchange(processes)
     await until(lambda: stops(first.service) == [True, False], "both changes are in the log")
-    await look(processes)
+    await exchange(processes)
 
     assert (stops(first.service), stops(second.service)) == ([True, False], [])
 
@@ -192,7 +192,7 @@ async def test_emergency_stop_of_a_fleet_without_partitions_holds_in_those_that_
         await service.health.emergency_stop(True, by="ada", reason="a storm")
     async with process(database, 1, settings) as added:
         assert added.service.health.emergency_stop_state.by == "ada"
-        await added.look()
+        await added.exchange()
         assert added.fleet.emergency_stop.on
 
 
@@ -209,7 +209,7 @@ async def test_emergency_stop_holds_in_its_process_while_the_database_is_away(
     assert asked.service.health.emergency_stop_state.on
     assert not other.service.health.emergency_stop_state.on
 
-    await look(processes)
+    await exchange(processes)
 
     assert other.service.health.emergency_stop_state.on
     await until(lambda: stops(asked.service) == [True], "it is in the log")
@@ -230,11 +230,11 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     first, second = processes
     await loop(first, "bee-0", "bee-1", "bee-2")
     await loop(second, "bee-3")
-    await look(processes)
+    await exchange(processes)
     assert [one.service.remediation.storm.current for one in processes] == [None, None]
 
     await loop(first, "bee-4")
-    await look(processes)
+    await exchange(processes)
 
     storms = [one.service.remediation.storm.current for one in processes]
     assert storms[0] is not None
@@ -245,7 +245,7 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     for one, count in ((first, 4), (second, 1)):
         # The judge may open a ticket that it began before the storm was known.
         await until(partial(_has_tickets, one.service, count), "its tickets are open")
-    await look(processes)
+    await exchange(processes)
     for one, count in ((first, 4), (second, 1)):
         await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
     apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
@@ -279,7 +279,7 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
     assert storms[1] is not None
     assert storms[0][0] == storms[1][0]
 
-    await look(processes)
+    await exchange(processes)
 
     now = processes[0].service.clock()
     assert [one.service.remediation.storm.struck(now) for one in processes] == [10, 10]
@@ -287,30 +287,30 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
     assert following == {storms[0][0]}
 
 
-@pytest.mark.parametrize("worse_before_look", [0, 1, 5])
+@pytest.mark.parametrize("worse_before_exchange", [0, 1, 5])
 async def test_storm_goes_on_when_its_partition_has_a_new_owner(
-    worse_before_look: int, database: str, settings: Settings
+    worse_before_exchange: int, database: str, settings: Settings
 ) -> None:
     """B71, B77: the workers that got worse under the former owner count until they are old."""
     async with process(database, 0, settings) as first:
         async with process(database, 1, settings) as former:
-            await look([first, former])
+            await exchange([first, former])
             await loop(former, *(f"bee-{n}" for n in range(5)))
-            await look([first, former])
+            await exchange([first, former])
             storm = former.service.remediation.storm.current
         async with process(database, 1, settings) as owner:
             # An owner has looked before: as a standby.
-            await owner.fleet.look([])
-            await loop(owner, *(f"wasp-{n}" for n in range(worse_before_look)))
-            await look([first, owner])
-            await look([first, owner])
+            await owner.fleet.exchange_values([])
+            await loop(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
+            await exchange([first, owner])
+            await exchange([first, owner])
 
             assert storm is not None
             current = [one.service.remediation.storm.current for one in (first, owner)]
             assert [found and found[0] for found in current] == [storm[0]] * 2
             now = owner.service.clock()
             struck = [one.service.remediation.storm.struck(now) for one in (first, owner)]
-            assert struck == [5 + worse_before_look] * 2
+            assert struck == [5 + worse_before_exchange] * 2
 
 
 async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_storm(
@@ -327,7 +327,7 @@ async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_stor
         await one.service.ingest(events)
         assert one.service.remediation.storm.worse_here(one.service.clock()).keys() >= {("bee", f"s{number}")}
         await one.service.ingest([end])
-        await look(processes)
+        await exchange(processes)
 
     assert [one.service.remediation.storm.workers for one in processes] == [1, 1]
 
@@ -341,11 +341,11 @@ async def test_tool_that_fails_for_workers_of_several_partitions_is_one_incident
     await fail(second, "bee-1")
     for one in processes:
         await until(partial(_are_in_storm, one.service, "", 1), "a person is paged")
-    await look(processes)
+    await exchange(processes)
 
     await fail(first, "bee-2")
     await until(lambda: len(first.service.tickets.open_tickets()) == 2, "there is another ticket")
-    await look(processes)
+    await exchange(processes)
 
     for one, count in ((first, 2), (second, 1)):
         await until(partial(_have_cause, one.service, count), "its tickets have the cause")
@@ -381,7 +381,7 @@ async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[P
 
     assert sum(allowed) == budgets[0].most == 10
     assert await budgets[0].take(now, force=True)
-    await look(processes)
+    await exchange(processes)
     assert [budget.count_used(now) for budget in budgets] == [11, 11]
     assert await budgets[1].take(now + 61)
 
@@ -390,11 +390,11 @@ async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[P
 async def test_spending_limits_are_those_of_the_fleet(processes: list[Process]) -> None:
     first, second = processes
     await spend(first, "bee", "s1", 3.0)
-    await look(processes)
+    await exchange(processes)
     assert findings(first, "bee", "s1") == []
     await spend(second, "bee", "s2", 2.5)
     assert findings(second, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
-    await look(processes)
+    await exchange(processes)
     await spend(first, "wasp", "s3", 2.0)
     assert findings(first, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
 
@@ -428,12 +428,12 @@ async def test_spending_is_not_doubled_when_a_partition_has_a_new_owner(
     """Nor is it lost, if the former one did not share it."""
     async with process(database, 2, settings) as former:
         await spend(former, "bee", "s1", 1.0)
-        await look([former])
+        await exchange([former])
         await spend(former, "bee", "s1", 2.0)
     async with process(database, 2, settings) as new:
-        await look([*processes, new])
+        await exchange([*processes, new])
         await spend(new, "bee", "s2", 0.5)
-        await look([*processes, new])
+        await exchange([*processes, new])
         await spend(processes[0], "bee", "s3", 0.5)
 
         assert findings(processes[0], "bee", "s3") == ["$4.00 of $5.00 spent by this agent today"]
@@ -451,7 +451,7 @@ async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> 
     assert sum(isinstance(one, ExceededLimit) for one in held) == 3
     await budgets[1].settle(reservations[0], Cost(dollars=0.1))
     await budgets[0].settle(reservations[1], Cost(dollars=0.1))
-    await look(processes)
+    await exchange(processes)
     assert [round(budget.spent("hour", "dollars"), 6) for budget in budgets] == [0.5, 0.5]
     assert isinstance(await budgets[0].reserve("queen", estimate), Reservation)
 
@@ -461,7 +461,7 @@ async def test_former_owner_writes_nothing_more(processes: list[Process], databa
     former = OwnedService(1, "former", processes[1].service)
     await loop(processes[1], "bee-0")
 
-    await processes[1].fleet.look([former])
+    await processes[1].fleet.exchange_values([former])
 
     with connected(database) as conn:
         names = conn.exec_driver_sql("SELECT name FROM shared_values WHERE name LIKE 'worse/%%'").all()

@@ -87,7 +87,7 @@ class Member:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
     """
-    What a member tells the others with each look.
+    What a member tells the others with each refresh.
 
     Like `Member`, it is stored as JSON that older and newer versions read: a new field needs a default, and
     none is removed or changes its meaning.
@@ -196,7 +196,7 @@ class ClusterLease:
         """Return whether this process is certain to own a partition: its last renewal is recent enough."""
         return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
-    async def look(self, state: MemberState | None = None) -> View:
+    async def refresh(self, state: MemberState | None = None) -> View:
         """
         Note that this member is alive, and return the cluster.
 

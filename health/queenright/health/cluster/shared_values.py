@@ -1,7 +1,7 @@
 """
 Values that the partitions of a cluster share: JSON, by name, in the default schema of the database.
 
-A process reads the changes with each look at the cluster. An update is one transaction that locks the value's
+A process reads the changes every second. An update is one transaction that locks the value's
 row, so that no two processes decide on the same value.
 """
 

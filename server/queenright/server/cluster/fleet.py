@@ -1,7 +1,7 @@
 """
 State of all partitions of a cluster: the emergency stop, storms, and limits of actions and spending.
 
-With each look, a process writes the values of its services and reads those of the others
+Every second, a process writes the values of its services and reads those of the others
 (``queenright.health.cluster.shared_values``). Exact values, such as a limit, are decided in the database.
 """
 
@@ -132,9 +132,9 @@ class ClusterFleet:
         """Cancel running tasks."""
         await self._tasks.cancel()
 
-    # -- each look ----------------------------------------------------------------------------------
+    # -- each second --------------------------------------------------------------------------------
 
-    async def look(self, owned: Sequence[OwnedService]) -> None:
+    async def exchange_values(self, owned: Sequence[OwnedService]) -> None:
         """
         Share the values of these services, and give them those of the others.
 
@@ -300,7 +300,7 @@ class ClusterFleet:
 
     def storm_id_for(self, partition: int) -> str:
         """Return the id of a storm that begins now: the storm of other partitions, if there is one."""
-        # Until the first look, the values of its former owner count too.
+        # Until the first exchange, the values of its former owner count too.
         _, storm = self._worse_outside(partition if partition in self._services else None)
         return storm[0] if storm is not None else str(self._known.get(_STORM_ID) or new_id())
 

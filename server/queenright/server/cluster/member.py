@@ -66,8 +66,8 @@ from queenright.server.webhooks.hooks import with_hooks
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 1.0
-"""Seconds between two looks at the cluster."""
+_REFRESH_SECONDS: Final = 1.0
+"""Seconds between two refreshes of the view of the cluster."""
 _EVICTED_SECONDS: Final = 0.1
 """The same after the session of an owner was ended: its partition is free in a moment."""
 _UNREACHABLE_SECONDS: Final = 3.0
@@ -116,7 +116,7 @@ class ClusterMember:
         self._is_stopping = False
         self._has_evicted = False
         self._is_counted: bool | None = None
-        """Whether its number of partitions is that of the cluster; None before the first look."""
+        """Whether its number of partitions is that of the cluster; None before the first refresh."""
         self._settings_hash = hash_settings(ports.settings)
         self._has_login_key = False
         self._failures = 0
@@ -201,7 +201,7 @@ class ClusterMember:
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as this process sees it."""
-        await self.look()
+        await self.refresh()
         faults, view = self.faults() + self.stream_faults(), self._view
         if view is not None:
             faults += find_faults(view)
@@ -263,23 +263,23 @@ class ClusterMember:
         return api.Backlog(messages=state.messages, bytes=state.bytes)
 
     async def run(self) -> None:
-        """Look at the cluster, and own this process's share of the partitions, until cancelled."""
+        """Refresh the view, and own this process's share of the partitions, until cancelled."""
         while True:
             try:
-                if (view := await self.look()) is not None:
+                if (view := await self.refresh()) is not None:
                     self._balance(view, time.monotonic())
                 await self._share()
             except Exception:
-                # Without its looks, the process would own nothing, or for ever what it has.
-                _log.exception("a look at the cluster has failed")
-            await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else _LOOK_SECONDS)
+                # Without its refreshes, the process would own nothing, or for ever what it has.
+                _log.exception("the refresh of the cluster has failed")
+            await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else _REFRESH_SECONDS)
 
     async def stop(self) -> None:
         """Hand over the partitions of this process; if the database does not answer in time, leave them."""
         until = time.monotonic() + _DRAIN_SECONDS
         self._is_stopping = True
         # First, so that the others do not count on this process.
-        view = await self.look()
+        view = await self.refresh()
         for partition in self.partitions:
             partition.hand_over()
         pending = {asyncio.create_task(partition.wait_ended()) for partition in self.partitions}
@@ -289,19 +289,19 @@ class ClusterMember:
                 disconnect_databases()
             _, pending = await asyncio.wait(pending, timeout=_STOP_SECONDS)
             if pending:
-                view = await self.look()
+                view = await self.refresh()
         if self.fleet is not None:
             await self.fleet.close()
 
-    async def look(self) -> View | None:
+    async def refresh(self) -> View | None:
         """Note that this process runs, and return the cluster; None if the database cannot be reached."""
         self._metrics.is_stream_available = any(stream.is_accepting for stream in self._nats.streams)
         self._has_evicted = False
         try:
-            view = await self._lease.look(self._state())
+            view = await self._lease.refresh(self._state())
             if self._is_counted is None:
                 self._is_counted = is_first(view, self.member.member_id)
-                view = await self._lease.look(self._state())
+                view = await self._lease.refresh(self._state())
             for partition, seen in zip(self.partitions, view.partitions, strict=True):
                 may_evict = seen.has_expired and not seen.is_vacant and not partition.is_claimed
                 if may_evict and await self._lease.evict_expired_owner(partition.number):
@@ -348,7 +348,7 @@ class ClusterMember:
         owned = [one for partition in self.partitions if (one := partition.owned) is not None]
         fault = None
         try:
-            await self.fleet.look(owned)
+            await self.fleet.exchange_values(owned)
         except LeaseError as error:
             fault = f"storms and limits are those of each partition: {str(error).splitlines()[0]}"
         self._note_fault("fleet", fault)
@@ -497,7 +497,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             bound=ports.otlp.getsockname()[0],
         )
         # Before it takes telemetry, it knows the number of partitions of the others.
-        await member.look()
+        await member.refresh()
         await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
         await stack.enter_async_context(_background(member.run()))
         await stack.enter_async_context(_background(member.watch_settings()))

@@ -199,7 +199,7 @@ class Partition:
             _log.error("the service has failed%s: %s", self._suffix, error)
             failure = str(error)
         except Exception as error:
-            # The next look finds that there is no owner.
+            # The next refresh finds that there is no owner.
             _log.exception("the service has failed%s", self._suffix)
             failure = f"{type(error).__name__}: {error}"
         finally:

@@ -37,7 +37,7 @@ from queenright.server.routes.pagination import ASKED, LOCATE, InvalidCursorErro
 _MOST_REMEMBERED: Final = 100_000
 _OWNER_SECONDS: Final = 4.0
 """How long a request that needs all partitions waits for one that is being handed over."""
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _OF_ALL: Final = frozenset(
     {RouteKind.PAGE, RouteKind.SUMMARY, RouteKind.AGENT, RouteKind.STREAM, RouteKind.CLICK}
 )
@@ -133,7 +133,7 @@ class Gateway:
         """Return the app of each partition once all have one."""
         until = self._clock() + _OWNER_SECONDS
         while None in (backends := self._backends()) and self._clock() < until:
-            await self._sleep(_LOOK_SECONDS)
+            await self._sleep(_POLL_SECONDS)
         return backends
 
     async def _ask_all(
