@@ -45,7 +45,7 @@ class ModelTable(Generic[M]):
     A table that holds each model as JSON in ``body``; its other columns are attributes to search by.
 
     Args:
-        table: The table. Its key is one column, and it has ``created_at``.
+        table: The table. Its key is one column; ``newest`` also needs ``created_at``.
         model: The model.
         attributes: The attributes that have other names than their columns, by column.
     """
@@ -56,15 +56,23 @@ class ModelTable(Generic[M]):
         self._model = model
         self._attributes = {c.name: attributes.get(c.name, c.name) for c in table.c if c.name != "body"}
         # Built once: building a statement takes several times as long as SQLite takes to run it.
+        self._insert = table.insert()
         self._update = table.update().where(self._id == bindparam("of"))
         self._find = select(table.c.body).where(self._id == bindparam("of"))
 
+    def insert(self, conn: Connection, row: M) -> None:
+        """Insert a new row."""
+        conn.execute(self._insert, self._values(row))
+
     def write(self, conn: Connection, row: M) -> None:
-        """Insert or replace a row."""
-        values = {column: _plain(getattr(row, name)) for column, name in self._attributes.items()}
-        values["body"] = row.model_dump_json()
+        """Update a row, or insert it if it is new."""
+        values = self._values(row)
         if not conn.execute(self._update, {"of": values[self._id.name], **values}).rowcount:
-            conn.execute(self._table.insert(), values)
+            conn.execute(self._insert, values)
+
+    def _values(self, row: M) -> dict[str, object]:
+        values = {column: _plain(getattr(row, name)) for column, name in self._attributes.items()}
+        return values | {"body": row.model_dump_json()}
 
     def find(self, conn: Connection, id_: str) -> M | None:
         """Return the row with this id, or None."""

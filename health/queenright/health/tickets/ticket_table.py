@@ -34,13 +34,18 @@ _RECENT: Final = (
 )
 
 
-def write_ticket(conn: Connection, ticket: EscalationTicket) -> None:
+def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
     """
-    Store a new or changed ticket.
+    Store a new ticket.
 
     Raises:
         sqlalchemy.exc.IntegrityError: Its worker's session has an open one, or its condition a live one.
     """
+    _TABLE.insert(conn, ticket)
+
+
+def write_ticket(conn: Connection, ticket: EscalationTicket) -> None:
+    """Store a new or changed ticket. Raises ``IntegrityError`` like ``insert_ticket``."""
     _TABLE.write(conn, ticket)
 
 

@@ -66,7 +66,8 @@ class TicketTransaction:
     def write_report(self, ticket: EscalationTicket, change: TicketChange) -> Raised:
         """Write a ticket that was reported, with its spending and its event."""
         ticket = self._with_spending(ticket)
-        table.write_ticket(self.conn, ticket)
+        store = table.insert_ticket if change == "opened" else table.write_ticket
+        store(self.conn, ticket)
         return self._add_report(ticket, change)
 
     def apply_findings(
