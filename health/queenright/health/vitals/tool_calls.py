@@ -215,10 +215,8 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         _amend_tool(v, tool, data, at)
         return
     effect = _effect(data, tool)
-    is_late, is_failure = (
-        is_late_report(v, at),
-        tool_call_failed(data) and not _is_expected_failure(data, effect),
-    )
+    is_late = is_late_report(v, at)
+    is_failure = tool_call_failed(data) and not _is_expected_failure(data, effect)
     is_stopped = is_failure and is_stopped_by_user(data)
     is_failure = is_failure and not is_stopped
     if not is_late and not record_end(v, at):
