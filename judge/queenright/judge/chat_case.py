@@ -25,8 +25,15 @@ _NOT_IN_CASE: Final = {
     "notified_severity",
 }
 _OF_RELATED: Final = {
-    *("ticket_id", "agent_id", "session_id", "storm_id"),
-    *("kind", "severity", "status", "first_seen", "closed_at"),
+    "ticket_id",
+    "agent_id",
+    "session_id",
+    "storm_id",
+    "kind",
+    "severity",
+    "status",
+    "first_seen",
+    "closed_at",
 }
 
 
