@@ -138,7 +138,7 @@ class TicketService:
         self._find_joined = find_joined
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
-        self._recent: OrderedDict[str, EscalationTicket] = OrderedDict()
+        self._last_closed: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._tasks = TaskSet()
         self._deadlines = TicketDeadlines(settings.tickets, silenced_until)
         self._incidents = IncidentWatch()
@@ -173,7 +173,7 @@ class TicketService:
 
     def get(self, ticket_id: str) -> EscalationTicket | None:
         """Return a ticket that is live or closed recently. ``find`` also reads older ones."""
-        return self._live.get(ticket_id) or self._recent.get(ticket_id)
+        return self._live.get(ticket_id) or self._last_closed.get(ticket_id)
 
     async def find(self, ticket_id: str) -> EscalationTicket | None:
         """Return the ticket with this id, however old, or None."""
@@ -205,7 +205,7 @@ class TicketService:
 
     def recent_tickets(self) -> list[EscalationTicket]:
         """Return the live tickets and the last ones that closed, in any order."""
-        return [*self._live.values(), *self._recent.values()]
+        return [*self._live.values(), *self._last_closed.values()]
 
     def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
         """Return the open ticket of a worker's session, or None."""
@@ -398,7 +398,7 @@ class TicketService:
                 ticket = lifecycle.rename(former, *new)
                 if not ticket.is_live:
                     table.write_ticket(tx.conn, ticket)
-                    if ticket.ticket_id in self._recent:
+                    if ticket.ticket_id in self._last_closed:
                         tx.tickets.append(ticket)
                 elif has_others:
                     tx.close(lifecycle.worker_ended(ticket, now=now, reason=reason))
@@ -800,9 +800,9 @@ class TicketService:
             key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
             return
-        self._recent[ticket.ticket_id] = ticket
-        if len(self._recent) > _REMEMBERED_CLOSED:
-            self._recent.popitem(last=False)
+        self._last_closed[ticket.ticket_id] = ticket
+        if len(self._last_closed) > _REMEMBERED_CLOSED:
+            self._last_closed.popitem(last=False)
 
 
 def _require_text(name: str, text: str) -> str:

@@ -87,12 +87,12 @@ class RecentCalls:
         "_repeats",
         "_runs",
         "_since_change",
-        "_since_changes",
         "_since_perhaps",
         "_since_shown",
         "_tools",
         "_turn",
         "_turn_size",
+        "_unchanged",
         "_window",
     )
 
@@ -102,7 +102,7 @@ class RecentCalls:
         self._pairs = bytearray()
         self._chains = array("H")
         self._alike = array("H")
-        self._since_changes = array("H")
+        self._unchanged = array("H")
         self._runs = array("H")
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
@@ -173,18 +173,18 @@ class RecentCalls:
             again = False
             self._chains.append(1)
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
-            self._since_changes.append(1)
+            self._unchanged.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
             # Made again after a change, it checks the effect of the change and is not a repeat.
             self._chains.append(min(self._chains[last] + again, _MAX_COUNT))
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
-            self._since_changes.append(min(self._since_changes[last] + is_unchanged, _MAX_COUNT))
+            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
             self._alike.append(1)
-            self._since_changes.append(1)
+            self._unchanged.append(1)
             self._first.append(at)
         is_next = bool(pairs) and last == len(self._runs) - 1
         self._runs.append(min(self._runs[-1] + 1, _MAX_COUNT) if is_next else 1)
@@ -198,7 +198,7 @@ class RecentCalls:
         self._open_calls = (self._open_calls + call)[-MAX_CYCLE_LENGTH * _SIZE :]
         self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
         if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
-            del pairs[:_SIZE], self._chains[0], self._alike[0], self._since_changes[0], self._runs[0]
+            del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._runs[0]
             del self._first[0]
         if last < 0:
             return Seen.NEVER
@@ -255,7 +255,7 @@ class RecentCalls:
             run=run,
             in_window=self._chains[index] - self._chains[first] + 1,
             at_all=self._alike[index] - self._alike[first] + 1,
-            unchanged=self._since_changes[index] - self._since_changes[first] + 1,
+            unchanged=self._unchanged[index] - self._unchanged[first] + 1,
             period=period,
             cycles=cycles,
             since=self._first[index],
