@@ -496,7 +496,7 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            ticket_now = lifecycle.dismiss(
+            updated_ticket = lifecycle.dismiss(
                 ticket,
                 reason=reason,
                 by=by,
@@ -505,7 +505,7 @@ class TicketService:
                 dead_from=self._worker_dead_from(ticket),
             )
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
-            return ticket_now, [tx.event(ticket_now, EventType.TICKET_TRIAGED, data)]
+            return updated_ticket, [tx.event(updated_ticket, EventType.TICKET_TRIAGED, data)]
 
         return await self._decide(ticket_id, change, notify_people=False)
 
@@ -561,7 +561,7 @@ class TicketService:
 
         def work(tx: TicketTransaction) -> EscalationTicket:
             def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-                ticket_now = lifecycle.intervene(
+                updated_ticket = lifecycle.intervene(
                     ticket,
                     analysis=analysis,
                     urgency=urgency,
@@ -569,27 +569,27 @@ class TicketService:
                     now=now,
                     is_untriaged=decision.is_untriaged,
                 )
-                ticket_now = ticket_now.model_copy(update={"queen_model": decision.model})
+                updated_ticket = updated_ticket.model_copy(update={"queen_model": decision.model})
                 join_events: list[AgentEvent] = []
                 if ticket.status is TicketStatus.OPEN:
-                    ticket_now, join_events = self._join(tx, ticket_now, now)
+                    updated_ticket, join_events = self._join(tx, updated_ticket, now)
                 triage_data = {
                     "ticket_id": ticket.ticket_id,
-                    "decision": ticket_now.triage_decision,
+                    "decision": updated_ticket.triage_decision,
                     "reason": analysis,
                 }
                 request_data = {
                     "ticket_id": ticket.ticket_id,
                     "analysis": analysis,
-                    "severity": ticket_now.severity.value,
+                    "severity": updated_ticket.severity.value,
                     "urgency": urgency,
                     "queen_graph_id": decision.queen_stream_id.partition("::")[0],
                     "queen_stream_id": decision.queen_stream_id,
                     "untriaged": decision.is_untriaged,
                 }
-                return ticket_now, [
-                    tx.event(ticket_now, EventType.TICKET_TRIAGED, triage_data),
-                    tx.event(ticket_now, EventType.QUEEN_INTERVENTION_REQUESTED, request_data),
+                return updated_ticket, [
+                    tx.event(updated_ticket, EventType.TICKET_TRIAGED, triage_data),
+                    tx.event(updated_ticket, EventType.QUEEN_INTERVENTION_REQUESTED, request_data),
                     *join_events,
                 ]
 
@@ -643,9 +643,10 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            ticket_now = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
-            is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
-            return ticket_now, [] if is_acknowledged else [self._acknowledged(tx, ticket_now, by, via, note)]
+            updated_ticket = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
+            if ticket.status is TicketStatus.ACKNOWLEDGED:
+                return updated_ticket, []
+            return updated_ticket, [self._acknowledged(tx, updated_ticket, by, via, note)]
 
         return await self._decide(ticket_id, change, notify_people=False)
 
@@ -666,11 +667,11 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            ticket_now = lifecycle.acknowledge_ended(
+            updated_ticket = lifecycle.acknowledge_ended(
                 ticket, by=by, now=now, via=via, note=note, is_resolved=is_resolved
             )
-            return ticket_now, [] if ticket.acknowledged_by else [
-                self._acknowledged(tx, ticket_now, by, via, note)
+            return updated_ticket, [] if ticket.acknowledged_by else [
+                self._acknowledged(tx, updated_ticket, by, via, note)
             ]
 
         return await self._decide(ticket_id, change, notify_people=is_resolved)
@@ -678,8 +679,8 @@ class TicketService:
     def _acknowledgement(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
     ) -> Decided:
-        ticket_now = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
-        return ticket_now, [self._acknowledged(tx, ticket_now, by, via, note)]
+        updated_ticket = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
+        return updated_ticket, [self._acknowledged(tx, updated_ticket, by, via, note)]
 
     def _acknowledged(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str
@@ -710,17 +711,17 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
-            ticket_now = lifecycle.unacknowledge(ticket, now=now)
+            updated_ticket = lifecycle.unacknowledge(ticket, now=now)
             if only_via not in (None, ticket.acknowledged_via):
                 problem = f"{ticket.acknowledged_by} acknowledged it, but not through {only_via}"
                 raise TicketStatusError(ticket, "unacknowledge", problem)
             data = {"ticket_id": ticket_id, "by": by, "via": via.value, "was": ticket.acknowledged_by}
-            events = [tx.event(ticket_now, EventType.TICKET_UNACKNOWLEDGED, data)]
-            if ticket_now.status is TicketStatus.OPEN:
+            events = [tx.event(updated_ticket, EventType.TICKET_UNACKNOWLEDGED, data)]
+            if updated_ticket.status is TicketStatus.OPEN:
                 # This event sends the ticket to the queen.
-                back = {"ticket": ticket_now.model_dump(mode="json"), "change": "reopened"}
-                events.append(tx.event(ticket_now, EventType.WORKER_ESCALATION_TICKET, back))
-            return ticket_now, events
+                back = {"ticket": updated_ticket.model_dump(mode="json"), "change": "reopened"}
+                events.append(tx.event(updated_ticket, EventType.WORKER_ESCALATION_TICKET, back))
+            return updated_ticket, events
 
         return await self._decide(ticket_id, change, notify_people=True)
 

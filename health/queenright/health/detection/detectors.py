@@ -467,8 +467,8 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
     missing = missing_mcp_servers(v, settings) if v.mcp_servers else []
     if not missing:
         return None
-    listed_names = "; ".join(_mcp_server(server) for server in missing[:3])
-    evidence = listed_names + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+    servers = "; ".join(_mcp_server(server) for server in missing[:3])
+    evidence = servers + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
     return Finding.of(FindingKind.MCP_SERVER_MISSING, Severity.LOW, evidence, missing[0].losses[0].at)
 
 

@@ -153,27 +153,27 @@ class Permissions:
         answer: asyncio.Future[PermissionAnswer | None] = asyncio.get_running_loop().create_future()
         self._open[request.request_id] = _Open(request, answer, is_pending)
         timer = asyncio.ensure_future(self._sleep(self.wait_seconds))
-        result = f"its client no longer waits: {_TERMINAL}, or it has ended"
+        why_closed = f"its client no longer waits: {_TERMINAL}, or it has ended"
         try:
             await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
             reply = answer.result() if answer.done() else None
             if reply is not None:
-                result = f"it was answered already: {reply.decision} by {reply.by}"
+                why_closed = f"it was answered already: {reply.decision} by {reply.by}"
             elif not is_pending():
-                result = _AGENT_WENT_ON
+                why_closed = _AGENT_WENT_ON
             else:
                 after = format_duration(self.wait_seconds)
-                result = f"nobody answered within {after}: {_TERMINAL}"
+                why_closed = f"nobody answered within {after}: {_TERMINAL}"
             return reply
         finally:
             timer.cancel()
-            self._finish(request, result)
+            self._finish(request, why_closed)
 
-    def _finish(self, request: PermissionRequest, result: str) -> None:
+    def _finish(self, request: PermissionRequest, why_closed: str) -> None:
         del self._open[request.request_id]
         while len(self._closures) >= MAX_CLOSED:
             del self._closures[next(iter(self._closures))]
-        self._closures[request.request_id] = (request, result)
+        self._closures[request.request_id] = (request, why_closed)
 
     async def answer(
         self, request_id: str, decision: PermissionDecision, *, by: str, reason: str = ""
@@ -222,8 +222,8 @@ class Permissions:
             return entry.request, "the answer comes too late; it was answered already"
         if request_id not in self._closures:
             raise PermissionNotFoundError(request_id)
-        request, result = self._closures[request_id]
-        return request, f"the answer comes too late; {result}"
+        request, why_closed = self._closures[request_id]
+        return request, f"the answer comes too late; {why_closed}"
 
     def close(self) -> None:
         """Leave every open request to the terminal."""

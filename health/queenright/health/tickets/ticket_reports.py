@@ -84,13 +84,13 @@ class PreparedReport:
                 storm_id=self.groups[finding.kind],
             )
             return tx.write_report(ticket, "opened")
-        ticket_now, change = rules.count_report(ticket, self.findings, severity, self.at)
-        texts.update(rules.finding_fields(self.health, ticket_now, self.findings))
+        updated_ticket, change = rules.count_report(ticket, self.findings, severity, self.at)
+        texts.update(rules.finding_fields(self.health, updated_ticket, self.findings))
         # A count updates only numbers, and a text of the rules, which contains them.
         if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, self.findings):
             change = "renewed"
         current = rules.updated_text(ticket, self.findings[0], texts) if change == "counted" else texts
-        result = tx.write_report(rules.with_current_facts(ticket_now, self.facts, current), change)
+        result = tx.write_report(rules.with_current_facts(updated_ticket, self.facts, current), change)
         tx.notify_new_trouble(ticket, result.ticket, self.at)
         return result
 

@@ -84,8 +84,10 @@ def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> lis
     members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
     incidents = {ticket.incident for ticket in members}
     live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {ticket.agent_id for ticket in members})
-    result = [ticket for ticket in live if ticket.incident in incidents]
-    return sorted(result, key=lambda ticket: (ticket.first_seen, ticket.ticket_id))
+    return sorted(
+        (ticket for ticket in live if ticket.incident in incidents),
+        key=lambda ticket: (ticket.first_seen, ticket.ticket_id),
+    )
 
 
 def ended_tickets_of_incidents(
@@ -94,8 +96,8 @@ def ended_tickets_of_incidents(
     """Return those of ``among`` that have closed and belong to the incidents of the given tickets."""
     body = select(TICKETS.c.body)
     incidents = {ticket.incident for ticket in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
-    result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
-    return [ticket for ticket in result if not ticket.is_live and ticket.incident in incidents]
+    candidates = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
+    return [ticket for ticket in candidates if not ticket.is_live and ticket.incident in incidents]
 
 
 def recent_tickets(

@@ -80,24 +80,26 @@ class TicketTransaction:
         is_other_open: bool,
     ) -> bool:
         """Apply findings to a live ticket; return whether it is open."""
-        ticket_now, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
-        if ticket_now is not ticket:
-            if change != "counted" or ticket_now.occurrences != ticket.occurrences:
-                ticket_now = ticket_now.model_copy(update=rules.finding_fields(health, ticket_now, findings))
-                ticket_now = self._with_spending(ticket_now)
-            table.write_ticket(self.conn, ticket_now)
-            self._add_report(ticket_now, change)
-            self.notify_new_trouble(ticket, ticket_now, now)
-        return ticket_now.is_open
+        updated_ticket, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
+        if updated_ticket is not ticket:
+            if change != "counted" or updated_ticket.occurrences != ticket.occurrences:
+                updated_ticket = updated_ticket.model_copy(
+                    update=rules.finding_fields(health, updated_ticket, findings)
+                )
+                updated_ticket = self._with_spending(updated_ticket)
+            table.write_ticket(self.conn, updated_ticket)
+            self._add_report(updated_ticket, change)
+            self.notify_new_trouble(ticket, updated_ticket, now)
+        return updated_ticket.is_open
 
     def decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
         """Apply a decision to a ticket; ``notify_people`` also notifies those who know of it."""
-        ticket_now, events = decide(self, self.get(ticket_id))
-        self.update(ticket_now)
+        updated_ticket, events = decide(self, self.get(ticket_id))
+        self.update(updated_ticket)
         self.events.extend(events)
         if notify_people:
-            self.notify(ticket_now)
-        return ticket_now
+            self.notify(updated_ticket)
+        return updated_ticket
 
     def close(self, ticket: EscalationTicket, *, by: str | None = None, worker_dead: bool = False) -> None:
         """Write a ticket that has closed, with its spending and its event."""
