@@ -19,6 +19,7 @@ from queenright.health.store.tables import SNAPSHOT_PARTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.monitoring import remediation, scheduler
+from queenright.server.ops import arrivals
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import ArrivalBounds, rebuild
 from queenright.server.service import Service
@@ -567,6 +568,32 @@ def test_damaged_notes_file_is_ignored(tmp_path: Path, content: str) -> None:
 
     assert file.read(0.0) == []
     assert file.alive_until is None
+
+
+def test_last_logged_event_of_a_batch_is_noted(tmp_path: Path) -> None:
+    file = ArrivalLog(tmp_path / "arrivals")
+    file.start([], T)
+    first, last = beat(T), beat(T)
+    file.record_events([first, last, AgentEvent(type=EventType.LLM_TEXT_DELTA, time=T, data={})], T)
+    file.write_alive(T, at_once=True)
+    file.close()
+
+    assert file.read(T) == [ArrivalMark(T, first.id), ArrivalMark(T, last.id)]
+
+
+def test_failed_compaction_keeps_the_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ArrivalLog(tmp_path / "arrivals")
+    file.start([], T)
+    blocking = tmp_path / "arrivals.new"
+    blocking.mkdir()
+    monkeypatch.setattr(arrivals, "_MAX_NOTES", 0)
+    gaps = [Gap("jump", T, T + 1), Gap("jump", T + 2, T + 3)]
+    file.record_gap(gaps[0])
+    blocking.rmdir()
+    file.record_gap(gaps[1])
+    file.close()
+
+    assert file.read(T) == gaps
 
 
 def test_disk_errors_do_not_stop_the_service(tmp_path: Path) -> None:

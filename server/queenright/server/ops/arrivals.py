@@ -88,25 +88,27 @@ class ArrivalLog:
 
     def start(self, notes: Sequence[Note], now: float) -> None:
         """Rewrite the file with ``notes``, and append to it from now on."""
-        self.close()
         new = self.path.with_name(self.path.name + ".new")
         try:
             new.write_text(_HEAD.format(now) + "".join(f"{_format_note(note)}\n" for note in notes), "ascii")
             new.replace(self.path)
-            self._file = os.open(self.path, os.O_WRONLY)
+            file = os.open(self.path, os.O_WRONLY)
         except OSError as error:
             self._log_once(error)
+        else:
+            self.close()
+            self._file = file
         self.alive_until, self._notes = now, 0
 
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
         """Record events that are in the log as of now. No I/O."""
-        ids = [events[0], events[-1]] if events[0].type not in TRANSIENT else list(events)
-        logged_ids = [event.id for event in ids if event.type not in TRANSIENT]
-        if not logged_ids:
+        first = next((event for event in events if event.type not in TRANSIENT), None)
+        if first is None:
             return
+        last = next(event for event in reversed(events) if event.type not in TRANSIENT)
         if self._first is None:
-            self._first = ArrivalMark(now, logged_ids[0])
-        self._last = ArrivalMark(now, logged_ids[-1])
+            self._first = ArrivalMark(now, first.id)
+        self._last = ArrivalMark(now, last.id)
 
     def write_alive(self, now: float, *, at_once: bool = False) -> None:
         """Write that the service is running, and the log's position if it is due."""
