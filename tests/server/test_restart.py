@@ -14,7 +14,7 @@ from queenright.health.findings import FindingKind
 from queenright.health.store.event_log import read_events
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
-from queenright.server.monitoring.log_replay import REBUILD_SECONDS
+from queenright.server.ops.arrivals import REBUILD_SECONDS
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.server.conftest import HOUR, looping

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from sqlalchemy import Connection
 
@@ -16,17 +15,10 @@ from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.store.store import Store
 from queenright.health.vitals.provider_traffic import WINDOW, ProviderTraffic
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
+from queenright.server.ops.arrivals import REBUILD_SECONDS, ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
 
 _log = logging.getLogger(__name__)
-
-REBUILD_SECONDS: Final = 24 * 3600
-"""
-How far back the event log is replayed at start, if there is no snapshot of the workers.
-
-For sessions that began earlier, the events that matter are looked up.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

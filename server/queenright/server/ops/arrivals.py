@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -21,12 +21,20 @@ from queenright.runtime.events import TRANSIENT, AgentEvent
 _log = logging.getLogger(__name__)
 
 NOTE_INTERVAL_SECONDS: Final = 10.0
-"""Seconds between two notes of the log's position, at most."""
+"""Minimum seconds between two notes of the log's position; a gap writes at once."""
+
+REBUILD_SECONDS: Final = 24 * 3600
+"""
+How far back the event log is replayed at start, if there is no snapshot of the workers.
+
+For sessions that began earlier, the events that matter are looked up.
+"""
 
 _MAX_NOTES: Final = 50_000
 """After this many new lines, old ones are removed from the file."""
 
 _HEAD: Final = "alive_until {:020.6f}\n"
+"""Its width is fixed, because it is overwritten in place."""
 _LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
 
 
@@ -65,13 +73,13 @@ class ArrivalLog:
     """
 
     path: Path
-    alive_until: float | None = None
+    alive_until: float | None = field(default=None, init=False)
     """The last time at which the service is known to have run; None if unknown."""
-    _file: int | None = None
-    _first: ArrivalMark | None = None
-    _last: ArrivalMark | None = None
-    _notes: int = 0
-    _has_failed: bool = field(default=False)
+    _file: int | None = field(default=None, init=False)
+    _first: ArrivalMark | None = field(default=None, init=False)
+    _last: ArrivalMark | None = field(default=None, init=False)
+    _notes: int = field(default=0, init=False)
+    _has_failed: bool = field(default=False, init=False)
 
     def read(self, since: float) -> list[Note]:
         """Return the notes since a time, in order, and set ``alive_until``."""
@@ -84,7 +92,7 @@ class ArrivalLog:
             return []
         if lines and (head := re.fullmatch(r"alive_until (\d{1,13}\.\d+)", lines[0])):
             self.alive_until = float(head[1])
-        return [note for line in lines[1:] for note in _parse_note(line) if note.time >= since]
+        return [note for line in lines[1:] if (note := _parse_note(line)) and note.time >= since]
 
     def start(self, notes: Sequence[Note], now: float) -> None:
         """Rewrite the file with ``notes``, and append to it from now on."""
@@ -135,21 +143,27 @@ class ArrivalLog:
         # The line break comes first, so that a line torn by a full disk does not damage the next one.
         self._write("".join(f"\n{_format_note(note)}" for note in notes).encode(), None)
         self._notes += len(notes)
-        if self._notes > _MAX_NOTES and (newest := notes[-1].time):
-            self.start(self.read(newest - 24 * 3600), self.alive_until or newest)
+        if self._notes > _MAX_NOTES:
+            newest = notes[-1].time
+            self.start(self.read(newest - REBUILD_SECONDS), self.alive_until or newest)
 
-    def _write(self, text: bytes, offset: int | None) -> None:
+    def _write(self, data: bytes, offset: int | None) -> None:
         if self._file is None:
             return
         try:
-            os.pwrite(self._file, text, os.fstat(self._file).st_size if offset is None else offset)
+            os.pwrite(self._file, data, os.fstat(self._file).st_size if offset is None else offset)
             self._has_failed = False
         except OSError as error:
             self._log_once(error)
 
     def _log_once(self, error: OSError) -> None:
         if not self._has_failed:
-            _log.error("cannot write %s (%s): ages will be less exact after a restart", self.path, error)
+            _log.error(
+                "cannot write %s (%s): ages will be less exact after a restart; check the folder and free "
+                "space on its disk",
+                self.path,
+                error,
+            )
         self._has_failed = True
 
 
@@ -159,12 +173,13 @@ def _format_note(note: Note) -> str:
     return f"{note.kind} {note.end:.6f} {note.start:.6f}"
 
 
-def _parse_note(line: str) -> Iterator[Note]:
+def _parse_note(line: str) -> Note | None:
     match = _LINE.fullmatch(line)
     if match is None:
-        return
+        return None
     kind, time, rest = match.groups()
     if kind == "at":
-        yield ArrivalMark(float(time), rest)
-    elif re.fullmatch(r"\d{1,11}\.\d+", rest):
-        yield Gap("away" if kind == "away" else "jump", float(rest), float(time))
+        return ArrivalMark(float(time), rest)
+    if re.fullmatch(r"\d{1,11}\.\d+", rest):
+        return Gap("away" if kind == "away" else "jump", float(rest), float(time))
+    return None
