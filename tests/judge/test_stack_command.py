@@ -11,19 +11,24 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from queenright.cli.jobs.judge import TicketChanges, run_forever, run_once
 from queenright.cli.options import JobOptions
 from queenright.cli.output.text import local_time
+from queenright.health.store.database import StoreError
+from queenright.health.store.retention import Retention
+from queenright.health.store.store import Store
+from queenright.health.tickets.ticket_table import find_ticket
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
 from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serving
-from tests.judge.test_stack_job import Stack, up
+from tests.judge.test_stack_job import SETTINGS, Stack, up
 from tests.judge.test_stack_workers import row
 
 
@@ -299,6 +304,42 @@ async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
     out = capsys.readouterr().out
     assert out.count("critical intervening") == 2
     assert all("Untriaged: " in json.dumps(alert["annotations"]) for alert in notified)
+
+
+async def test_check_deletes_what_is_older_than_the_retention(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.is_stuck()
+    await once(stack, as_json=True)
+    ticket_id = json.loads(capsys.readouterr().out)["ticket_id"]
+    stack.is_well()
+    for after in (120, SETTINGS.tickets.hold_seconds):
+        stack.now += after
+        await once(stack)
+    kept = []
+    for days in (29, 2):
+        stack.now += days * 86_400
+        await once(stack)
+        store = Store.open(f"sqlite:///{stack.storage / 'state' / 'judge.db'}")
+        kept.append(await store.read(lambda conn: find_ticket(conn, ticket_id)) is not None)
+        await store.close()
+
+    assert kept == [True, False]
+
+
+async def test_failed_deletion_of_old_records_holds_up_no_notification(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stack.is_stuck()
+    received: list[Any] = []
+    failing = AsyncMock(side_effect=StoreError("the disk is full"))
+    monkeypatch.setattr(Retention, "prune", failing)
+
+    async with alertmanager(received) as url:
+        assert await once(stack, alertmanager=[url]) == 1
+
+    assert len(received) == 1
+    assert "Old records could not be deleted" in caplog.text
 
 
 async def test_once_without_an_alertmanager_notifies_no_one(

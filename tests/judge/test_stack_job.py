@@ -12,9 +12,7 @@ import pytest
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import TicketStatus
-from queenright.health.tickets.ticket_table import find_ticket
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
@@ -214,22 +212,6 @@ async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
     assert [t.ticket_id for t in empty.tickets] == [ticket.ticket_id]
     assert empty.closed == ()
     assert [(t.ticket_id, t.status) for t in back.closed] == [(ticket.ticket_id, TicketStatus.RESOLVED)]
-
-
-async def test_check_deletes_what_is_older_than_the_retention(stack: Stack) -> None:
-    stack.is_stuck()
-    await stack.look(0)
-    stack.is_well()
-    await stack.look()
-    [closed] = (await stack.look(SETTINGS.tickets.hold_seconds)).closed
-    kept = []
-    for days in (29, 2):
-        await stack.look(days * 86_400)
-        store = Store.open(f"sqlite:///{stack.storage / 'judge.db'}")
-        kept.append(await store.read(lambda conn: find_ticket(conn, closed.ticket_id)) is not None)
-        await store.close()
-
-    assert kept == [True, False]
 
 
 async def test_selector_chooses_among_equal_names(stack: Stack) -> None:

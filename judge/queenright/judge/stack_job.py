@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry
 from queenright.health.findings import Finding
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.store.retention import prune
 from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import ticket_table
@@ -204,7 +203,7 @@ class StackJudge:
 
     async def check(self) -> CheckResult:
         """
-        Check all workers once: judge, triage, close the tickets whose condition is gone, and delete old rows.
+        Check all workers once: judge, triage, and close the tickets whose condition is gone.
 
         Raises:
             StackError: Prometheus cannot be queried; nothing was changed.
@@ -229,7 +228,6 @@ class StackJudge:
         unknown = await self._judge_and_triage()
         if self._once:
             await self._pass_on()
-        await self.store.transact(lambda conn: prune(conn, now, self._settings.retention))
         return CheckResult(
             at=now,
             workers=tuple(healths),

@@ -24,6 +24,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.cli.options import JobOptions
 from queenright.cli.output.text import local_time
 from queenright.cli.terminal.signals import STOP_SIGNALS
+from queenright.health.store.retention import Retention
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
@@ -57,14 +58,19 @@ _LIFETIME_WITHOUT_STATE_SECONDS: Final = 3_600.0
 
 @dataclass(slots=True)
 class _Job:
-    """A judge, and the outbox for its tickets."""
+    """A judge, the outbox for its tickets, and what deletes old rows."""
 
     judge: StackJudge
     outbox: Outbox | None
+    retention: Retention
 
     async def check(self) -> CheckResult:
         result = await self.judge.check()
         await self.deliver()
+        try:
+            await self.retention.prune()
+        except Exception:
+            _log.exception("Old records could not be deleted; retrying at the next check")
         return result
 
     async def deliver(self) -> None:
@@ -286,7 +292,8 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
                     publish=judge.bus.publish,
                     registry=registry,
                 )
-            yield _Job(judge, outbox)
+            retention = Retention(judge.store, settings.health_monitoring.retention, clock=judge.clock)
+            yield _Job(judge, outbox, retention)
         finally:
             await client.aclose()
             await judge.close()
