@@ -229,7 +229,8 @@ async def test_failed_model_answer_names_the_working_commands(fleet: JudgedFleet
 
     assert answer.outcome == "by_rule"
     assert "the provider is down" in answer.text
-    assert "Done:" not in answer.text  # the answer does not know the interventions
+    # The answer does not know the interventions.
+    assert "Done: A notification was approved." in answer.text
     assert f"queenright tickets show {ticket.ticket_id}" in answer.text
 
 

@@ -58,19 +58,19 @@ def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> s
 def _describe_interventions(
     ticket: Mapping[str, Any], interventions: Sequence[Mapping[str, Any]] | None
 ) -> str:
-    if interventions is None:
-        return ""
-    lines = [
-        f"{action['kind']} at {clock_time(action['at'])}, {_describe_actor(action)}, "
-        f"{str(action['outcome']).replace('_', ' ')}"
-        for action in interventions[:_MAX_INTERVENTIONS]
-    ]
-    by = _text(ticket, "acknowledged_by")
-    acknowledged = f" Acknowledged by {by}." if by else ""
-    notified = " A notification was approved." if ticket.get("notified_at") else " Nobody was notified."
-    if "ticket_id" not in ticket:
-        notified = ""
-    return f"Done: {sentence('; '.join(lines) or 'nothing to the worker yet')}{acknowledged}{notified}"
+    parts = []
+    if interventions is not None:
+        lines = [
+            f"{action['kind']} at {clock_time(action['at'])}, {_describe_actor(action)}, "
+            f"{str(action['outcome']).replace('_', ' ')}"
+            for action in interventions[:_MAX_INTERVENTIONS]
+        ]
+        parts.append(sentence("; ".join(lines) or "nothing to the worker yet"))
+    if by := _text(ticket, "acknowledged_by"):
+        parts.append(f"Acknowledged by {by}.")
+    if "ticket_id" in ticket:
+        parts.append("A notification was approved." if ticket.get("notified_at") else "Nobody was notified.")
+    return f"Done: {' '.join(parts)}" if parts else ""
 
 
 def _describe_actor(intervention: Mapping[str, Any]) -> str:
