@@ -96,6 +96,19 @@ async def test_answers_of_alertmanager_are_printed_without_the_stand_in(running:
     assert ended == "\x1b[32mAlertmanager accepted the end of the alert on bee\x1b[0m"
 
 
+async def test_notifications_of_a_real_receiver_are_printed_beside_the_stand_in(running: Running) -> None:
+    running.service.recorder = Recorder()
+    running.has_real_receiver = True
+
+    lines = without_colours(await print_events(running))
+
+    assert lines == [
+        *FACTS,
+        "Alertmanager accepted the alert on bee",
+        "Alertmanager accepted the end of the alert on bee",
+    ]
+
+
 @pytest.mark.parametrize(
     ("agents", "text"),
     [

@@ -139,6 +139,8 @@ class Running:
     missing: list[str] = field(default_factory=list)
     own_token: str | None = None
     """The token of the programs that `up` starts; None if the service requires none."""
+    has_real_receiver: bool = False
+    """Whether Slack or PagerDuty gets its notifications instead of the stand-in."""
 
 
 @contextlib.contextmanager
@@ -420,6 +422,7 @@ async def up(
             running = await stack.enter_async_context(
                 serving(settings, hold_outbox=bool(program), prices=_DEMO_PRICES if options.demo else None)
             )
+            running.has_real_receiver = bool(options.slack_url_file or options.pagerduty_key_file)
             if program and not (options.slack_url_file and options.pagerduty_key_file):
                 running.service.recorder = recorder
             token_file = None

@@ -72,9 +72,10 @@ class UpScreen:
         page_count, needs = 0, 0
         while True:
             recorder = service.recorder
+            are_all_recorded = recorder is not None and not running.has_real_receiver
             recent = list(service.recent)
             for event in recent:
-                if event.id not in event_ids and _has_line(event, has_stand_in=recorder is not None):
+                if event.id not in event_ids and _has_line(event, are_all_recorded=are_all_recorded):
                     line = event_line(event, brief=True)
                     style = _END_STYLE if _is_end_of_alert(event) else _STYLES.get(line.kind, "")
                     self._print(line.at, line.text, style)
@@ -95,16 +96,17 @@ class UpScreen:
         self.console.print(line, soft_wrap=True)
 
 
-def _has_line(event: AgentEvent, *, has_stand_in: bool) -> bool:
-    """Return whether an event is printed: no other line tells of it."""
+def _has_line(event: AgentEvent, *, are_all_recorded: bool) -> bool:
+    """Return whether an event has a line of its own; a recorded notification has one."""
     match event.type:
         case EventType.WORKER_ESCALATION_TICKET:
+            # Only the text of the ticket is new.
             return event.data.get("change") != "renewed"
         case EventType.TICKET_TRIAGED:
             # The analysis of an intervention is an event of its own.
             return event.data.get("decision") == "dismiss"
         case EventType.NOTIFICATION_DELIVERED:
-            return not has_stand_in
+            return not are_all_recorded
     return has_feed_line(event.type, event.data)
 
 
