@@ -413,3 +413,31 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
     await sender.send(tool_spans("clerk", "order-7", 5))
     assert len(await wait_for_calls(cluster, 5)) == 5
     assert process.log().count("cannot be stored and is dropped") == 3
+
+
+async def test_refused_telemetry_is_counted_by_the_process_that_refuses_it(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """At the owner, it is one series with what its service counts."""
+    processes = [cluster.add(), cluster.add()]
+    await cluster.owner()
+    foreign = {"origin": "https://example.com"}
+    # The other format was asked for in the last second, and is that old.
+    accept = {"accept": "application/openmetrics-text"}
+
+    for process in processes:
+        unknown = await client.post(f"{process.otlp_url}/v1/nothing")
+        denied = [
+            await client.post(f"{process.otlp_url}{path}", json={}, headers=foreign)
+            for path in ("/v1/traces", "/hooks/codex", "/hooks/nobody")
+        ]
+
+        assert [answer.status_code for answer in (unknown, *denied)] == [404, 403, 403, 403]
+        lines = (await client.get(f"{process.url}/metrics", headers=accept)).text.splitlines()
+        rejected = "queenright_telemetry_rejected_total"
+        assert lines.count(f'{rejected}{{dialect="other",reason="unsupported"}} 1.0') == 1
+        assert lines.count(f'{rejected}{{dialect="other",reason="unauthorized"}} 2.0') == 1
+        assert lines.count(f'{rejected}{{dialect="codex",reason="unauthorized"}} 1.0') == 1
+        hook_calls = "queenright_hook_calls_total"
+        assert lines.count(f'{hook_calls}{{client="codex",outcome="refused"}} 1.0') == 1
+        assert lines.count(f'{hook_calls}{{client="other",outcome="refused"}} 1.0') == 1

@@ -61,8 +61,9 @@ from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.reload import watch_reloadable
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from queenright.server.telemetry.intake import Intake
 from queenright.server.up import Ports, bind_ports
-from queenright.server.webhooks.hooks import with_hooks
+from queenright.server.webhooks.hooks import count_denied, with_hooks
 
 _log = logging.getLogger(__name__)
 
@@ -483,9 +484,11 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         proxy = Proxy()
         stack.push_async_callback(proxy.aclose)
         member = ClusterMember(ports, nats, lease, proxy)
+        intake = Intake(member.registry)
         receiver = OtlpReceiver(
             _refuse_ingest,
-            registry=CollectorRegistry(),
+            registry=CollectorRegistry(),  # The owner counts spans.
+            intake=intake,
             forwarder=await stack.enter_async_context(
                 forwarding(settings.otlp.forward, lambda: counter(names.TELEMETRY_DROPPED, member.registry))
             ),
@@ -495,6 +498,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             with_hooks(receiver, member.front.hooks),
             access=ports.access,
             bound=ports.otlp.getsockname()[0],
+            on_denied=partial(count_denied, intake, counter(names.HOOK_CALLS, member.registry), time.time),
         )
         # Before it takes telemetry, it knows the number of partitions of the others.
         await member.refresh()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from queenright.health.interventions.instructions import (
     InstructionClosedError,
@@ -75,6 +75,14 @@ class _Question:
     client: Client
     answer: PermissionAnswer
     observation: Observation
+
+
+def count_denied(intake: Intake, calls: Counter, clock: Clock, path: str, status: int, reason: str) -> None:
+    """Count a request that the guard denied: no valid token, or sent by a web page."""
+    intake.add_refusal(path, status, reason, clock())
+    if path.startswith(PREFIX):
+        client = CLIENT_BY_PATH.get(path)
+        calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
 
 class CallKeeper(Protocol):
@@ -135,11 +143,8 @@ class HookReceiver:
         self._calls.labels(_UNKNOWN_CLIENT, "refused")
 
     def count_denied(self, path: str, status: int, reason: str) -> None:
-        """Count a request that the guard denied: no valid token, or sent by a web page."""
-        self._intake.add_refusal(path, status, reason, self._clock())
-        if path.startswith(PREFIX):
-            client = CLIENT_BY_PATH.get(path)
-            self._calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
+        """Count a request that the guard denied; see `count_denied`."""
+        count_denied(self._intake, self._calls, self._clock, path, status, reason)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a hook call."""
