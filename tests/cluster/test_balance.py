@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from queenright.health.cluster.cluster_lease import Ownership, View
+from queenright.health.cluster.cluster_lease import Ownership, SeenMember, View
 from queenright.server.cluster.member import ClusterMember
 from tests.cluster.test_candidates import seen_member
 
@@ -24,7 +24,9 @@ def test_process_hands_over_what_it_should_not_own(own_state: dict[str, Any], se
     partitions = [Mock(number=number, is_claimed=True, **free) for number in range(2)]
     member = cast(
         ClusterMember,
-        SimpleNamespace(member=own.member, partitions=partitions, _is_moving=lambda now: False),
+        SimpleNamespace(
+            member=own.member, partitions=partitions, _is_stopping=False, _is_moving=lambda now: False
+        ),
     )
 
     ClusterMember._balance(member, view, 100.0)
@@ -32,3 +34,16 @@ def test_process_hands_over_what_it_should_not_own(own_state: dict[str, Any], se
     assert not any(partition.hand_over.called for partition in partitions)
     ClusterMember._balance(member, view, 100.1 + seconds)
     assert partitions[1].hand_over.called
+
+
+@pytest.mark.parametrize("others", [(), (seen_member("other", can_publish=False, is_stopping=True),)])
+def test_stopping_process_claims_nothing(others: tuple[SeenMember, ...]) -> None:
+    """Also the last one, while its slowest partition ends."""
+    own = seen_member("own", can_publish=False, is_stopping=True)
+    view = View(members=(own, *others), partitions=(Ownership(),) * 4)
+    partitions = [Mock(is_claimed=False, vacant_since=0.0, surplus_since=None) for _ in range(4)]
+    member = cast(ClusterMember, SimpleNamespace(member=own.member, partitions=partitions, _is_stopping=True))
+
+    ClusterMember._balance(member, view, 100.0)
+
+    assert not any(partition.claim.called for partition in partitions)

@@ -52,6 +52,7 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
         seen_member("own", can_publish=False),
         seen_member("other", can_publish=False),
         seen_member("gone", is_connected=False),
+        seen_member("stopping", can_publish=False, is_stopping=True),
     )
 
     assert find_candidates(View(members=members, partitions=(Ownership(),)), 4) == {"own", "other"}

@@ -22,9 +22,9 @@ def agreed_partitions(view: View, own: int) -> int:
         view: The cluster.
         own: The number of this process, which holds for a database without tables if no other runs.
     """
-    counted = [seen.member.partitions for seen in view.alive if seen.state.is_counted]
-    first = counted[0] if counted else 0
-    return max(first, view.stored_partitions) or (view.alive[0].member.partitions if view.alive else own)
+    alive = view.alive
+    first = next((seen.member.partitions for seen in alive if seen.state.is_counted), 0)
+    return max(first, view.stored_partitions) or (alive[0].member.partitions if alive else own)
 
 
 def is_first(view: View, member_id: str) -> bool:
@@ -34,14 +34,16 @@ def is_first(view: View, member_id: str) -> bool:
 
 def find_candidates(view: View, partitions: int) -> set[str]:
     """
-    Return the members that can own partitions: those that reach NATS, or all if none does.
+    Return the members that can own partitions: those that reach NATS, or all if none does. None is stopping.
 
     Args:
         view: The cluster.
         partitions: The number of partitions; members with another number own none.
     """
-    alive = [seen for seen in view.alive if seen.member.partitions == partitions]
-    return {seen.member.member_id for seen in ([seen for seen in alive if seen.state.can_publish] or alive)}
+    able = [
+        seen for seen in view.alive if seen.member.partitions == partitions and not seen.state.is_stopping
+    ]
+    return {seen.member.member_id for seen in ([seen for seen in able if seen.state.can_publish] or able)}
 
 
 def assign_partitions(

@@ -356,6 +356,8 @@ class ClusterMember:
 
     def _balance(self, view: View, now: float) -> None:
         """Claim and hand over partitions, so that each member owns its share."""
+        if self._is_stopping:
+            return
         own_id = self.member.member_id
         count = agreed_partitions(view, self.member.partitions)
         candidates = find_candidates(view, count)
