@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -199,13 +199,13 @@ async def test_emergency_stop_of_a_fleet_without_partitions_holds_in_those_that_
 async def test_emergency_stop_holds_in_its_process_while_the_database_is_away(
     processes: list[Process], database: str
 ) -> None:
-    """And in the others once the database can be reached again."""
+    """And in the others once the database can be reached again, also if a release was tried meanwhile."""
     asked, other = processes
-    with connected(database) as conn:
-        conn.exec_driver_sql("BEGIN; LOCK TABLE switches IN ACCESS EXCLUSIVE MODE")
+    with database_away(database):
         with pytest.raises(StoreError, match="the stop holds in this process"):
             await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
-        conn.exec_driver_sql("ROLLBACK")
+        with pytest.raises(StoreError, match="nothing is released"):
+            await asked.fleet.set_emergency_stop(False, by="ada", reason="over")
     assert asked.service.health.emergency_stop_state.on
     assert not other.service.health.emergency_stop_state.on
 
@@ -213,6 +213,27 @@ async def test_emergency_stop_holds_in_its_process_while_the_database_is_away(
 
     assert other.service.health.emergency_stop_state.on
     await until(lambda: stops(asked.service) == [True], "it is in the log")
+
+
+async def test_release_replaces_an_emergency_stop_that_was_not_written(
+    processes: list[Process], database: str
+) -> None:
+    with database_away(database), pytest.raises(StoreError):
+        await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
+
+    await processes[0].fleet.set_emergency_stop(False, by="ada", reason="over")
+    await exchange(processes)
+
+    assert not any(one.service.health.emergency_stop_state.on for one in processes)
+
+
+@contextlib.contextmanager
+def database_away(database: str) -> Iterator[None]:
+    """Let reads and changes of the emergency stop fail."""
+    with connected(database) as conn:
+        conn.exec_driver_sql("BEGIN; LOCK TABLE switches IN ACCESS EXCLUSIVE MODE")
+        yield
+        conn.exec_driver_sql("ROLLBACK")
 
 
 # -- storms -------------------------------------------------------------------------------------------

@@ -253,20 +253,21 @@ class ClusterFleet:
             StoreError: Writing failed. A stop holds for the services of this process, and is written later.
         """
         state = new_state(on, by=by, reason=reason, now=self._clock())
-        # Until this is written, the state in the database is outdated.
-        self._unwritten_stop = state if on else None
+        replaced = self._unwritten_stop
         if on:
+            # Until this is written, the state in the database is outdated.
+            self._unwritten_stop = state
             self._apply_stop(state)
         async with self._setting_stop:
             try:
-                await self._write_stop(state)
+                await self._write_stop(state, replaced)
             except LeaseError as error:
                 raise StoreError(_NOT_STOPPED if on else _NOT_RELEASED) from error
         return self.emergency_stop
 
-    async def _write_stop(self, state: SwitchState) -> None:
+    async def _write_stop(self, state: SwitchState, replaced: SwitchState | None = None) -> None:
         written = await self._stop.set(state)
-        if self._unwritten_stop in (None, state):
+        if self._unwritten_stop in (None, state, replaced):
             self._unwritten_stop = None
             self._apply_stop(written)
 
