@@ -372,6 +372,25 @@ async def test_tool_that_fails_for_workers_of_several_partitions_is_one_incident
         await until(partial(_have_cause, one.service, count), "its tickets have the cause")
 
 
+async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
+    processes: list[Process], database: str, settings: Settings
+) -> None:
+    """Whose own workers do not fail."""
+    first = processes[0].fleet
+    with connected(database) as conn:
+        conn.exec_driver_sql(
+            "INSERT INTO shared_values VALUES"
+            """ ('failing/2', '{"tool:search": [["bee", "one"]]}', extract(epoch FROM now()))"""
+        )
+    await exchange(processes)
+    assert first.failing_outside(0) == {"tool:search": {("bee", "one")}}
+
+    async with process(database, 2, settings) as owner:
+        await exchange([owner, *processes])
+
+    assert first.failing_outside(0) == {}
+
+
 def _have_cause(service: Service, count: int) -> bool:
     return [ticket.storm_id for ticket in service.tickets.open_tickets()] == ["tool:search"] * count
 

@@ -119,7 +119,7 @@ class ClusterFleet:
         """The services that have the shared state, by partition."""
         self._known: dict[str, Any] = {}
         self._written: dict[str, Any] = {}
-        """The storm that each service is in."""
+        """What each service has shared of its storm and its workers in trouble."""
         self._spent = SharedSpending()
         self._cleaned_day = 0
         self._tasks = TaskSet()
@@ -193,7 +193,7 @@ class ClusterFleet:
         }
         if self._services.get(partition) is not service:
             for name in shares:
-                self._written.pop(name, None)
+                self._written[name] = self._known.get(name)
         values = {name: value for name, value in shares.items() if value != self._written.get(name)}
         day, sums = service.monitor.today.take_changed()
         values |= {f"{_SPENT}{partition}/{agent}": (day, dollars) for agent, dollars in sums.items()}
