@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from queenright.health.cluster import cluster_lease
 from queenright.health.cluster.cluster_lease import (
     ClusterLease,
     LeaseLostError,
@@ -21,7 +22,7 @@ from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store.engines import parse_address
 from queenright.health.store.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import Postgres, change, downgrade
+from tests.databases import Postgres, change, connected, downgrade
 
 
 async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
@@ -222,6 +223,16 @@ async def test_state_of_a_member_is_seen_by_the_others(url: str, lease: ClusterL
     )
     assert [seen.state for seen in (await lease.refresh()).members] == [state, MemberState()]
     await other.close()
+
+
+async def test_member_whose_first_connection_was_cancelled_is_alive(url: str, lease: ClusterLease) -> None:
+    key = cluster_lease._presence_key(lease.member.member_id)
+    with connected(url) as conn:
+        conn.exec_driver_sql(f"SELECT pg_advisory_lock({cluster_lease._PRESENCE}, {key})")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lease.refresh(), 0.5)
+
+    assert [seen.is_alive for seen in (await lease.refresh()).members] == [True]
 
 
 async def test_clock_is_compared_with_that_of_the_database(

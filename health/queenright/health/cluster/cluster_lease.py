@@ -390,19 +390,24 @@ class ClusterLease:
                 raise
 
     async def _connect(self) -> psycopg.AsyncConnection[dict[str, Any]]:
-        self._conn = await psycopg.AsyncConnection.connect(
+        conn = await psycopg.AsyncConnection.connect(
             self._conninfo,
             autocommit=True,
             row_factory=dict_row,
             connect_timeout=_STATEMENT_TIMEOUT_SECONDS,
             application_name="queenright cluster",
         )
-        # Not a connection option: poolers refuse those.
-        await self._conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
-        # Shared: the server may not have noticed yet that the former connection is lost.
-        key = _presence_key(self.member.member_id)
-        await self._conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
-        return self._conn
+        try:
+            # Not a connection option: poolers refuse those.
+            await conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
+            # Shared: the server may not have noticed yet that the former connection is lost.
+            key = _presence_key(self.member.member_id)
+            await conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
+        except BaseException:
+            await conn.close()
+            raise
+        self._conn = conn
+        return conn
 
     async def _execute(self, query: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         async with self.session() as conn:
