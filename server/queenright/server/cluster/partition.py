@@ -216,9 +216,8 @@ class Partition:
     @contextlib.asynccontextmanager
     async def _run_service(self) -> AsyncIterator[Service]:
         storage = self._settings.storage
-        settings, fault = await asyncio.to_thread(read_reloadable, self._settings)
-        if fault:
-            _log.warning("%s", fault)
+        # The process logs an invalid file, once for all its partitions: `watch_reloadable`.
+        settings, _ = await asyncio.to_thread(read_reloadable, self._settings)
         async with run_service(
             settings,
             self._ports.otlp_url,
