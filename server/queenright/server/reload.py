@@ -99,8 +99,8 @@ def read_reloadable(settings: Settings) -> tuple[Settings, str]:
     """
     Return settings with what a reload would apply to them now, and why it would be refused.
 
-    The reason is empty if it would not be. A partition that is taken over gets what its former owner had. Invalid
-    files change nothing.
+    The reason is empty if it would not be. A partition that is taken over gets what its former owner had.
+    Invalid files change nothing.
     """
     before = settings.as_read
     if before is None:
