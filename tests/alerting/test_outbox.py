@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,8 +25,9 @@ from queenright.health.store.tables import OUTBOX
 from queenright.health.tickets.ticket import TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import EventType
+from queenright.server.ops.sockets import serve_app, url_of
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
-from tests.alerting.parts import T0, ticket
+from tests.alerting.parts import T0, MoodyPeer, ticket
 from tests.waiting import until
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
@@ -177,6 +179,27 @@ async def test_peer_that_does_not_answer_holds_up_no_end(make_post: MakePost, st
     await post.deliver(after=1)
 
     assert changes(peers[0].peer.alerts, post.now) == [True, False]
+
+
+async def test_peers_that_start_later_get_an_end_one_after_the_other(make_post: MakePost) -> None:
+    """B118: their places are known also if they refused the first connection."""
+    peers = [MoodyPeer(), MoodyPeer()]
+    async with contextlib.AsyncExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in peers]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        post = make_post(*(url_of(sock) for sock in sockets))
+        await post.deliver()
+        for peer, sock, name in zip(peers, sockets, "12", strict=True):
+            peer.started, peer.cluster = stamp(T0), {"name": name, "peers": [{"name": "1"}, {"name": "2"}]}
+            await stack.enter_async_context(serve_app(peer, sock))
+        await post.say(ticket())
+        await post.deliver(after=1)
+        post.now += 30
+        await post.say(ticket(**RESOLVED))
+        await post.deliver()
+
+    assert [changes(peer.alerts, post.now) for peer in peers] == [[True], [True, False]]
 
 
 @pytest.mark.parametrize(

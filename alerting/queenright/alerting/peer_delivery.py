@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -214,7 +213,7 @@ class PeerDelivery:
         """
         Ask the peer for its start time and its place, unless a check is running; return the task.
 
-        No notification waits for it: the result applies from the next round on.
+        Only the first delivery to several peers waits for it.
         """
         if self._status_check is None or self._status_check.done():
             self._status_read_at = now
@@ -228,9 +227,15 @@ class PeerDelivery:
         A restart between two requests makes no request fail, because the client reconnects silently.
         """
         status: dict[str, Any] = {}
-        with contextlib.suppress(AlertmanagerError, TimeoutError):
+        try:
             async with asyncio.timeout(PEER_TIMEOUT_SECONDS):
                 status = await self._client.status(self.peer)
+        except PeerUnavailableError as error:
+            if not error.was_reached:
+                # It may be starting: ask again in the next round, because the order of ends depends on it.
+                self._status_read_at = None
+        except (AlertmanagerError, TimeoutError):
+            pass
         if status:
             self.position = _find_position(status)
         started = str(status.get("uptime") or "")
