@@ -101,7 +101,7 @@ async def test_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: Se
     assert post.outbox.status().active == post.outbox.status().pending == 0
 
 
-async def test_old_notification_is_kept_until_retention_deletes_it(
+async def test_old_notification_is_not_deleted_by_the_outbox(
     make_post: MakePost, peer: ServedPeer, store: Store
 ) -> None:
     """`retention.days` may be more than the default."""

@@ -250,7 +250,7 @@ def _end_due_at(notification: Notification, peer: str, settings: AlertingSetting
 
 
 def _find_turn(ended: Sequence[Notification], later_peers: Collection[str], due: float) -> float:
-    """Return when the peers behind this one have had an end for long enough."""
+    """Return when the peers behind this one have had an end for long enough, or are no longer waited for."""
     accepted = [n.resolved.get(peer) for n in ended for peer in later_peers]
     if None in accepted:
         # Each of them waits for those behind it.
