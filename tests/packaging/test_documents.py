@@ -117,3 +117,12 @@ def test_health_layer_has_a_runbook_for_each_manual_task() -> None:
 
 def test_durations_of_slow_tests_are_published() -> None:
     assert render_table() in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+IMPORT = re.compile(r"^ *(from queenright[\w.]* import (?:\([^)]*\)|.+))$", re.MULTILINE)
+
+
+def test_imports_of_python_examples_work() -> None:
+    for page in PAGES:
+        for statement in IMPORT.findall(page.read_text("utf-8")):
+            exec(statement, {})
