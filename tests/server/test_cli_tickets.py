@@ -136,7 +136,7 @@ async def test_unknown_ticket_id_names_the_list_command(running: Running) -> Non
 
     assert (result.code, result.out) == (1, "")
     assert "'nope'" in result.err
-    assert "`queenright tickets --all` lists them" in result.err
+    assert "list tickets: queenright tickets --all" in result.err
 
 
 async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> None:

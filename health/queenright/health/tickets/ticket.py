@@ -250,7 +250,7 @@ class TicketNotFoundError(TicketError, NotFoundError):
     """Raised when no ticket has this id."""
 
     def __init__(self, ticket_id: str) -> None:
-        super().__init__(f"there is no ticket {ticket_id[:64]!r}; list tickets: queenright tickets list")
+        super().__init__(f"there is no ticket {ticket_id[:64]!r}; list tickets: queenright tickets --all")
         self.ticket_id = ticket_id
 
 

@@ -13,7 +13,7 @@ from queenright.alerting.alert import trace_link
 from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.store.former_names import find_current_name
-from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketStatus
+from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -29,7 +29,6 @@ from queenright.server.views.ticket_timeline import timeline
 router = APIRouter(prefix="/api", tags=["tickets"])
 
 TicketId = Annotated[str, Path(description="The ticket's id.")]
-"""Tickets that are named if an abbreviated id is ambiguous."""
 _LATEST = 253_402_300_799.0
 
 
@@ -65,10 +64,10 @@ class Resolve(TicketRequest):
 
 
 async def find_ticket(service: Service, ticket_id: str) -> EscalationTicket:
-    """Return a ticket; raises ``HTTPException`` 404 if there is none."""
+    """Return a ticket. Raises ``TicketNotFoundError`` if there is none."""
     ticket = await service.tickets.find(ticket_id)
     if ticket is None:
-        raise HTTPException(404, f"there is no ticket {ticket_id!r}")
+        raise TicketNotFoundError(ticket_id)
     return ticket
 
 
@@ -77,7 +76,8 @@ async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTick
     Return the ticket with this id, or the only one whose id begins with ``prefix``.
 
     Raises:
-        HTTPException: 404 if there is none, 409 with candidates if there are several.
+        TicketNotFoundError: There is none.
+        HTTPException: 409 with candidates if there are several.
     """
     matches = {
         ticket.ticket_id: ticket
@@ -86,16 +86,12 @@ async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTick
     agents = {ticket_id: ticket.agent_id for ticket_id, ticket in matches.items()}
     ticket = matches.get(complete_id(prefix, "tickets", agents))
     if ticket is None:
-        raise HTTPException(
-            404,
-            f"there is no ticket {prefix[:80]!r}, and no ticket's id begins with it; "
-            "`queenright tickets --all` lists them",
-        )
+        raise TicketNotFoundError(prefix)
     return ticket
 
 
 async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
-    """Return a ticket as the API shows it; raises ``HTTPException`` 404 if there is none."""
+    """Return a ticket as the API shows it. Raises ``TicketNotFoundError`` if there is none."""
     [row] = await _rows(service, [await find_ticket(service, ticket_id)])
     return row
 
@@ -223,9 +219,9 @@ async def dismiss_ticket(
     """
     Dismiss a ticket: no one is notified, and it reopens if it gets worse.
 
-    As for the queen, a ticket cannot be dismissed while it is high or critical and its condition holds, nor
-    after an operator was notified of it. The ticket of a dead worker is resolved instead, regardless of its
-    severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
+    Like the queen, an operator cannot dismiss a ticket while it is high or critical and its condition holds,
+    nor after an operator was notified of it. The ticket of a dead worker is resolved instead, regardless of
+    its severity. Close tickets about abandoned recoveries and failed runs with `resolve`.
     """
     await require_seen_ticket(service, body, ticket_id)
     ticket, by = await service.tickets.find(ticket_id), person_name(request, body.by)
@@ -247,7 +243,7 @@ async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.T
 async def resolve_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolve
 ) -> api.Ticket:
-    """Close a ticket about a dead worker or a failed recovery that a person has settled."""
+    """Close a ticket about a dead worker, an abandoned recovery or failed runs."""
     await require_seen_ticket(service, body, ticket_id)
     await service.tickets.resolve(ticket_id, body.reason, by=person_name(request, body.by))
     return await read_ticket(service, ticket_id)
