@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.access.login_sessions import COOKIE
+from queenright.server.access.login_sessions import SESSION_COOKIE
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import new_token
@@ -365,7 +365,7 @@ async def test_sign_in_and_stream_continue_at_another_process(
     async with httpx.AsyncClient(trust_env=False, timeout=30) as browser:
         login = await browser.post(f"{first.url}/login", data={"token": text}, headers={"Origin": first.url})
         assert login.status_code == 303
-        cookie = {"Cookie": f"{COOKIE}={login.cookies[COOKIE]}"}
+        cookie = {"Cookie": f"{SESSION_COOKIE}={login.cookies[SESSION_COOKIE]}"}
         url = f"{first.url}/api/events?types=all"
         async with Follower(url, cookie) as follower:
             last_id = follower.last_id

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store.store import Store
-from queenright.server.access.login_sessions import COOKIE, SECONDS, ConsoleSessions
+from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECONDS, ConsoleSessions
 from queenright.server.access.roles import Role
 from queenright.server.access.tokens import Token, Tokens, new_token
 from queenright.server.up import serving
@@ -61,7 +61,7 @@ def test_session_ends_after_twelve_hours() -> None:
     clock = Clock()
     sessions = sessions_at(clock)
     cookie = sessions.start(ADA)
-    clock.now += SECONDS - 1
+    clock.now += SESSION_SECONDS - 1
 
     assert sessions.find_token(cookie, TOKENS) == ADA
     clock.now += 1
@@ -121,7 +121,7 @@ def test_neither_the_token_file_nor_the_key_is_enough_to_forge_a_cookie() -> Non
     """Others may read the token file: it has only hashes."""
     clock = Clock()
     sessions = sessions_at(clock)
-    session = f"{BOB.id}.{int(clock.now) + SECONDS}.{'n' * 16}"
+    session = f"{BOB.id}.{int(clock.now) + SESSION_SECONDS}.{'n' * 16}"
 
     def signed(key: bytes, text: str) -> str:
         mac = hmac.digest(key, text.encode(), hashlib.sha256)
@@ -171,10 +171,10 @@ async def test_session_continues_after_a_restart(tmp_path: Path) -> None:
             ours = {"Origin": running.url}
             if turn == "sign in":
                 await http.post(f"{running.url}/login", data={"token": token}, headers=ours)
-                cookies.set(COOKIE, http.cookies[COOKIE], domain="127.0.0.1")
+                cookies.set(SESSION_COOKIE, http.cookies[SESSION_COOKIE], domain="127.0.0.1")
             elif turn == "signed out":
                 await http.post(f"{running.url}/logout", headers=ours)
-                assert COOKIE not in http.cookies
+                assert SESSION_COOKIE not in http.cookies
             elif turn == "revoked":
                 revoke(settings, "ada")
             found.append((await http.get(f"{running.url}/api/status")).status_code)

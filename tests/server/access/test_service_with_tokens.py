@@ -18,7 +18,7 @@ import pytest
 from queenright.health.store.event_log import read_events
 from queenright.runtime.events import EventType
 from queenright.server.access.access import Access
-from queenright.server.access.login_sessions import COOKIE
+from queenright.server.access.login_sessions import SESSION_COOKIE
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import InvalidTokensError, new_token
@@ -169,7 +169,7 @@ def test_token_in_the_url_or_in_another_cookie_is_ignored(service: Guarded) -> N
     with service.client() as http:
         found = [
             http.get(f"/api/status?token={words}&access_token={words}").status_code,
-            http.get("/api/status", headers={"Cookie": f"{COOKIE}={words}"}).status_code,
+            http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={words}"}).status_code,
         ]
 
     assert found == [401, 401]
@@ -384,10 +384,10 @@ def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) ->
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 
-        cookie = http.cookies[COOKIE]
+        cookie = http.cookies[SESSION_COOKIE]
         assert http.post("/logout", headers=ours).status_code == 303
     with service.client() as http:
-        after = http.get("/api/status", headers={"Cookie": f"{COOKIE}={cookie}"})
+        after = http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={cookie}"})
     assert after.status_code == 401
 
 

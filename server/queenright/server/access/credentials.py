@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from queenright.server.access.login_sessions import COOKIE
+from queenright.server.access.login_sessions import SESSION_COOKIE
 
 _MAX_COOKIE_BYTES: Final = 16 << 10
 
@@ -32,11 +32,11 @@ def read_bearer_token(headers: Headers) -> str | None:
 def read_session_cookie(headers: Headers) -> str | None:
     """Return the console's session cookie, or None."""
     text = headers.get("cookie", "")
-    if COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:
+    if SESSION_COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:
         return None
     # Parsed one by one, so that an invalid cookie does not affect the others.
     for part in text.split(";"):
         name, _, value = part.strip().partition("=")
-        if name == COOKIE and value:
+        if name == SESSION_COOKIE and value:
             return value.strip('"')
     return None

@@ -18,8 +18,8 @@ from typing import Final
 from queenright.runtime.events import Clock
 from queenright.server.access.tokens import Token, Tokens
 
-COOKIE: Final = "queenright_session"
-SECONDS: Final = 12 * 3600
+SESSION_COOKIE: Final = "queenright_session"
+SESSION_SECONDS: Final = 12 * 3600
 """The lifetime of a session."""
 _SHAPE: Final = re.compile(r"(([0-9a-f]{8})\.([0-9]{1,12})\.[A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})")
 """The token's id, the end, and a random text; then the signature of all three."""
@@ -43,7 +43,7 @@ class ConsoleSessions:
 
     def start(self, token: Token) -> str:
         """Start a session and return its cookie."""
-        until = int(self._clock()) + SECONDS
+        until = int(self._clock()) + SESSION_SECONDS
         session = f"{token.id}.{until}.{secrets.token_urlsafe(12)}"
         return f"{session}.{self._sign(session, token)}"
 

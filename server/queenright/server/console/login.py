@@ -11,12 +11,12 @@ from fastapi.responses import RedirectResponse
 from queenright.server.access.access import Access
 from queenright.server.access.caller import client_address
 from queenright.server.access.credentials import read_session_cookie
-from queenright.server.access.login_sessions import COOKIE, SECONDS
+from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECONDS
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.console.templates import render
 
 _FORM: Final = "application/x-www-form-urlencoded"
-_FIELDS: Final = 30
+_MAX_FIELDS: Final = 30
 
 
 router = APIRouter(include_in_schema=False)
@@ -45,18 +45,19 @@ async def log_in(request: Request, access: AccessDep) -> Response:
     try:
         token = access.find_token(form.get("token", "").strip())
     except InvalidTokensError:
-        return render("login.html", 503, next=path, fault="The token file cannot be used.")
+        fault = "The token file cannot be used. The service's log has the reason."
+        return render("login.html", 503, next=path, fault=fault)
     if token is None:
-        denied = access.reject_token(client_address(request.scope.get("client")))
-        refused = render("login.html", denied.status, next=path, fault=denied.reason)
-        refused.headers.update({name: value for name, value in denied.headers if name == "Retry-After"})
-        return refused
+        denial = access.reject_token(client_address(request.scope.get("client")))
+        response = render("login.html", denial.status, next=path, fault=denial.reason)
+        response.headers.update({name: value for name, value in denial.headers if name == "Retry-After"})
+        return response
     _end_session(request, access)
     response = RedirectResponse(path, 303)
     response.set_cookie(
-        COOKIE,
+        SESSION_COOKIE,
         access.sessions.start(token),
-        max_age=SECONDS,
+        max_age=SESSION_SECONDS,
         path="/",
         httponly=True,
         samesite="strict",
@@ -70,16 +71,15 @@ async def log_out(request: Request, access: AccessDep) -> Response:
     """End the session."""
     _end_session(request, access)
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return response
 
 
 def safe_redirect_path(path: str) -> str:
     """Return the path to redirect to after sign-in: always a local one."""
-    parts = urlsplit("http://here" + path) if path.startswith("/") else None
-    if parts is None or path.startswith("//") or "\\" in path or not path.isprintable():
+    if not path.startswith("/") or path.startswith("//") or "\\" in path or not path.isprintable():
         return "/"
-    return "/" if parts.netloc != "here" or parts.path in ("/login", "/logout") else path
+    return "/" if urlsplit(path).path in ("/login", "/logout") else path
 
 
 def _end_session(request: Request, access: Access) -> None:
@@ -93,8 +93,10 @@ async def _read_form(request: Request) -> dict[str, str]:
     if body and kind != _FORM:
         raise HTTPException(415, f"Content-Type is {kind or 'missing'}; send a form as {_FORM}")
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS))
+        return dict(
+            parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        )
     except ValueError:
         raise HTTPException(
-            400, f"the form is invalid: it must be UTF-8 with at most {_FIELDS} fields"
+            400, f"the form is invalid: it must be UTF-8 with at most {_MAX_FIELDS} fields"
         ) from None
