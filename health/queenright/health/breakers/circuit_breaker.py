@@ -194,15 +194,15 @@ class CircuitBreaker:
                 admission = breaker._machine.admit(now)
                 assert admission is not None  # checked above
                 admissions.append((breaker, admission))
-                breaker._report_change(before, failures)
+                breaker._notify_change(before, failures)
         return CallPermit(self._lock, admissions)
 
     def half_open_if_due(self) -> bool:
-        """Become half open if the timeout has passed; return whether it did."""
+        """Become half open if the timeout has passed; return whether it became half open."""
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
             has_changed = self._machine.half_open_if_due(self._monotonic())
-            self._report_change(before, failures)
+            self._notify_change(before, failures)
         return has_changed
 
     def reset(self, by: str, reason: str = "") -> bool:
@@ -210,9 +210,9 @@ class CircuitBreaker:
         cause = f"reset by {by}" + (f": {redact(reason, _TEXT_LIMIT)}" if reason else "")
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
-            change = self._machine.reset(cause)
-            self._report_change(before, failures)
-        return change
+            has_changed = self._machine.reset(cause)
+            self._notify_change(before, failures)
+        return has_changed
 
     def restore(self, status: BreakerStatus) -> None:
         """Restore the state from another process: an open breaker stays open for the rest of its timeout."""
@@ -235,9 +235,9 @@ class CircuitBreaker:
             self._machine.record_success(admission)
         else:
             self._machine.record_failure(admission, self._monotonic(), _describe(error))
-        self._report_change(before, max(failures, self._machine.failures))
+        self._notify_change(before, max(failures, self._machine.failures))
 
-    def _report_change(self, before: BreakerState, failures: int) -> None:
+    def _notify_change(self, before: BreakerState, failures: int) -> None:
         """Call ``on_change`` if the state has changed."""
         state = self._machine.state
         if state is before:
@@ -306,16 +306,16 @@ class CircuitBreaker:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 return await self.acall(function, *args, **kwargs)
 
-            return cast(Callable[P, T], guarded_async)
+            return cast(Callable[P, T], call_async)
 
         @functools.wraps(function)
-        def guard_call(*args: P.args, **kwargs: P.kwargs) -> T:
+        def call_sync(*args: P.args, **kwargs: P.kwargs) -> T:
             return self.call(function, *args, **kwargs)
 
-        return guard_call
+        return call_sync
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

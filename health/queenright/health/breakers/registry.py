@@ -20,7 +20,7 @@ from queenright.runtime.events import Clock
 _log = logging.getLogger(__name__)
 
 CAPACITY: Final = 10_000
-"""The maximum number of breakers; beyond it the least recently used are forgotten."""
+"""The maximum number of breakers; beyond it, unused ones go first, then closed ones, open ones last."""
 
 _SUGGESTIONS: Final = 3
 
@@ -149,7 +149,7 @@ class BreakerRegistry:
 
     def status(self, name: str) -> BreakerStatus:
         """
-        Return a breaker.
+        Return the status of a breaker.
 
         Raises:
             BreakerNotFoundError: No breaker has this name.
@@ -158,13 +158,13 @@ class BreakerRegistry:
             return self._find(name).status
 
     def all(self) -> list[BreakerStatus]:
-        """Return every breaker: first those that are not closed, then by name."""
+        """Return the status of every breaker: first those that are not closed, then by name."""
         with self._lock:
             statuses = [breaker.status for breaker in self._breakers.values()]
         return sorted(statuses, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
 
     def of_agent(self, agent_id: str) -> list[BreakerStatus]:
-        """Return the breakers of one agent, unordered. Cheap, however many others there are."""
+        """Return the status of the breakers of one agent, unordered. Cheap, however many others there are."""
         with self._lock:
             return [breaker.status for breaker in self._of_agent.get(agent_id, {}).values()]
 
@@ -190,7 +190,7 @@ class BreakerRegistry:
 
     def reset(self, name: str, by: str, reason: str = "") -> BreakerStatus:
         """
-        Close a breaker manually, and return it. Its parents are unchanged.
+        Close a breaker manually, and return its status. Its parents are unchanged.
 
         Raises:
             BreakerNotFoundError: No breaker has this name.
@@ -279,9 +279,9 @@ class BreakerRegistry:
             # Subscribers that know it as open must see it close.
             victim.reset("itself", f"there are more than {self._capacity} circuit breakers")
             del self._breakers[victim.name]
-            mine = self._of_agent[victim.agent_id]
-            del mine[victim.name]
-            if not mine:
+            agent_breakers = self._of_agent[victim.agent_id]
+            del agent_breakers[victim.name]
+            if not agent_breakers:
                 del self._of_agent[victim.agent_id]
 
 

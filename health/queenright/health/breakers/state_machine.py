@@ -81,7 +81,7 @@ class BreakerMachine:
         return Admission(self._generation, self._number)
 
     def half_open_if_due(self, now: float) -> bool:
-        """Make an open breaker half open if its timeout is over; return whether it was."""
+        """Make an open breaker half open if its timeout is over; return whether it became half open."""
         if self.state is not BreakerState.OPEN or self.open_for(now) > 0:
             return False
         self._set_state(BreakerState.HALF_OPEN, "its recovery timeout is over; the next call is a probe")
@@ -133,8 +133,8 @@ class BreakerMachine:
         """
         self.failures = max(0, failures)
         self._set_state(state, reason)
-        whole = self.policy.recovery_timeout_seconds
-        self._opened_at = now - (whole - min(max(open_for, 0.0), whole))
+        timeout = self.policy.recovery_timeout_seconds
+        self._opened_at = now - (timeout - min(max(open_for, 0.0), timeout))
 
     def _open(self, now: float, reason: str) -> None:
         self._opened_at = now
@@ -147,5 +147,5 @@ class BreakerMachine:
 
     def _remaining(self, since: float, now: float) -> float:
         """Return what remains of a timeout that began at ``since``: between 0 and the whole timeout."""
-        whole = self.policy.recovery_timeout_seconds
-        return min(max(since + whole - now, 0.0), whole)
+        timeout = self.policy.recovery_timeout_seconds
+        return min(max(since + timeout - now, 0.0), timeout)

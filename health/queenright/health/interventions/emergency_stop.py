@@ -35,7 +35,7 @@ def stop_event(state: SwitchState) -> AgentEvent:
 
 class EmergencyStop:
     """
-    The emergency stop of one store, or of a fleet in several.
+    The emergency stop of one process, or of a cluster, whose switch all partitions share.
 
     Args:
         read: Reads the state of the fleet's switch, which is kept elsewhere; None if the store has it.
@@ -63,7 +63,7 @@ class EmergencyStop:
         if not self.state.on:
             return None
         set_by = f"set by {self.state.by}{_moment(self.state.changed_at, self._clock())}: {self.state.reason}"
-        return f"the emergency stop is on ({set_by}); release it first: queenright stop-acting off"
+        return f"the emergency stop is on ({set_by}); turn it off first: queenright stop-acting off"
 
     async def load(self) -> None:
         """Load the state from before a restart."""
@@ -108,7 +108,7 @@ class EmergencyStop:
 
     async def record(self, events: Sequence[AgentEvent]) -> None:
         """
-        Record changes of the fleet's switch, unless they are recorded already.
+        Append the events that the log lacks, and publish all.
 
         Raises:
             StoreError: Writing failed.
