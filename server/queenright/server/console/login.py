@@ -49,9 +49,9 @@ async def log_in(request: Request, access: AccessDep) -> Response:
         return render("login.html", 503, next=path, fault=fault)
     if token is None:
         denial = access.reject_token(client_address(request.scope.get("client")))
-        response = render("login.html", denial.status, next=path, fault=denial.reason)
-        response.headers.update({name: value for name, value in denial.headers if name == "Retry-After"})
-        return response
+        page = render("login.html", denial.status, next=path, fault=denial.reason)
+        page.headers.update({name: value for name, value in denial.headers if name == "Retry-After"})
+        return page
     _end_session(request, access)
     response = RedirectResponse(path, 303)
     response.set_cookie(
