@@ -46,7 +46,6 @@ _log = logging.getLogger(__name__)
 _DRAW_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 1.0
 _MAX_ERROR: Final = 200
-_REFUSAL: Final = "not allowed"
 _RUN_EVENTS: Final = frozenset({"client_input_requested", "execution_completed", "execution_failed"})
 _FULL_REFRESH_POLLS: Final = 5
 """Polls after which all lists are requested, even if no event has changed them."""
@@ -86,13 +85,15 @@ class QueenrightApp(App[None]):
         self.app_state = AppState(gateway, clock)
         self._notice_seconds = notice_seconds
         self._polls = 0
-        self._polling = False
-        self._refreshing = asyncio.Lock()
+        self._is_polling = False
+        self._refresh_lock = asyncio.Lock()
         """Held while lists are requested: a list that is not marked stale may still be on its way."""
         self._key_at = 0.0
         """Time of the newest key, on the clock of messages."""
         self._last_event: str | None = None
-        self._following = False
+        self._is_following = False
+        self._is_refused = False
+        """Whether the service refused the token: events are not requested again until it answers."""
         self._run_events: asyncio.Queue[Event] = asyncio.Queue()
         """Input requests and results of runs of loaded agents."""
 
@@ -112,15 +113,15 @@ class QueenrightApp(App[None]):
         await self.app_state.gateway.client.aclose()
 
     @property
-    def front(self) -> AppScreen | None:
+    def active_screen(self) -> AppScreen | None:
         """The active screen, below any dialogs."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, AppScreen)), None)
 
     async def redraw(self) -> None:
         """Draw the active screen."""
         try:
-            if self.front is not None and self.front.is_mounted:
-                await self.front.redraw()
+            if self.active_screen is not None and self.active_screen.is_mounted:
+                await self.active_screen.redraw()
         except Exception as error:
             self.report_error(error)
 
@@ -132,7 +133,7 @@ class QueenrightApp(App[None]):
         text = clip(f"{type(error).__name__}: {error}", _MAX_ERROR)
         if any((notice.title, notice.text) == (title, text) for notice in self.app_state.notices):
             return
-        _log.error("the terminal interface: %s", text, exc_info=error)
+        _log.error("unexpected error in the terminal interface: %s", text, exc_info=error)
         self._expire_notice(self.app_state.notices.add("failing", title, text).number)
 
     def on_error_message(self, message: ErrorMessage) -> None:
@@ -189,7 +190,7 @@ class QueenrightApp(App[None]):
             self._handle_request_error(error)
         finally:
             # The next poll may follow again.
-            self._following = False
+            self._is_following = False
 
     def handle_event(self, event: Event) -> None:
         """Handle one event of the fleet."""
@@ -221,7 +222,7 @@ class QueenrightApp(App[None]):
 
     async def _notify_of(self, event: Event) -> None:
         state = self.app_state
-        async with self._refreshing:
+        async with self._refresh_lock:
             if "loaded" in state.fleet.stale:
                 await _refresh(state.gateway.client.agents.loaded, state.fleet.set_loaded)
         for agent in state.fleet.loaded_agents:
@@ -230,10 +231,10 @@ class QueenrightApp(App[None]):
 
     def _show_run_notice(self, event: Event, agent: AgentSlot) -> None:
         """Show the notice of a graph, unless its talk is on the screen."""
-        front, active_graph = self.front, agent.active_graph_id
-        is_on_screen = isinstance(front, TalkScreen) and front.agent_id == agent.agent_id
-        if isinstance(front, TalkScreen) and is_on_screen:
-            active_graph = front.conversation.active_graph or active_graph
+        screen, active_graph = self.active_screen, agent.active_graph_id
+        is_on_screen = isinstance(screen, TalkScreen) and screen.agent_id == agent.agent_id
+        if isinstance(screen, TalkScreen) and is_on_screen:
+            active_graph = screen.conversation.active_graph or active_graph
         is_active = event.graph_id == active_graph
         if is_active and (is_on_screen or agent.agent_id not in self.app_state.chatted_agents):
             return
@@ -253,9 +254,9 @@ class QueenrightApp(App[None]):
 
     def _on_stream_notice(self, notice: StreamNotice) -> None:
         if notice.kind == "lost":
-            self.app_state.outage = "the service does not respond; reconnecting"
+            self._set_unreachable()
         elif notice.kind == "connected":
-            self.app_state.outage = ""
+            self.app_state.outage, self._is_refused = "", False
             self.app_state.fleet.stale |= LISTS
             # Load earlier events only now that no new one can be missed. After a break the stream itself
             # delivers the events since then, in order.
@@ -265,22 +266,22 @@ class QueenrightApp(App[None]):
             self.app_state.fleet.stale |= LISTS
             self._run_in_background(self._load_feed)
             self.app_state.set_status(
-                "act", "the service no longer has the events since the break; the lists are up to date"
+                "act", "the service no longer has the events since the break; the lists are being reloaded"
             )
 
     def _poll(self) -> None:
         """Request the lists that have changed, and follow events."""
-        if self._polling:
+        if self._is_polling:
             return
-        if not self._following and not self.app_state.outage.startswith(_REFUSAL):
-            self._following = True
+        if not self._is_following and not self._is_refused:
+            self._is_following = True
             self._run_in_background(self._follow_events)
         self._polls += 1
         stale = self.app_state.fleet.stale
         if self._polls % _FULL_REFRESH_POLLS == 0:
             stale |= LISTS
         if stale:
-            self._polling = True
+            self._is_polling = True
             self._run_in_background(self._refresh_lists)
 
     async def _refresh_lists(self) -> None:
@@ -294,7 +295,7 @@ class QueenrightApp(App[None]):
             "loaded": lambda: _refresh(client.agents.loaded, fleet.set_loaded),
         }
         try:
-            async with self._refreshing:
+            async with self._refresh_lock:
                 if not self.app_state.has_connected:
                     self.app_state.may_act = (await client.service.caller()).may_act
                 for name in sorted(fleet.stale):
@@ -306,20 +307,24 @@ class QueenrightApp(App[None]):
                         fleet.stale.add(name)
                         raise
             self.app_state.outage, self.app_state.has_connected = "", True
+            self._is_refused = False
         except QueenrightError as error:
             self._handle_request_error(error)
         finally:
-            self._polling = False
-        if self.front is not None:
-            self.front.refresh_bindings()
+            self._is_polling = False
+        if self.active_screen is not None:
+            self.active_screen.refresh_bindings()
 
     def _handle_request_error(self, error: QueenrightError) -> None:
         if isinstance(error, UnreachableError):
-            self.app_state.outage = "the service does not respond; reconnecting"
+            self._set_unreachable()
         elif isinstance(error, RequestRejectedError) and error.status in (401, 403):
-            self.app_state.outage = f"{_REFUSAL}: {error}"
+            self.app_state.outage, self._is_refused = f"not allowed: {error}", True
         else:
             self.app_state.set_status("failing", str(error))
+
+    def _set_unreachable(self) -> None:
+        self.app_state.outage, self._is_refused = "the service does not respond; reconnecting", False
 
     # -- navigation ----------------------------------------------------------------------------
 
