@@ -88,7 +88,7 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     assert stack.running.service.tickets.next_deadline() == silence["ends_at"]
 
     ended = await stack.queenright("silences", "expire", silence["silence_id"])
-    assert (ended.exit_code, ended.output) == (0, "Expired.\n")
+    assert (ended.exit_code, ended.output) == (0, f"Silence {silence['silence_id']} expired.\n")
     assert (await stack.get(f"/api/tickets/{ticket_id}"))["silenced"] is None
     assert stack.running.service.tickets.next_deadline() == due
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from queenright.cli.options import Config, Json
-from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 
 dashboards = typer.Typer(no_args_is_help=True)
@@ -23,15 +23,15 @@ def check(
 ) -> None:
     """Compare dashboards in a folder with those of the settings. Exit code 1: one is outdated or missing."""
     files = _render(config)
-    faults = _differences(files, folder)
+    differences = _differences(files, folder)
     if as_json:
-        typer.echo(json.dumps({"dashboards": sorted(files), "faults": faults}, indent=2))
+        typer.echo(json.dumps({"dashboards": sorted(files), "faults": differences}, indent=2))
     else:
-        for fault in faults:
-            typer.echo(fault, err=True)
-        verdict = format_count(len(faults), "error") if faults else f"equal to {folder}"
+        for difference in differences:
+            typer.echo(difference, err=True)
+        verdict = f"{len(differences)} outdated or missing" if differences else f"equal to {folder}"
         typer.echo(f"{len(files)} dashboards: {verdict}.")
-    raise typer.Exit(1 if faults else 0)
+    raise typer.Exit(1 if differences else 0)
 
 
 @dashboards.command("export", epilog="Example: queenright dashboards export -o /var/lib/grafana/dashboards")
@@ -49,7 +49,7 @@ def export(
             (output / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise QueenrightError(f"cannot write to {output}: {error.strerror}; name another folder.") from error
-    typer.echo(f"{len(files)} dashboards in {output}")
+    typer.echo(f"Wrote {len(files)} dashboards to {output}.")
 
 
 def _render(config: Path | None) -> dict[str, str]:
@@ -69,7 +69,7 @@ def _differences(files: dict[str, str], folder: Path) -> list[str]:
     existing = {name: text for name, text in read_texts(folder, "*.json").items() if name in files}
     return [
         f"{folder / name} is {'outdated' if name in existing else 'missing'}; "
-        "`queenright dashboards export` writes it"
+        f"`queenright dashboards export -o {shlex.quote(str(folder))}` writes it"
         for name in sorted(files)
         if existing.get(name) != files[name]
     ]

@@ -24,30 +24,27 @@ if TYPE_CHECKING:
 def _parse_duration(text: str) -> float:
     seconds = parse_duration(text, "30m, 2h or 1d")
     if not 60 <= seconds <= 30 * 86_400:
-        raise typer.BadParameter(f"{text!r} is not between 1m and 30d")
+        raise typer.BadParameter(f"{text!r} is not between 1m and 30d; choose a time in between")
     return seconds
 
 
 @with_service
 def list_silences(service: Queenright, as_json: Json = False) -> None:
     """List active and pending silences, by end. Exit code 1 if an Alertmanager does not answer."""
-    silences = service.silences.snapshot()
+    snapshot = service.silences.snapshot()
     if as_json:
-        typer.echo(json.dumps(json_values(silences), indent=2))
+        typer.echo(json.dumps(json_values(snapshot), indent=2))
     else:
-        for silence in silences.silences:
-            typer.echo(
-                single_line(
-                    f"{silence.silence_id}  {_time_left(silence):<18} {silence.by:<16} {silence.comment}"
-                )
-            )
+        for silence in snapshot.silences:
+            summary = f"{silence.silence_id}  {_time_left(silence):<18} {silence.by:<16} {silence.comment}"
+            typer.echo(single_line(summary))
             typer.echo(single_line(f"  {', '.join(silence.matchers)}"))
             typer.echo(single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
-        if not (silences.silences or silences.unknown):
+        if not (snapshot.silences or snapshot.unknown):
             typer.echo("No silences.")
-        if silences.unknown:
-            typer.echo(f"Unknown, because an Alertmanager did not answer: {silences.unknown}", err=True)
-    raise typer.Exit(1 if silences.unknown else 0)
+        if snapshot.unknown:
+            typer.echo(f"Unknown, because an Alertmanager did not answer: {snapshot.unknown}", err=True)
+    raise typer.Exit(1 if snapshot.unknown else 0)
 
 
 silences = listing_group(
@@ -105,7 +102,7 @@ def expire(
 ) -> None:
     """End a silence now. Exit code 1 if no Alertmanager has it."""
     service.silences.remove(silence)
-    typer.echo("Expired.")
+    typer.echo(f"Silence {silence} expired.")
 
 
 def _time_left(silence: Silence) -> str:
