@@ -27,8 +27,8 @@ def check_output_sizes(outputs: Mapping[str, Any]) -> None:
         size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         if size > MAX_OUTPUT_BYTES:
             raise MemoryAccessError(
-                f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, but the limit is 1 MiB; write it "
-                "to a file in data_dir and output the file's name"
+                f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, but the limit is "
+                f"{MAX_OUTPUT_BYTES >> 20} MiB; write it to a file in data_dir and output the file's name"
             )
 
 

@@ -98,10 +98,13 @@ class AgentRunner:
                 ``functions.py``, ``judges.py`` and ``mcp_servers.json``.
             model: Overrides the agent's model: a name or a provider.
             storage: Folder of its sessions; ``~/.queenright/agents/{name}`` by default.
+            providers: Creates the provider of a model's name.
             interactive: Whether a user can answer, at a terminal or in the console.
+            telemetry: Receives the spans of workers on its own runtime; None discards them.
             guards: Creates the loop guards of its nodes on its own runtime; None disables them. On
                 another's runtime, that runtime's guards apply.
             breakers: Provides circuit breakers on its own runtime; None disables them.
+            environment: Environment variables with its credentials; by default those of the process.
             bus: The event bus of its own runtime; None creates one.
             offered_tools: Tools from outside the agent that its nodes may use, such as those of a
                 ``Lifecycle``. The agent's own tools and those of its MCP servers take precedence.
@@ -172,7 +175,9 @@ class AgentRunner:
                 errors.append(str(error))
         client_facing = self.info().client_facing
         if client_facing and not self._interactive:
-            warnings.append(f"node {client_facing[0]!r} waits for a user, who is not here: use inject_input")
+            warnings.append(
+                f"node {client_facing[0]!r} waits for a user, and none can answer; call `inject_input`"
+            )
         return ValidationResult(errors=tuple(errors), warnings=tuple(warnings))
 
     async def start(self) -> AgentRuntime:
@@ -200,7 +205,7 @@ class AgentRunner:
 
     async def setup_as_secondary(self, runtime: AgentRuntime, graph_id: str) -> None:
         """
-        Add the agent to an existing runtime, which ``cleanup_async`` does not stop, as a secondary graph.
+        Add the agent as a secondary graph to a runtime, which ``cleanup_async`` leaves running.
 
         Raises:
             InvalidAgentError: ``validate`` found errors.
@@ -291,14 +296,14 @@ class AgentRunner:
         try:
             tool_names = {tool.name for tool in parts.tools}
             tools = [*parts.tools, *await list_mcp_tools(servers, known_names=tool_names)]
-            unknown_names = {name for node in graph.nodes for name in node.tools} - {
+            missing_tools = {name for node in graph.nodes for name in node.tools} - {
                 tool.name for tool in tools
             }
             runtime.add_graph(
                 graph,
                 model=self._provider(self._model) if self._model else None,
                 models={name: self._provider(name) for name in self._node_models()},
-                tools=[*tools, *(tool for tool in self._offered_tools if tool.name in unknown_names)],
+                tools=[*tools, *(tool for tool in self._offered_tools if tool.name in missing_tools)],
                 functions=parts.functions,
                 judges=parts.judges,
                 goal=self.spec.goal,

@@ -133,7 +133,7 @@ class NodeCursor(BaseModel):
         self.output_tokens += int(data.get("output_tokens") or 0)
         self.cost += float(data.get("cost") or 0.0)
         facts = {key: data[key] for key in _MODEL_FACTS if data.get(key) is not None}
-        self._note(EventType.LLM_CALL_COMPLETED, _time(entry), facts)
+        self._note(EventType.LLM_CALL_COMPLETED, _end_time(entry), facts)
 
     def _apply_tool_result(self, entry: Entry) -> None:
         data = entry.data
@@ -150,7 +150,7 @@ class NodeCursor(BaseModel):
         if isinstance(question := data.get("question"), str):
             self.asked.append(question)
         facts = {key: data[key] for key in _TOOL_FACTS if data.get(key) is not None}
-        self._note(EventType.TOOL_CALL_COMPLETED, _time(entry), facts)
+        self._note(EventType.TOOL_CALL_COMPLETED, _end_time(entry), facts)
 
     def _apply_feedback(self, entry: Entry) -> None:
         source = entry.data.get("source")
@@ -165,7 +165,7 @@ class NodeCursor(BaseModel):
         self.noted += 1
 
 
-def _time(entry: Entry) -> float:
+def _end_time(entry: Entry) -> float:
     """Return the end time of the event in an entry."""
     at = entry.data.get("ended_at")
     return float(at) if isinstance(at, int | float) else entry.at

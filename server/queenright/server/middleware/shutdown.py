@@ -28,13 +28,13 @@ class ShutdownMiddleware:
         """Handle a request. If shutdown cancels it, respond 503; a started response ends without an error."""
         has_started = False
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_mark_started(message: Message) -> None:
             nonlocal has_started
             has_started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note)
+            await self._app(scope, receive, send_and_mark_started)
         except asyncio.CancelledError:
             if scope["type"] != "http" or not self._is_stopping():
                 raise
