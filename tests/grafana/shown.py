@@ -11,7 +11,7 @@ Dashboard = dict[str, Any]
 Panel = dict[str, Any]
 
 FOLDER: Final = Path(__file__).parents[2] / "grafana" / "dashboards"
-NAMES: Final = ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost")
+NAMES: Final = ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost", "cluster")
 """From the general to the specific."""
 
 

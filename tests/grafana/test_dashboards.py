@@ -99,6 +99,7 @@ def test_links_to_a_dashboard_stay_valid() -> None:
         "breakers": "queenright-breakers",
         "monitor": "queenright-monitor",
         "cost": "queenright-cost",
+        "cluster": "queenright-cluster",
     }
     assert set(UIDS) == set(NAMES)
 

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from queenright.grafana.export import CONSOLE, Thresholds, dashboard_text
 from queenright.health.settings import HealthSettings
-from tools.dashboards import agent, breakers, cost, fleet, interventions, judge, monitor
+from tools.dashboards import agent, breakers, cluster, cost, fleet, interventions, judge, monitor
 from tools.dashboards.frame import dashboard
 
 _BOARDS: Final = {
@@ -20,6 +20,7 @@ _BOARDS: Final = {
     "breakers": breakers,
     "monitor": monitor,
     "cost": cost,
+    "cluster": cluster,
 }
 
 

@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 UIDS: Final = {
     name: f"queenright-{name}"
-    for name in ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost")
+    for name in ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost", "cluster")
 }
 """The uid of each dashboard. Do not change them: links use them."""
 

@@ -12,7 +12,6 @@ from tools.dashboards.promql import (
     age_by,
     buckets_of,
     counts_by,
-    highest_by,
     quantile_by,
     rate_by,
     select,
@@ -34,7 +33,6 @@ def rows(at: Thresholds) -> list[Row]:
         Row("Health checks and detection", _check_panels(at)),
         Row("Notification delivery", _tells(at)),
         Row("Dropped data and limits", _misses(at)),
-        Row("Cluster", _cluster()),
     ]
 
 
@@ -190,18 +188,5 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
             "s",
             Query(f"topk(10, clamp_min({ahead}, 0))", "{{agent}}"),
             lines=limits.CLOCK,
-        ),
-    ]
-
-
-def _cluster() -> list[AnyPanel]:
-    return [
-        panels.time_series(
-            "Telemetry to store",
-            "Messages in NATS that were acknowledged and are not stored yet, by owner: another instance "
-            "after a takeover. No data without a cluster.",
-            "none",
-            Query(highest_by("instance, partition", names.CLUSTER_BACKLOG), "{{instance}} {{partition}}"),
-            size=(24, 8),
         ),
     ]
