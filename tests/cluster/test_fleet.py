@@ -320,7 +320,7 @@ async def test_storm_goes_on_when_its_partition_has_a_new_owner(
             await exchange([first, former])
             storm = former.service.remediation.storm.current
         async with process(database, 1, settings) as owner:
-            # An owner has looked before: as a standby.
+            # A standby reads the values before it takes over.
             await owner.fleet.exchange_values([])
             await loop(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
             await exchange([first, owner])

@@ -30,7 +30,7 @@ async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
     url = postgres.empty()
     lease = lease_on(url, "one", 1)
 
-    view = await lease.refresh()
+    view = await lease.read_cluster()
 
     assert (view.partitions, view.members) == ((Ownership(is_vacant=True),), ())
     await lease.close()
@@ -73,7 +73,7 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
 
-    [found] = (await lease.refresh()).partitions
+    [found] = (await lease.read_cluster()).partitions
     assert (found.has_expired, found.is_vacant) == (True, False)
     assert not await lease.evict_expired_owner(0)
 
@@ -81,7 +81,7 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     await store.close()
     async with asyncio.timeout(30):
         # The server notices in its own time that the session has ended.
-        while not (await lease.refresh()).partitions[0].is_vacant:
+        while not (await lease.read_cluster()).partitions[0].is_vacant:
             pass
 
 
@@ -96,7 +96,7 @@ async def test_owner_that_reconnects_renews_its_lease(
 
     await store.append([heartbeat("clerk")])
 
-    [found] = (await lease.refresh()).partitions
+    [found] = (await lease.read_cluster()).partitions
     assert (found.owner_id, found.is_vacant, found.has_expired) == ("one", False, False)
     await store.close()
 
@@ -133,7 +133,7 @@ async def test_refused_events_are_distinguished_from_an_unreachable_database(
 async def refresh_until_vacant(lease: ClusterLease, number: int) -> View:
     """PostgreSQL releases the lock of a session a moment after its connection was closed."""
     async with asyncio.timeout(60):
-        while not (view := await lease.refresh()).partitions[number].is_vacant:  # noqa: ASYNC110  # each is a query
+        while not (view := await lease.read_cluster()).partitions[number].is_vacant:  # noqa: ASYNC110  # each is a query
             await asyncio.sleep(0.05)
     return view
 
@@ -143,7 +143,7 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
     lease = lease_on(url, "one", 4)
     stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
     change(url, "UPDATE queenright_1.store_writer SET renewed_at = renewed_at - 60")
-    await lease.refresh()
+    await lease.read_cluster()
     await stores[2].close()
     await lease.release(2, stores[2].writer_token)
 
@@ -158,7 +158,7 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
     assert [view.find_owner(number) for number in range(4)] == [lease.member, lease.member, None, None]
     assert view.stored_partitions == 3
     fewer = lease_on(url, "fewer", 1)
-    assert (await fewer.refresh()).stored_partitions == 3
+    assert (await fewer.read_cluster()).stored_partitions == 3
     await fewer.close()
     await lease.renew(1, stores[1].writer_token)
     assert [lease.is_valid(number) for number in range(4)] == [False, True, False, False]
@@ -174,18 +174,18 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
 async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgres) -> None:
     """Its connection ends with it; a member that only lost its connection is back with the next refresh."""
     one, two = lease_on(url, "one", 1), lease_on(url, "two", 1)
-    await one.refresh()
-    seen = {seen.member.member_id: seen for seen in (await two.refresh()).members}
+    await one.read_cluster()
+    seen = {seen.member.member_id: seen for seen in (await two.read_cluster()).members}
     assert all(member.is_alive for member in seen.values())
     await one.close()
 
     async with asyncio.timeout(30):
         while seen["one"].is_connected:
-            seen = {seen.member.member_id: seen for seen in (await two.refresh()).members}
+            seen = {seen.member.member_id: seen for seen in (await two.read_cluster()).members}
 
     assert (seen["one"].is_alive, seen["two"].is_alive) == (False, True)
-    await one.refresh()
-    assert all(seen.is_alive for seen in (await two.refresh()).members)
+    await one.read_cluster()
+    assert all(seen.is_alive for seen in (await two.read_cluster()).members)
     await one.close()
     await two.close()
     postgres.drop(url)
@@ -194,14 +194,14 @@ async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgr
 async def test_member_that_was_started_again_is_listed_once(url: str, postgres: Postgres) -> None:
     """It has another id at the same address; one that runs at another address is another one."""
     gone, again, other = lease_on(url, "1", 1, "a"), lease_on(url, "2", 1, "a"), lease_on(url, "3", 1, "b")
-    await gone.refresh()
+    await gone.read_cluster()
     await gone.close()
 
     async with asyncio.timeout(30):
         ids = ["1"]
         while "1" in ids:
-            await other.refresh()
-            ids = [seen.member.member_id for seen in (await again.refresh()).members]
+            await other.read_cluster()
+            ids = [seen.member.member_id for seen in (await again.read_cluster()).members]
 
     assert sorted(ids) == ["2", "3"]
     await again.close()
@@ -213,15 +213,15 @@ async def test_state_of_a_member_is_seen_by_the_others(url: str, lease: ClusterL
     """Also what a newer version adds, and without what an older one does not know."""
     state = MemberState(can_publish=False, is_stopping=True, serving=frozenset({0, 3}), settings={"a": "1"})
     other = lease_on(url, "other", 4)
-    await other.refresh(state)
+    await other.read_cluster(state)
 
-    assert [seen.state for seen in (await lease.refresh()).members] == [state, MemberState()]
+    assert [seen.state for seen in (await lease.read_cluster()).members] == [state, MemberState()]
     change(
         url,
         "UPDATE members SET state = (state::jsonb - 'is_counted' || '{\"mood\": 1}')::text"
         " WHERE member_id = 'other'",
     )
-    assert [seen.state for seen in (await lease.refresh()).members] == [state, MemberState()]
+    assert [seen.state for seen in (await lease.read_cluster()).members] == [state, MemberState()]
     await other.close()
 
 
@@ -230,20 +230,20 @@ async def test_member_whose_first_connection_was_cancelled_is_alive(url: str, le
     with connected(url) as conn:
         conn.exec_driver_sql(f"SELECT pg_advisory_lock({cluster_lease._PRESENCE}, {key})")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(lease.refresh(), 0.5)
+            await asyncio.wait_for(lease.read_cluster(), 0.5)
 
-    assert [seen.is_alive for seen in (await lease.refresh()).members] == [True]
+    assert [seen.is_alive for seen in (await lease.read_cluster()).members] == [True]
 
 
 async def test_clock_is_compared_with_that_of_the_database(
     lease: ClusterLease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await lease.refresh()
+    await lease.read_cluster()
     assert abs(lease.clock_offset) < 1
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 60)
 
-    await lease.refresh()
+    await lease.read_cluster()
 
     assert 59 < lease.clock_offset < 61
 
@@ -264,7 +264,7 @@ async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: 
     """It is not a member until the owner has stopped, and takes over then."""
     downgrade(url)
 
-    assert (await lease.refresh()).members == ()
+    assert (await lease.read_cluster()).members == ()
     assert await lease.read_secret(LOGIN_KEY) is None
     Store.open(url, member_id="two").close_now()
-    assert [seen.member.partitions for seen in (await lease.refresh()).members] == [1]
+    assert [seen.member.partitions for seen in (await lease.read_cluster()).members] == [1]

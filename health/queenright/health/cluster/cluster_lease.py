@@ -196,7 +196,7 @@ class ClusterLease:
         """Return whether this process is certain to own a partition: its last renewal is recent enough."""
         return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
-    async def refresh(self, state: MemberState | None = None) -> View:
+    async def read_cluster(self, state: MemberState | None = None) -> View:
         """
         Note that this member is alive, and return the cluster.
 

@@ -202,7 +202,7 @@ class ClusterMember:
 
     async def status(self) -> api.ClusterStatus:
         """Return the cluster as this process sees it."""
-        await self.refresh()
+        await self.refresh_view()
         faults, view = self.faults() + self.stream_faults(), self._view
         if view is not None:
             faults += find_faults(view)
@@ -267,7 +267,7 @@ class ClusterMember:
         """Refresh the view, and own this process's share of the partitions, until cancelled."""
         while True:
             try:
-                if (view := await self.refresh()) is not None:
+                if (view := await self.refresh_view()) is not None:
                     self._balance(view, time.monotonic())
                 await self._share()
             except Exception:
@@ -280,7 +280,7 @@ class ClusterMember:
         until = time.monotonic() + _DRAIN_SECONDS
         self._is_stopping = True
         # First, so that the others do not count on this process.
-        view = await self.refresh()
+        view = await self.refresh_view()
         for partition in self.partitions:
             partition.hand_over()
         pending = {asyncio.create_task(partition.wait_ended()) for partition in self.partitions}
@@ -290,19 +290,19 @@ class ClusterMember:
                 disconnect_databases()
             _, pending = await asyncio.wait(pending, timeout=_STOP_SECONDS)
             if pending:
-                view = await self.refresh()
+                view = await self.refresh_view()
         if self.fleet is not None:
             await self.fleet.close()
 
-    async def refresh(self) -> View | None:
+    async def refresh_view(self) -> View | None:
         """Note that this process runs, and return the cluster; None if the database cannot be reached."""
         self._metrics.is_stream_available = any(stream.is_accepting for stream in self._nats.streams)
         self._has_evicted = False
         try:
-            view = await self._lease.refresh(self._state())
+            view = await self._lease.read_cluster(self._state())
             if self._is_counted is None:
                 self._is_counted = is_first(view, self.member.member_id)
-                view = await self._lease.refresh(self._state())
+                view = await self._lease.read_cluster(self._state())
             for partition, seen in zip(self.partitions, view.partitions, strict=True):
                 may_evict = seen.has_expired and not seen.is_vacant and not partition.is_claimed
                 if may_evict and await self._lease.evict_expired_owner(partition.number):
@@ -503,7 +503,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             on_denied=partial(count_denied, intake, counter(names.HOOK_CALLS, member.registry), time.time),
         )
         # Before it takes telemetry, it knows the number of partitions of the others.
-        await member.refresh()
+        await member.refresh_view()
         await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
         await stack.enter_async_context(_background(member.run()))
         await stack.enter_async_context(_background(member.watch_settings()))
