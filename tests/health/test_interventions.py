@@ -29,6 +29,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets.ticket import TicketDraft
+from queenright.health.vitals.incarnation import end_session
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
@@ -763,6 +764,18 @@ async def test_disk_failure_after_a_stop_keeps_signature_and_recovery(
     assert acting.done()[-2:] == ["terminate done", "recover done"]
     assert len(acting.of(EventType.AGENT_TERMINATED)) == 1
     assert len(acting.hands.stopped) == 1
+
+
+async def test_silent_run_that_counts_as_ended_does_not_confirm_a_termination(acting: Acting) -> None:
+    acting.hands.confirms = False
+    await acting.start()
+    worker = acting.worker()
+
+    acting.hands.last_words = lambda: end_session(worker.vitals, WorkerStatus.UNKNOWN, acting.time.now)
+    termination = await acting.service.terminate("bee", "enough", by="ada")
+
+    assert termination.outcome is InterventionOutcome.UNCONFIRMED
+    assert acting.of(EventType.AGENT_TERMINATED) == []
 
 
 async def test_slowly_stopping_worker_is_recovered_once_stopped(

@@ -29,6 +29,7 @@ from queenright.health.interventions.worker_control import (
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import InterventionSettings
+from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
@@ -404,9 +405,14 @@ class Actions:
         return messages.event_about(type_, intervention, worker, self._clock(), data)
 
     def _has_ended(self, target: Target) -> bool:
-        """Return whether this incarnation itself reported its end."""
+        """Return whether this incarnation itself reported its end; silence alone is no proof."""
         worker = self._monitor.find(*target.key)
-        return worker is not None and worker.vitals.has_ended and Target.of(worker.vitals) == target
+        return (
+            worker is not None
+            and worker.vitals.has_ended
+            and worker.vitals.status is not WorkerStatus.UNKNOWN
+            and Target.of(worker.vitals) == target
+        )
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:
