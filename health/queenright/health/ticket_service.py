@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 
 from queenright.health.findings import FindingKind, Severity, WorkerKey
 from queenright.health.interventions.storm import WINDOW_SECONDS
+from queenright.health.interventions.target import LADDER
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store.event_log import append_events, read_events
@@ -86,8 +87,6 @@ class InterveneDecision:
     by: str = "queen"
     is_untriaged: bool = False
     model: str = ""
-    queen_stream_id: str = ""
-    """The stream in which the queen received the ticket; empty if it is not hers."""
 
 
 _Work = Callable[[TicketTransaction], T]
@@ -518,20 +517,18 @@ class TicketService:
         by: str = "queen",
         is_untriaged: bool = False,
         model: str = "",
-        queen_stream_id: str = "",
     ) -> EscalationTicket:
         """
         Notify an operator, or update the analysis of a ticket that was notified before.
 
         Args:
             is_untriaged: Triage did not answer in time and is bypassed.
-            queen_stream_id: The stream in which the queen received the ticket; empty if it is not hers.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
-        decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model, queen_stream_id)
+        decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model)
         return await self._commit(self._intervention(decision))
 
     async def intervene_all(self, decisions: Sequence[InterveneDecision]) -> list[EscalationTicket]:
@@ -578,13 +575,15 @@ class TicketService:
                     "decision": updated_ticket.triage_decision,
                     "reason": analysis,
                 }
+                # The ladder of interventions asks without the queen.
+                is_queens = decision.by != LADDER
                 request_data = {
                     "ticket_id": ticket.ticket_id,
                     "analysis": analysis,
                     "severity": updated_ticket.severity.value,
                     "urgency": urgency,
-                    "queen_graph_id": decision.queen_stream_id.partition("::")[0],
-                    "queen_stream_id": decision.queen_stream_id,
+                    "queen_graph_id": "queen" if is_queens else "",
+                    "queen_stream_id": "queen::ticket_receiver" if is_queens else "",
                     "untriaged": decision.is_untriaged,
                 }
                 return updated_ticket, [

@@ -32,7 +32,6 @@ from queenright.runtime.events import EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.nodes.event_loop import NodeResult
-from queenright.runtime.storage.session_state import execution_key
 from queenright.runtime.stream import RunNode
 from queenright.runtime.tooling.tools import Tool, ToolError
 
@@ -40,7 +39,6 @@ _log = logging.getLogger(__name__)
 
 QUEEN_GRAPH: Final = "queen"
 TICKET_RECEIVER: Final = "ticket_receiver"
-QUEEN_STREAM: Final = execution_key(QUEEN_GRAPH, TICKET_RECEIVER)
 TRIAGE_NODE: Final = "ticket_triage"
 
 _WAITS: Final = "kept: its worker has restarted; it is triaged again after the start grace"
@@ -229,9 +227,7 @@ class Queen:
         if decision.decision != "intervene":
             return None
         if self._model.answering == RULES:
-            return InterveneDecision(
-                ticket_id, decision.text, decision.urgency, model=RULES, queen_stream_id=QUEEN_STREAM
-            )
+            return InterveneDecision(ticket_id, decision.text, decision.urgency, model=RULES)
         if not ticket_policy.is_binding(ticket.severity):
             return None
         text = f"{decision.text} Too many tickets wait for the queen; it comes to you as the rules see it."
@@ -350,7 +346,6 @@ class Queen:
                 urgency.value,
                 by=by,
                 model=self._model.answering if by == "queen" else RULES,
-                queen_stream_id=QUEEN_STREAM,
             )
         except TicketError as error:
             raise ToolError(str(error)) from error
@@ -491,15 +486,7 @@ def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
 def pass_on(ticket: EscalationTicket, text: str, urgency: str = "") -> InterveneDecision:
     """Return the decision to notify the operator of a ticket that the queen has not decided."""
     urgency = urgency or ticket.severity.value
-    return InterveneDecision(
-        ticket.ticket_id,
-        text,
-        urgency,
-        by="rules",
-        is_untriaged=True,
-        model=RULES,
-        queen_stream_id=QUEEN_STREAM,
-    )
+    return InterveneDecision(ticket.ticket_id, text, urgency, by="rules", is_untriaged=True, model=RULES)
 
 
 def analysis_of(ticket: EscalationTicket) -> str:
