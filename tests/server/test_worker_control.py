@@ -188,6 +188,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     assert nudged["outcome"] == "unreachable"
     assert "the worker does not fetch instructions from this service" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
+    assert "stop its process" not in nudged["detail"]
     assert ("Give its Worker" in nudged["detail"]) is not has_functions
 
 

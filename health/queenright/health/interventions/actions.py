@@ -1,8 +1,9 @@
 """
-Actions on workers: nudge, escalate, terminate. Each is recorded before it begins and when it ends.
+Actions on workers: nudge, escalate, terminate, answer. Every action needs a permit for one incarnation of one
+worker.
 
-Every action needs a permit for one incarnation of one worker. The permit is checked again after the action is
-recorded, because the write may have taken long.
+All but an escalation, which is one write, are recorded before they begin and when they end. Their permit is
+checked again after the first record, because the write may have taken long.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Actions:
         expires_at = intervention.created_at + _NUDGE_LIFETIME_SECONDS
         try:
             self.permit(grant.kind, grant.target)
-            delivery = await self._control(grant.target).nudge(
+            delivery = await self._control(grant).nudge(
                 grant.target, message, instruction_id=intervention.intervention_id, expires_at=expires_at
             )
         except Exception as error:
@@ -230,7 +231,7 @@ class Actions:
             await self._begin(intervention, ladders.during)
         try:
             self.permit(grant.kind, grant.target)
-            stop = await self._control(grant.target).terminate(
+            stop = await self._control(grant).terminate(
                 grant.target,
                 intervention.reason,
                 instruction_id=intervention.intervention_id,
@@ -338,7 +339,11 @@ class Actions:
         events: Sequence[AgentEvent] = (),
         escalation: Escalation | None = None,
     ) -> Intervention:
-        """Record the outcome of an action; failed: also that its outcome is unknown."""
+        """
+        Record the outcome of an action.
+
+        Log it if it failed, or the worker was unreachable or did not confirm.
+        """
         now = self._clock()
         result = intervention.model_copy(
             update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
@@ -351,8 +356,8 @@ class Actions:
             # Most workers in other processes cannot be nudged, so that is no reason for a warning.
             is_usual = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
             level = logging.INFO if is_usual else logging.WARNING
-            who = repr(intervention.agent_id) if is_usual else intervention.target
-            _log.log(level, "%s of %s: %s: %s", intervention.kind.value, who, outcome.value, result.detail)
+            kind, target = intervention.kind.value, intervention.target
+            _log.log(level, "%s of %s: %s: %s", kind, target, outcome.value, result.detail)
         await self._ledger.write(
             intervention.target.key,
             ladder=ladder,
@@ -414,7 +419,8 @@ class Actions:
             and Target.of(worker.vitals) == target
         )
 
-    def _control(self, target: Target) -> WorkerControl:
+    def _control(self, grant: Permit) -> WorkerControl:
+        target = grant.target
         for control in self._controls:
             if control.can_reach(target):
                 return control
@@ -435,9 +441,10 @@ class Actions:
                 "Give its Worker an on_nudge and an on_terminate, and set QUEENRIGHT_ENDPOINT in its "
                 "process to the URL of this service"
             )
+        if grant.kind is ActionKind.TERMINATE:
+            remedy += "; or stop its process yourself"
         raise WorkerUnreachableError(
-            "the worker does not fetch instructions from this service, so it cannot receive any. "
-            f"{remedy}; or stop its process yourself"
+            f"the worker does not fetch instructions from this service, so it cannot receive any. {remedy}"
         )
 
 
