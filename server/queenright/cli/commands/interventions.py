@@ -173,13 +173,13 @@ def stop_acting(
         # Nothing else first: stopping must not depend on it.
         state = service.service.set_emergency_stop(True, reason.strip(), by=by)
         text = "The emergency stop is on."
+    elif switch is EmergencyStopAction.OFF:
+        was_on = service.service.emergency_stop().on
+        state = service.service.set_emergency_stop(False, reason.strip() or "released", by=by)
+        text = f"The emergency stop {'is off; pending waits resume' if was_on else 'was off already'}."
     else:
         state = service.service.emergency_stop()
         text = _describe_stop(state)
-    if switch is EmergencyStopAction.OFF:
-        was = "is off; pending waits resume" if state.on else "was off already"
-        state = service.service.set_emergency_stop(False, reason.strip() or "released", by=by)
-        text = f"The emergency stop {was}."
     print_result(state, text, as_json=as_json)
 
 
