@@ -1,4 +1,4 @@
-"""Queries: of many values, of a page, newest first, and of tables that hold a model as JSON in ``body``."""
+"""Query helpers: values in batches, pages newest first, and tables that hold a model as JSON in ``body``."""
 
 from __future__ import annotations
 
