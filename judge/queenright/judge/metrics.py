@@ -19,7 +19,7 @@ from queenright.judge.tracing import ids_of
 from queenright.runtime.llm.model import ModelReply
 
 CheckOutcome = Literal["healthy", "ticket", "unknown"]
-TriageDecision = Literal["dismiss", "intervene", "bypass"]
+TriageOutcome = Literal["dismiss", "intervene", "bypass"]
 ModelRole = Literal["judge", "queen"]
 FallbackReason = Literal["budget", "timeout", "error", "invalid"]
 
@@ -95,7 +95,7 @@ class JudgeMetrics:
         """Count a ticket."""
         self._tickets.labels(severity.value, cause.value).inc()
 
-    def count_triage(self, decision: TriageDecision, seconds: float) -> None:
+    def count_triage(self, decision: TriageOutcome, seconds: float) -> None:
         """Count a triage decision, ``seconds`` after its ticket."""
         self._triage.labels(decision).inc()
         self._triage_duration.labels(decision).observe(max(seconds, 0.0), _exemplar())

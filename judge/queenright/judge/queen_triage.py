@@ -20,7 +20,7 @@ from queenright.instrumentation import names
 from queenright.judge import ticket_policy, wording
 from queenright.judge.decision_context import DecisionContext, decision_node
 from queenright.judge.messages import triage_message
-from queenright.judge.metrics import TriageDecision
+from queenright.judge.metrics import TriageOutcome
 from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
 from queenright.judge.prompting import queen_prompt
@@ -366,7 +366,7 @@ class Queen:
             raise ToolError(str(error)) from error
         self._count(ticket_id, "dismiss")
 
-    def _count(self, ticket_id: str, decision: TriageDecision) -> None:
+    def _count(self, ticket_id: str, decision: TriageOutcome) -> None:
         now = self._clock()
         self._context.metrics.count_triage(decision, now - self._arrivals.get(ticket_id, now))
 
