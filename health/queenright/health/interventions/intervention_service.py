@@ -486,7 +486,7 @@ class InterventionService(LadderScheduler):
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._actions.nudge(
                 grant,
-                message=message or messages.reminder(worker, now),
+                message=message or messages.nudge_text(worker, now),
                 by=by,
                 reason=describe_cause(worker) if worker.findings else f"requested by {by}",
                 attempt=0 if person else ladder.nudges + 1,

@@ -257,7 +257,7 @@ class LadderScheduler:
         )
         await self._actions.nudge(
             grant,
-            message=messages.hand_off() if hands_off else messages.reminder(worker, now),
+            message=messages.hand_off_text() if hands_off else messages.nudge_text(worker, now),
             by=ladder.by,
             reason=ladder.reason or describe_cause(worker),
             attempt=next_ladder.nudges,

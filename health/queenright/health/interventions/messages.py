@@ -23,9 +23,9 @@ _OBSERVATIONS: Mapping[FindingKind, str] = {
 }
 
 
-def reminder(worker: WorkerHealth, now: float) -> str:
+def nudge_text(worker: WorkerHealth, now: float) -> str:
     """
-    Return the reminder for a stuck worker (wording: IMPL-REQ-003 FR-003).
+    Return the text of a nudge for a stuck worker (wording: IMPL-REQ-003 FR-003).
 
     It does not quote the worker's own text, which may be what keeps it in its loop.
     """
@@ -42,7 +42,7 @@ def reminder(worker: WorkerHealth, now: float) -> str:
     )
 
 
-def hand_off() -> str:
+def hand_off_text() -> str:
     """Return the message that asks a worker to hand off."""
     return (
         "HAND OFF NOW: another agent will continue your task. Save your state, write down what is done, "
