@@ -3,7 +3,8 @@ What `make test` leaves to `make test-slow`, with the seconds that each takes on
 
 Each has a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, the
 rules instead of a simulated day or week, the names in the queries of the dashboards instead of their data,
-some of the recorded clients and frameworks instead of all, SQLite instead of PostgreSQL except for the store.
+some pages of the console and the API instead of all pages in a browser, some of the recorded clients and
+frameworks instead of all, SQLite instead of PostgreSQL except for the store.
 
 ``python -m tests.slow`` prints the table of CONTRIBUTING.md.
 """
@@ -17,28 +18,65 @@ import pytest
 SLOW: Final = {
     "alerting/test_cluster.py": 140,
     "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
-    "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity[bundled-storm-1]": 8,  # noqa: E501
-    "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
+    "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity": 18,
+    "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear": 30,
     "alerting/test_rules_by_promtool.py::test_every_test_passes[bundled-long]": 9,
     "alerting/test_rules_by_promtool.py::test_tests_notice_an_alert": 15,
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
+    "alerting/test_sessions_of_one_agent.py::test_crash_loop_is_one_incident_with_a_count[bundled]": 13,
+    "alerting/test_sessions_of_one_agent.py::test_second_session_is_notified_while_the_first_fires[bundled]": 8,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
+    "chaos/test_all_crash_at_once.py": 6,
     "chaos/test_monitor_killed.py": 20,
+    "clients/test_matrix.py::test_consecutive_failed_runs_of_a_provider_open_a_ticket": 11,
     "cluster/test_chaos.py": 480,
+    "cluster/test_cluster_document.py": 13,
+    "cluster/test_failed_claims.py": 46,
+    "cluster/test_hung_database.py::test_process_that_waits_for_a_new_connection_stops": 40,
+    "cluster/test_partitions.py::test_emergency_stop_is_set_at_any_process_also_if_it_owns_nothing": 20,
+    "cluster/test_partitions.py::test_hook_with_a_token_is_answered_at_every_process": 16,
+    "cluster/test_partitions.py::test_process_that_cannot_run_a_partition_gets_no_others": 13,
     "cluster/test_partitions.py::test_third_process_gets_its_share_one_partition_at_a_time": 36,
+    "cluster/test_partitions.py::test_wrong_token_is_one_failed_login": 13,
+    "cluster/test_takeover.py::test_hook_without_an_owner_is_kept_and_its_agent_continues": 14,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
     "console/test_home.py::test_change_reads_four_pages_again_however_deep_the_list_is": 21,
+    "console/test_home.py::test_dialog_says_what_was_decided_meanwhile": 14,
+    "console/test_home.py::test_item_that_arrives_does_not_move_the_page_of_a_phone": 29,
     "console/test_home.py::test_list_that_becomes_shorter_shows_its_end": 13,
-    "console/test_home.py::test_long_fleet_is_sixty_rows_at_most[10000]": 17,
+    "console/test_home.py::test_long_fleet_is_sixty_rows_at_most": 30,
+    "console/test_home.py::test_message_covers_nothing": 31,
     "console/test_home.py::test_network_that_goes_silent_is_noticed_and_left": 14,
-    "console/test_memory.py::test_memory_is_flat_while_changes_come_in[18000]": 29,
+    "console/test_home.py::test_search_tells_sessions_of_one_agent_apart_on_a_phone": 18,
+    "console/test_home.py::test_sessions_that_ended_are_behind_their_count": 12,
+    "console/test_memory.py": 43,
     "console/test_pages.py::TestNeeds::test_every_page_and_dialog_is_accessible": 240,
+    "console/test_pages.py::TestNeeds::test_page_that_loads_does_not_move": 97,
+    "console/test_pages.py::TestViewer::test_viewer_sees_everything_and_may_do_nothing": 112,
+    "console/test_pages.py::test_change_of_health_does_not_move_the_page_of_a_phone": 13,
+    "console/test_pages.py::test_dialog_whose_code_cannot_be_loaded_leaves_the_page": 12,
+    "console/test_pages.py::test_escape_closes_a_dialog_that_was_refused": 15,
     "console/test_pages.py::test_every_page_fits_the_screen": 40,
     "console/test_pages.py::test_every_page_says_that_the_connection_is_lost_and_catches_up": 100,
     "console/test_pages.py::test_heartbeat_that_says_nothing_new_reads_nothing_again": 13,
+    "console/test_pages.py::test_incident_has_its_own_page_from_the_first_one": 15,
+    "console/test_pages.py::test_incident_whose_sessions_have_ended_is_acknowledged": 13,
+    "console/test_pages.py::test_link_to_a_moment_of_the_recorder_opens_that_moment": 56,
+    "console/test_pages.py::test_receiver_appears_when_alertmanager_has_notified_it": 12,
+    "console/test_pages.py::test_session_claims_nothing_before_it_is_read": 16,
     "console/test_pages.py::test_steps_that_arrive_do_not_move_the_page_of_a_phone": 15,
     "console/test_pages.py::test_text_of_agents_is_text_on_every_page": 28,
+    "console/test_pages.py::test_title_names_the_page_and_its_agent_or_ticket": 17,
+    "console/test_partitions.py": 45,
+    "console/test_talk.py::test_agent_that_does_not_chat_shows_its_result_and_its_path": 52,
+    "console/test_talk.py::test_draft_stays_when_its_question_is_answered_elsewhere": 81,
+    "console/test_walks.py::TestNeeds::test_requests_are_answered": 91,
+    "console/test_walks.py::test_agent_is_loaded_and_talked_with": 149,
+    "console/test_walks.py::test_incident_is_opened_and_acknowledged": 92,
+    "console/test_walks.py::test_service_is_operated": 158,
+    "console/test_walks.py::test_session_is_looked_at_and_acted_on": 172,
+    "console/test_walks.py::test_ticket_is_found_and_handled": 99,
     "end_to_end/test_acknowledged.py": 18,
     "end_to_end/test_alertmanager_away.py": 83,
     "end_to_end/test_crashing_agent.py": 19,
@@ -46,13 +84,22 @@ SLOW: Final = {
     "end_to_end/test_examples.py::test_example_prints_its_documented_output[log_digest]": 12,
     "end_to_end/test_examples.py::test_log_digest_counts_the_errors_of_its_sample": 12,
     "end_to_end/test_judge_job.py::test_lost_targets_close_no_ticket": 22,
+    "end_to_end/test_judge_job.py::test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_findings": 8,  # noqa: E501
     "end_to_end/test_judge_job.py::test_run_notifies_an_undecided_ticket_after_the_bypass_time": 10,
     "end_to_end/test_judge_job.py::test_run_reports_an_empty_fleet_and_continues": 23,
+    "end_to_end/test_judge_job.py::test_run_sends_a_ticket_and_its_end_to_alertmanager": 14,
     "end_to_end/test_judge_job.py::test_second_once_resolves_the_first_alert": 12,
+    "end_to_end/test_judge_job.py::test_up_connects_judge_and_queen_to_its_prometheus": 15,
     "end_to_end/test_page.py::test_looping_agent_is_one_page_and_one_resolve[links1-looping_pydantic_ai.py-pydantic_researcher]": 43,  # noqa: E501
+    "end_to_end/test_page.py::test_prometheus_sees_the_fleet_and_its_rules": 11,
     "end_to_end/test_shared_cause.py": 30,
     "end_to_end/test_symptoms.py": 114,
+    "end_to_end/test_up.py::test_exited_program_is_reported_and_service_is_not_ready": 9,
     "end_to_end/test_up.py::test_killed_demo_leaves_no_process_and_its_agents_are_not_paged_by_the_next": 28,
+    "end_to_end/test_up.py::test_second_service_on_the_same_folder_is_refused": 66,
+    "health/test_durability.py::test_acknowledged_data_survives_a_kill[postgresql]": 50,
+    "health/test_durability.py::test_ticket_of_a_killed_process_is_notified_after_the_restart[postgresql]": 8,
+    "health/test_store_copy.py::test_copy_to_postgresql_and_back_has_the_same_rows": 18,
     "judge/test_crowd.py::test_crowd_does_not_wait_for_models": 7,
     "judge/test_crowd.py::test_crowd_of_medium_findings_is_left_to_the_model": 7,
     "judge/test_crowd.py::test_new_findings_are_judged_before_standing_ones": 9,
@@ -62,26 +109,40 @@ SLOW: Final = {
     "judge/test_scenarios.py::test_always_healthy_model_has_no_kappa_and_lowers_no_floor": 5,
     "judge/test_scenarios.py::test_no_floor_is_lowered_and_no_unrelated_worker_ticketed": 1,
     "judge/test_scenarios.py::test_rules_agree_well_and_miss_no_binding_finding": 1,
-    "judge/test_scenarios.py::test_silent_model_leaves_binding_findings_to_the_rules": 5,
     "judge/test_scenarios.py::test_rules_agree_with_the_labels_as_the_document_states": 20,
+    "judge/test_scenarios.py::test_silent_model_leaves_binding_findings_to_the_rules": 5,
+    "packaging/test_commands_of_pages.py::test_documented_commands_run[docs/judge-job.md]": 10,
+    "packaging/test_commands_of_pages.py::test_documented_commands_run[examples/log_digest/README.md]": 40,
     "packaging/test_compose_runs.py": 175,
     "packaging/test_image.py": 510,
-    "runtime/test_mcp_tools.py::test_hanging_server_is_killed_with_its_client[15]": 5,
+    "runtime/test_mcp_tools.py::test_closed_server_leaves_no_process": 17,
+    "runtime/test_mcp_tools.py::test_hanging_server_is_killed_with_its_client": 11,
+    "runtime/test_mcp_tools.py::test_server_runs_in_its_folder_and_logs_stderr": 10,
+    "runtime/test_mcp_tools.py::test_server_that_died_between_calls_is_reconnected": 19,
+    "runtime/test_mcp_tools.py::test_unrestartable_server_is_reported_at_each_call": 22,
+    "runtime/test_runner.py::test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent": 10,
+    "runtime/test_runner.py::test_unoffered_tool_stops_the_start_and_leaves_no_server": 12,
+    "server/telemetry/test_gemini_cli.py::test_order_splits_repeats_and_delays_change_nothing": 8,
+    "server/telemetry/test_recall.py::test_restart_at_any_record_changes_no_run": 6,
+    "server/test_attention.py::test_forty_failing_workers_are_one_item": 11,
     "server/test_cli.py::test_each_part_of_the_commands_can_be_the_first_to_be_imported": 17,
+    "server/test_cli_store.py::test_audit_covers_each_partition_of_a_cluster": 16,
     "server/test_crash_loop.py::test_agent_whose_runs_fail_every_few_minutes_pages_few_times[4-3]": 4,
-    "server/test_crash_loop.py::test_crash_loop_that_keeps_its_session_pages_twice[fails]": 10,
+    "server/test_crash_loop.py::test_crash_loop_that_keeps_its_session_pages_twice": 21,
     "server/test_crash_loop.py::test_crash_loop_with_default_settings_pages_three_times[a person resolves it]": 6,  # noqa: E501
     "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,
+    "server/test_fleet_list.py::test_ten_thousand_agents_are_paged_in_order_by_the_service": 9,
     "server/test_operator_requests.py::test_unreachable_termination_is_notified_once": 20,
-    "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept[True]": 16,
-    "simulation/test_day.py::test_ticket_costs_at_most_three_calls_of_the_model": 11,
+    "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept": 35,
+    "server/test_restart.py::test_ticket_of_a_worker_ended_before_a_kill_closes_after_it[old snapshot]": 7,
+    "server/test_restart.py::test_ticket_opened_before_a_kill_resolves_after_it[log]": 11,
+    "server/test_restart.py::test_ticket_opened_before_a_kill_resolves_after_it[old snapshot]": 11,
     "simulation/test_day.py::test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick": 11,
     "simulation/test_day.py::test_hundred_healthy_workers_cost_no_model_call": 11,
+    "simulation/test_day.py::test_ticket_costs_at_most_three_calls_of_the_model": 11,
     "simulation/test_week.py": 99,
-    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place1-bursts1]": 5,
-    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place2-bursts2]": 5,
-    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place3-bursts3]": 5,
-    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place4-bursts4]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing": 33,
+    "tui/test_on_a_service.py::test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown": 14,
 }
 """By file, test, or test with its parameters."""
 
@@ -96,26 +157,10 @@ class Sample(NamedTuple):
 
 SAMPLES: Final = {
     "clients/test_matrix.py": Sample("client", frozenset({"gemini-cli"}), 59),
-    "console/test_walks.py::TestNeeds::test_requests_are_answered": Sample(
-        "way", frozenset({"1280-dark-keyboard"}), 60
-    ),
-    "console/test_walks.py::test_agent_is_loaded_and_talked_with": Sample(
-        "way", frozenset({"1920-light-mouse"}), 60
-    ),
     "console/test_walks.py::test_fleet_is_filtered_and_searched": Sample(
         "way", frozenset({"390-light-keyboard"}), 60
     ),
-    "console/test_walks.py::test_incident_is_opened_and_acknowledged": Sample(
-        "way", frozenset({"390-dark-mouse"}), 60
-    ),
-    "console/test_walks.py::test_service_is_operated": Sample("way", frozenset({"1920-dark-keyboard"}), 60),
-    "console/test_walks.py::test_session_is_looked_at_and_acted_on": Sample(
-        "way", frozenset({"390-dark-keyboard"}), 60
-    ),
     "console/test_walks.py::test_session_is_replayed": Sample("way", frozenset({"1280-light-keyboard"}), 60),
-    "console/test_walks.py::test_ticket_is_found_and_handled": Sample(
-        "way", frozenset({"390-light-mouse"}), 60
-    ),
     "frameworks/test_frameworks.py": Sample(
         "name", frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"}), 370
     ),
