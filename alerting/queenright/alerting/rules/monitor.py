@@ -304,8 +304,9 @@ def _owner_count(selectors: Selectors) -> str:
 
 
 def _cluster(selectors: Selectors) -> Iterator[Alert]:
+    alert = partial(_alert, dashboard="queenright-cluster")
     owner = select(selectors, names.CLUSTER_OWNER)
-    yield _alert(
+    yield alert(
         name="QueenrightClusterWithoutOwner",
         expr=f"count by (job, partition) ({owner})\nunless\nmax by (job, partition) ({owner}) == 1",
         for_="1m",
@@ -317,7 +318,7 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         threshold="one minute without an owner; a takeover takes about 10 s",
         reason="telemetry is accepted and waits, but nobody is notified about agents while this lasts",
     )
-    yield _alert(
+    yield alert(
         name="QueenrightClusterSeveralOwners",
         why="The wait covers a hand-over between the scrapes of two processes.",
         expr=f"sum by (job, partition) ({owner}) > 1",
@@ -331,7 +332,7 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         reason="processes with different databases each see a part of the telemetry, and notify twice",
     )
     stream = select(selectors, names.CLUSTER_STREAM_UP)
-    yield _alert(
+    yield alert(
         name="QueenrightClusterStreamDown",
         why="While another process takes telemetry, QueenrightClusterProcessCutOff fires.",
         expr=f"max by (job) ({stream}) == 0",
@@ -343,7 +344,7 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         threshold="one minute at every process",
         reason="agents keep telemetry only for a short time before they drop it",
     )
-    yield _alert(
+    yield alert(
         name="QueenrightClusterProcessCutOff",
         why="If no process reaches NATS, QueenrightClusterStreamDown fires.",
         expr=f"max by (job, instance) ({stream}) == 0\nand on (job)\nmax by (job) ({stream}) == 1",
@@ -356,7 +357,7 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         reason="agents that send only to this process drop their telemetry, and look silent",
     )
     backlog = select(selectors, names.CLUSTER_BACKLOG)
-    yield _alert(
+    yield alert(
         name="QueenrightClusterBacklogGrows",
         why="Grows: it was never as small as the largest of the five minutes before. That also holds for a "
         "stream that is full. After an outage of the database it ends before QueenrightNotListening, which "
@@ -372,7 +373,7 @@ def _cluster(selectors: Selectors) -> Iterator[Alert]:
         threshold="growth for 5 min",
         reason="problems are detected late; at `cluster.max_backlog_bytes` telemetry is refused",
     )
-    yield _alert(
+    yield alert(
         name="QueenrightClusterProcessDown",
         why="While no process is the owner, QueenrightMonitorDown fires.",
         expr=f"up{{{selectors.up}}} == 0 and on (job) {_owner_count(selectors)}",
