@@ -13,8 +13,8 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.recovery.decisions import (
     HOUR,
-    Allowed,
-    Exhausted,
+    AttemptAllowed,
+    AttemptsExhausted,
     choose_checkpoint,
     free_at,
     hour_is_full,
@@ -80,15 +80,15 @@ def test_backoff_doubles_between_attempts(times: int, wait: float) -> None:
     """B72: counted from when the last one had failed."""
     begins = next_attempt(tried(times), [], now=NOW, limits=LIMITS, dice=0)
 
-    assert begins == Allowed(times + 1, NOW + wait)
+    assert begins == AttemptAllowed(times + 1, NOW + wait)
 
 
 def test_third_backoff_applies_if_more_attempts_are_allowed() -> None:
     """B72"""
     limits = Limits(max_attempts_per_task=9)
 
-    assert next_attempt(tried(3), [], now=NOW, limits=limits, dice=0) == Allowed(4, NOW + 240)
-    assert next_attempt(tried(8), [], now=NOW, limits=limits, dice=0) == Allowed(9, NOW + 240)
+    assert next_attempt(tried(3), [], now=NOW, limits=limits, dice=0) == AttemptAllowed(4, NOW + 240)
+    assert next_attempt(tried(8), [], now=NOW, limits=limits, dice=0) == AttemptAllowed(9, NOW + 240)
 
 
 @given(dice=st.floats(0, 1), times=st.integers(1, 2))
@@ -96,7 +96,7 @@ def test_jitter_makes_a_backoff_longer_by_its_share_at_most(dice: float, times: 
     """B72"""
     begins = next_attempt(tried(times), [], now=NOW, limits=LIMITS, dice=dice)
 
-    assert isinstance(begins, Allowed)
+    assert isinstance(begins, AttemptAllowed)
     base = LIMITS.backoff_seconds[times - 1]
     assert NOW + base <= begins.not_before <= NOW + base * 1.2 + 1e-6
 
@@ -105,7 +105,7 @@ def test_after_three_attempts_at_a_task_a_human_must_look() -> None:
     """B72"""
     answer = next_attempt(tried(3), [], now=NOW, limits=LIMITS, dice=0)
 
-    assert isinstance(answer, Exhausted)
+    assert isinstance(answer, AttemptsExhausted)
     assert "3 times" in answer.reason
     assert "queenright recover t1 --reviewed" in answer.reason
 
@@ -113,13 +113,13 @@ def test_after_three_attempts_at_a_task_a_human_must_look() -> None:
 def test_review_allows_one_more_attempt() -> None:
     answer = next_attempt(tried(3), [], now=NOW, limits=LIMITS, dice=0, reviewed=True)
 
-    assert isinstance(answer, Allowed)
+    assert isinstance(answer, AttemptAllowed)
 
 
 def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
     past = [attempt(state=RecoveryState.DROPPED, started_at=None) for _ in range(9)]
 
-    assert next_attempt(past, [], now=NOW, limits=LIMITS, dice=0) == Allowed(1, NOW)
+    assert next_attempt(past, [], now=NOW, limits=LIMITS, dice=0) == AttemptAllowed(1, NOW)
 
 
 @given(gaps=st.lists(st.floats(0, 2000), max_size=60))
@@ -127,7 +127,7 @@ def test_no_hour_sees_more_than_five_attempts(gaps: list[float]) -> None:
     """B72: across all tasks."""
     starts: list[float] = []
     for now in itertools.accumulate(gaps, initial=NOW):
-        if isinstance(next_attempt([], starts, now=now, limits=LIMITS, dice=0), Allowed):
+        if isinstance(next_attempt([], starts, now=now, limits=LIMITS, dice=0), AttemptAllowed):
             starts.append(now)
 
     for at in starts:
@@ -138,7 +138,7 @@ def test_clock_set_back_allows_no_extra_attempt() -> None:
     """B72"""
     answer = next_attempt([], [NOW + 9000] * 5, now=NOW, limits=LIMITS, dice=0)
 
-    assert isinstance(answer, Exhausted)
+    assert isinstance(answer, AttemptsExhausted)
 
 
 @given(begun=st.lists(st.floats(NOW - 2 * HOUR, NOW + HOUR), max_size=12))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.health.detection.session_replay import list_fired, make_monotonic, replay
+from queenright.health.detection.session_replay import list_onsets, make_monotonic, replay
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
@@ -24,7 +24,7 @@ def run(*later: float) -> list[AgentEvent]:
 def test_silence_is_found_when_it_is_too_long_and_is_over_with_the_next_event() -> None:
     events = make_monotonic(run(10.0, 1000.0))
 
-    [stall] = list_fired(replay(events, SETTINGS))
+    [stall] = list_onsets(replay(events, SETTINGS))
 
     assert (stall.finding.kind, stall.at, stall.step) == (FindingKind.STALL, 10.0 + IDLE, 1)
     assert stall.cleared_at == 1000.0
@@ -34,26 +34,26 @@ def test_silence_is_found_when_it_is_too_long_and_is_over_with_the_next_event() 
 def test_silence_after_the_last_event_counts_only_while_the_session_was_watched() -> None:
     events = make_monotonic(run(10.0))
 
-    assert list_fired(replay(events, SETTINGS)) == []
-    assert list_fired(replay(events, SETTINGS, until=9.0 + IDLE)) == []
-    [stall] = list_fired(replay(events, SETTINGS, until=10.0 + IDLE))
+    assert list_onsets(replay(events, SETTINGS)) == []
+    assert list_onsets(replay(events, SETTINGS, until=9.0 + IDLE)) == []
+    [stall] = list_onsets(replay(events, SETTINGS, until=10.0 + IDLE))
     assert stall.cleared_at is None
 
 
 def test_waiting_worker_is_not_stalled() -> None:
     events = make_monotonic([*run(10.0), event(EventType.WORKER_WAITING, 11.0, reason="user_input")])
 
-    assert list_fired(replay(events, SETTINGS, until=5000.0)) == []
+    assert list_onsets(replay(events, SETTINGS, until=5000.0)) == []
 
 
 def test_failed_call_is_found_only_if_its_session_is_over() -> None:
     call = event(EventType.LLM_CALL_COMPLETED, 11.0, error_type="APIError")
     events = make_monotonic([*run(10.0), call])
 
-    assert [one.finding.kind for one in list_fired(replay(events, SETTINGS))] == [
+    assert [one.finding.kind for one in list_onsets(replay(events, SETTINGS))] == [
         FindingKind.PROVIDER_FAILURE
     ]
-    assert list_fired(replay(events, SETTINGS, until=20.0)) == []
+    assert list_onsets(replay(events, SETTINGS, until=20.0)) == []
 
 
 def test_times_never_go_back() -> None:

@@ -17,7 +17,7 @@ from queenright.health.settings import RetentionSettings as Settings
 from queenright.health.store.event_chain import verify, verify_archive
 from queenright.health.store.event_log import append_events, read_events, read_history, replay
 from queenright.health.store.keyed_requests import claim
-from queenright.health.store.retention import INTERVAL_SECONDS, Pruned, Retention, prune
+from queenright.health.store.retention import INTERVAL_SECONDS, PruneResult, Retention, prune
 from queenright.health.store.store import Store
 from queenright.health.store.tables import (
     AUDIT_ARCHIVE,
@@ -81,7 +81,7 @@ async def test_old_events_are_pruned_and_audit_events_archived(database_url: str
 
     pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    assert pruned == Pruned(rows=3, archived=1)
+    assert pruned == PruneResult(rows=3, archived=1)
     assert await store.read(log) == [4]
     assert await store.read(archive) == [2]
     assert await store.read(is_whole)
@@ -97,7 +97,7 @@ async def test_archive_has_its_own_retention(database_url: str) -> None:
 
     pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    assert pruned == Pruned(rows=5, archived=3)
+    assert pruned == PruneResult(rows=5, archived=3)
     assert await store.read(archive) == [3]
     assert (await store.read(verify_archive)).let_go == 2
     assert await store.read(is_whole)
@@ -137,7 +137,7 @@ def test_event_with_a_future_time_is_pruned_with_its_neighbours(conn: Connection
 def test_young_log_is_not_pruned(conn: Connection) -> None:
     append_events(conn, [event(29), event(1)])
 
-    assert prune(conn, NOW, SETTINGS) == Pruned()
+    assert prune(conn, NOW, SETTINGS) == PruneResult()
     assert log(conn) == [1, 2]
 
 
@@ -300,7 +300,7 @@ async def test_only_old_closed_records_are_pruned(database_url: str) -> None:
 
     pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    assert pruned == Pruned(rows=6)
+    assert pruned == PruneResult(rows=6)
     assert await store.read(left) == {
         "tickets": ["late", "open"],
         "outbox": [2, 3],

@@ -31,7 +31,7 @@ from queenright.health.tickets.ticket import (
     TicketStatusError,
 )
 from queenright.health.tickets.ticket_table import write_ticket
-from queenright.health.tickets.ticket_transaction import Raised
+from queenright.health.tickets.ticket_transaction import TicketReportResult
 from queenright.health.vitals.incarnation import end_session
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_signs import VitalSigns
@@ -109,7 +109,9 @@ class TicketDesk:
         self._open()
         return await self.tickets.load()
 
-    async def raise_(self, health: WorkerHealth | None = None, severity: Severity = LOW) -> Raised:
+    async def raise_(
+        self, health: WorkerHealth | None = None, severity: Severity = LOW
+    ) -> TicketReportResult:
         return await self.tickets.raise_ticket(health or worker(finding()), draft(severity))
 
     async def logged(self) -> list[AgentEvent]:

@@ -149,15 +149,15 @@ async def test_cached_tokens_are_counted() -> None:
     assert desk.registry.get_sample_value("queenright_llm_cached_tokens_total", labels) == 800
 
 
-class Priced(TalkingModel):
+class PricedModel(TalkingModel):
     """A model that costs a cent for 100 tokens read, and ten for as many written."""
 
     async def price(self, input_tokens: int, output_tokens: int) -> float:
         return (input_tokens + 10 * output_tokens) / 10_000
 
 
-def priced(*replies: ModelReply | Exception) -> Priced:
-    return Priced(saying(*replies).speak)
+def priced(*replies: ModelReply | Exception) -> PricedModel:
+    return PricedModel(saying(*replies).speak)
 
 
 ASKED_TOKENS = question_tokens(CONVERSATION, TOOLS)

@@ -313,7 +313,7 @@ def test_one_caller_has_a_quarter_of_the_streams_except_on_loopback() -> None:
     with contextlib.ExitStack() as stack:
         for caller in (bot, bot, local, local):
             assert not shares.is_used_up(caller)
-            stack.enter_context(shares.held(caller))
+            stack.enter_context(shares.count_stream(caller))
 
         assert [shares.is_used_up(caller) for caller in (bot, other, local)] == [True, False, False]
 

@@ -45,7 +45,7 @@ async def test_page_is_cached_for_a_second_in_each_format() -> None:
     metrics = ServiceMetrics(CollectorRegistry(), list)
     plain, open_ = await metrics.render(now=10.0), await metrics.render(OPENMETRICS, now=10.0)
 
-    metrics.swept(3, 0.1)
+    metrics.record_sweep(3, 0.1)
 
     assert await metrics.render(now=10.9) is plain
     assert await metrics.render(OPENMETRICS, now=10.9) is open_

@@ -33,7 +33,7 @@ from queenright.server.telemetry.intake import (
     Intake,
 )
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, dialect_of
-from queenright.server.telemetry.unusable import RecordFault, Unused
+from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 from queenright.server.up import Running
 from tests import warm
 from tests.clients.fixtures import BEGAN, load_fixture, move_times
@@ -394,7 +394,7 @@ def test_sender_is_notified_again_after_an_hour() -> None:
     def add(now: float) -> list[str]:
         sources = Sources()
         source = sources.get("web", OTHER)
-        source.records, source.unused[Unused.NO_AGENT_WORK] = 1, 1
+        source.records, source.unused[UnusedReason.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, now)
 
     notices = [
@@ -426,6 +426,6 @@ def test_there_is_advice_for_each_dialect_and_fault(dialect: str) -> None:
 def test_source_of_duplicate_work_gets_no_advice(dialect: str) -> None:
     """Two instrumentations of one program: one of the two counts, and both are as they should be."""
     source = Source("web", dialect, records=2)
-    source.unused.update({Unused.SAME_WORK: 1, Unused.REPEATED: 1})
+    source.unused.update({UnusedReason.SAME_WORK: 1, UnusedReason.REPEATED: 1})
 
     assert advice_for(source) == []

@@ -374,7 +374,9 @@ class InterventionSettings(_Block):
 
     @field_validator("dry_run")
     @classmethod
-    def _validate_order(cls, dry: bool | frozenset[ActionName]) -> bool | frozenset[ActionName]:
+    def _require_terminate_with_escalate(
+        cls, dry: bool | frozenset[ActionName]
+    ) -> bool | frozenset[ActionName]:
         if not isinstance(dry, bool) and "escalate" in dry and "terminate" not in dry:
             raise ValueError(
                 "escalate without terminate would terminate workers without asking anyone; add terminate"
@@ -569,19 +571,19 @@ class HealthSettings(_Block):
     rules: RuleSettings = RuleSettings()
 
     @cached_property
-    def in_shadow(self) -> frozenset[FindingKind]:
+    def shadow_kinds(self) -> frozenset[FindingKind]:
         """The detectors whose findings are only shown and counted."""
         return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "shadow")
 
     @cached_property
-    def are_on(self) -> frozenset[FindingKind]:
+    def active_kinds(self) -> frozenset[FindingKind]:
         """The detectors that are on."""
         return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "on")
 
     @property
     def has_shadows(self) -> bool:
         """Whether there are findings that are only shown and counted."""
-        return self.learned_clocks.mode == "shadow" or bool(self.in_shadow)
+        return self.learned_clocks.mode == "shadow" or bool(self.shadow_kinds)
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
         """Return whether a detector is on, in shadow, or off."""

@@ -51,7 +51,13 @@ from queenright.health.tickets.ticket_reports import (
     join_groups,
     prepare_report,
 )
-from queenright.health.tickets.ticket_transaction import Decide, Decided, OnChange, Raised, TicketTransaction
+from queenright.health.tickets.ticket_transaction import (
+    Decide,
+    Decided,
+    OnChange,
+    TicketReportResult,
+    TicketTransaction,
+)
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
@@ -256,7 +262,7 @@ class TicketService:
         trace_id: str = "",
         span_id: str = "",
         model: str = "",
-    ) -> Raised:
+    ) -> TicketReportResult:
         """
         Open a ticket about a worker, or count a report on its open one.
 
@@ -270,7 +276,7 @@ class TicketService:
         assert result is not None
         return result
 
-    async def raise_tickets(self, reports: Sequence[Report]) -> list[Raised | None]:
+    async def raise_tickets(self, reports: Sequence[Report]) -> list[TicketReportResult | None]:
         """
         Raise many tickets in one transaction.
 
@@ -288,13 +294,13 @@ class TicketService:
         except TicketRejectedError:
             return None
 
-    async def _raise(self, reports: Sequence[PreparedReport | None]) -> list[Raised | None]:
+    async def _raise(self, reports: Sequence[PreparedReport | None]) -> list[TicketReportResult | None]:
         """Write reports, after which the open tickets with their causes join the incidents."""
         causes = {cause for report in reports if report is not None for cause in report.shared_causes}
         joining = find_joining(self._live.values(), causes, self._find_worker, self._group)
         now = self._clock()
 
-        def work(tx: TicketTransaction) -> list[Raised | None]:
+        def work(tx: TicketTransaction) -> list[TicketReportResult | None]:
             results = [None if report is None else report.write(tx) for report in reports]
             join_groups(tx, joining, now)
             return results
@@ -422,7 +428,7 @@ class TicketService:
         return closures
 
     async def _report_closed_incidents(self, now: float) -> None:
-        if not (incidents := self._incidents.closed(self.recent_tickets(), now)):
+        if not (incidents := self._incidents.list_closed(self.recent_tickets(), now)):
             return
 
         def work(tx: TicketTransaction) -> None:

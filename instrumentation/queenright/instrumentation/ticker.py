@@ -14,7 +14,7 @@ MAX_TICK_SECONDS: Final = 15.0
 """Maximum seconds between two ticks, and so the maximum delay until a worker notices its own stall."""
 
 
-class Ticked(Protocol):
+class Tickable(Protocol):
     """An object that the ticker ticks."""
 
     def tick(self) -> float:
@@ -39,10 +39,10 @@ class Ticker:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._members: WeakSet[Ticked] = WeakSet()
+        self._members: WeakSet[Tickable] = WeakSet()
         self._thread: threading.Thread | None = None
 
-    def join(self, member: Ticked) -> None:
+    def join(self, member: Tickable) -> None:
         """Start ticking ``member``."""
         with self._lock:
             self._members.add(member)
@@ -51,7 +51,7 @@ class Ticker:
                 self._thread.start()
         self._wake.set()
 
-    def leave(self, member: Ticked) -> None:
+    def leave(self, member: Tickable) -> None:
         """Stop ticking ``member``."""
         with self._lock:
             self._members.discard(member)
@@ -78,7 +78,7 @@ class Ticker:
             del members
 
 
-def _tick(members: list[Ticked]) -> float:
+def _tick(members: list[Tickable]) -> float:
     pause = MAX_TICK_SECONDS
     for member in members:
         with suppress_errors:

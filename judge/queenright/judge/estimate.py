@@ -47,7 +47,7 @@ class Estimate:
 
 
 @runtime_checkable
-class Priced(Protocol):
+class PricedModel(Protocol):
     """A model with a known price."""
 
     async def price(self, input_tokens: int, output_tokens: int) -> float:
@@ -59,7 +59,7 @@ async def estimate(model: LLMProvider, messages: Sequence[Message], tools: Seque
     """Return the estimated cost of calling ``model``. Without a known price it costs tokens only."""
     tokens = question_tokens(messages, tools)
     question = call = 0.0
-    if isinstance(model, Priced):
+    if isinstance(model, PricedModel):
         question = await model.price(tokens, 0)
         call = await model.price(tokens, ANSWER_TOKENS)
     return Estimate(Cost(question, tokens), Cost(call, tokens + ANSWER_TOKENS))

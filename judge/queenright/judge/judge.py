@@ -22,7 +22,7 @@ from queenright.judge.decision_context import DecisionContext, decision_node
 from queenright.judge.messages import check_message
 from queenright.judge.metrics import CheckOutcome
 from queenright.judge.models import AssignedModel
-from queenright.judge.monitoring_tools import EmitArguments, emit_tool, show_raised
+from queenright.judge.monitoring_tools import EmitArguments, emit_tool, show_report_result
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.recent_answers import Answers
 from queenright.judge.rules_model import EMIT, SUMMARY
@@ -423,7 +423,7 @@ class HealthJudge:
             health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
         self._coverage.note_ticket(health, results.ticket)
-        return show_raised(results)
+        return show_report_result(results)
 
     def _message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
         now = self._clock()

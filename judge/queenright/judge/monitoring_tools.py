@@ -17,7 +17,7 @@ from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
-from queenright.health.tickets.ticket_transaction import Raised
+from queenright.health.tickets.ticket_transaction import TicketReportResult
 from queenright.judge.messages import quote_worker
 from queenright.judge.rules_model import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.tooling.tools import Tool, ToolError
@@ -105,7 +105,7 @@ def show_summary(health: WorkerHealth | None, now: float, last_n_steps: int) -> 
     return quote_worker(None if health is None else summarise(health, now, last_n_steps))
 
 
-def show_raised(result: Raised) -> str:
+def show_report_result(result: TicketReportResult) -> str:
     """Return the result of raising a ticket for a model."""
     ticket = result.ticket
     return json.dumps(

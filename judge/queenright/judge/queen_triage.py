@@ -357,7 +357,7 @@ class Queen:
         if health is not None:
             await self._tickets.observe(health)
         if self._is_undecided(ticket):
-            await self._decide(ticket.ticket_id, ticket_policy.recovered(summary or {}))
+            await self._decide(ticket.ticket_id, ticket_policy.dismissal_reason(summary or {}))
 
     async def _decide(self, ticket_id: str, reason: str) -> None:
         try:

@@ -143,7 +143,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
     """
     severity = Severity(ticket["severity"])
     if summary is not None and is_condition_gone(summary):
-        return _dismiss(severity, recovered(summary))
+        return _dismiss(severity, dismissal_reason(summary))
     # The worker's current numbers count, not those in the ticket.
     numbers = ticket if summary is None else {**ticket, **_numbers(summary)}
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
@@ -159,7 +159,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
     )
 
 
-def recovered(summary: Mapping[str, Any]) -> str:
+def dismissal_reason(summary: Mapping[str, Any]) -> str:
     """Return the reason to dismiss a ticket whose condition is gone, with the times compared."""
     now, progress = summary.get("looked_at"), summary.get("last_progress")
     if now is None:

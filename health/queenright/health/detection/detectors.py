@@ -62,7 +62,7 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     and failed runs, which are about earlier incarnations. A session that has ended has only these findings,
     and, shown only, that it ended in a failed LLM call.
     """
-    findings = _detect_in(v, settings, now, settings.are_on)
+    findings = _detect_in(v, settings, now, settings.active_kinds)
     if findings and now < grace_until(v, settings):
         return [
             finding._replace(ticket=False)
@@ -77,7 +77,7 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     """Return the findings of detectors in shadow mode; none of them is for a ticket."""
     if not settings.has_shadows:
         return []
-    findings = _detect_in(v, settings, now, settings.in_shadow)
+    findings = _detect_in(v, settings, now, settings.shadow_kinds)
     is_tried = v.clocks is not None and settings.learned_clocks.mode == "shadow"
     if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)

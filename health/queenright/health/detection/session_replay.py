@@ -49,7 +49,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Fired:
+class FindingOnset:
     """A finding that appeared, or became more severe. Times in seconds."""
 
     finding: Finding
@@ -108,10 +108,10 @@ def replay(
         yield Moment(last, clock, [end], v)
 
 
-def list_fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
+def list_onsets(moments_of_run: Iterable[Moment]) -> list[FindingOnset]:
     """Return the findings of a replay when they appear and again when they get worse, oldest first."""
-    rows: list[Fired] = []
-    active: dict[tuple[FindingKind, bool], list[Fired]] = {}
+    rows: list[FindingOnset] = []
+    active: dict[tuple[FindingKind, bool], list[FindingOnset]] = {}
     for moment in moments_of_run:
         now = {(finding.kind, finding.shadow): finding for finding in moment.findings}
         for key in active.keys() - now.keys():
@@ -120,7 +120,7 @@ def list_fired(moments_of_run: Iterable[Moment]) -> list[Fired]:
         for key, finding in now.items():
             times = active.setdefault(key, [])
             if not times or finding.severity.rank > times[-1].finding.severity.rank:
-                times.append(Fired(finding=finding, at=moment.at, step=moment.step))
+                times.append(FindingOnset(finding=finding, at=moment.at, step=moment.step))
                 rows.append(times[-1])
     return rows
 

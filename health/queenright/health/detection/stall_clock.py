@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.activity import duration_key
-from queenright.health.vitals.learned_clocks import Learned
+from queenright.health.vitals.learned_clocks import LearnedLimit
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_signs import OpenTool, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -25,7 +25,7 @@ class StallClock(NamedTuple):
     due: float
     ticket_due: float
     tool: OpenTool | None = None
-    learned: Learned | None = None
+    learned: LearnedLimit | None = None
     """The origin of the limit, if it was learned."""
 
 

@@ -28,7 +28,7 @@ _OVER: Final = frozenset({WorkerStatus.COMPLETED, WorkerStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AttemptAllowed:
     """A recovery may begin at this time."""
 
     attempt: int
@@ -36,7 +36,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Exhausted:
+class AttemptsExhausted:
     """No recovery may begin; a person must act."""
 
     reason: str
@@ -50,7 +50,7 @@ def next_attempt(
     limits: RecoverySettings,
     dice: float,
     reviewed: bool = False,
-) -> Allowed | Exhausted:
+) -> AttemptAllowed | AttemptsExhausted:
     """
     Decide whether a task may be recovered again, and when.
 
@@ -62,12 +62,12 @@ def next_attempt(
     tries = [each for each in past if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
         times = "once" if len(tries) == 1 else f"{len(tries)} times"
-        return Exhausted(
+        return AttemptsExhausted(
             f"it was recovered {times}, which is the limit for one task; look at why it fails, then: "
             f"queenright recover {shlex.quote(tries[0].task_id)} --reviewed"
         )
     if hour_is_full(starts, now=now, limits=limits):
-        return Exhausted(
+        return AttemptsExhausted(
             f"{limits.max_attempts_per_hour} recoveries of this agent began within the hour, which is the "
             "limit; check what they have in common, and ask again later: queenright recover TASK"
         )
@@ -75,7 +75,7 @@ def next_attempt(
     if tries:
         last = max(each.ended_at or each.started_at or 0.0 for each in tries)
         not_before = max(now, last + backoff(len(tries), limits, dice))
-    return Allowed(len(tries) + 1, not_before)
+    return AttemptAllowed(len(tries) + 1, not_before)
 
 
 def backoff(tries: int, limits: RecoverySettings, dice: float) -> float:

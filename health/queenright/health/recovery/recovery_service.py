@@ -20,16 +20,16 @@ from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import decisions
-from queenright.health.recovery.decisions import Exhausted
+from queenright.health.recovery.decisions import AttemptsExhausted
 from queenright.health.recovery.ledger import Changes, RecoveryLedger
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
 from queenright.health.recovery.respawner import CheckpointRef, Respawner
 from queenright.health.recovery.starter import (
     NO_RESPAWNER,
-    Dropped,
-    NotStarted,
-    Postponed,
+    StartDropped,
     Starter,
+    StartFailed,
+    StartPostponed,
     StartResult,
     Stop,
 )
@@ -429,9 +429,9 @@ class RecoveryService:
             dice=self._random.random(),
             reviewed=recovery.reviewed,
         )
-        if isinstance(plan, decisions.Allowed) and self._starter.respawner(recovery.target) is None:
-            plan = Exhausted(NO_RESPAWNER)
-        if isinstance(plan, Exhausted):
+        if isinstance(plan, decisions.AttemptAllowed) and self._starter.respawner(recovery.target) is None:
+            plan = AttemptsExhausted(NO_RESPAWNER)
+        if isinstance(plan, AttemptsExhausted):
             return self._give_up(changes, recovery, past, plan.reason)
         recovery = recovery.model_copy(
             update={"attempt": plan.attempt, "not_before": max(plan.not_before, earliest)}
@@ -571,7 +571,7 @@ class RecoveryService:
                 # Read it again: it may have begun. Nothing else ends a recovery that is starting.
                 current = self._ledger.live[recovery.task_id]
                 # A failed start counts, unless it can never succeed.
-                is_failure = isinstance(outcome, NotStarted) and not outcome.final
+                is_failure = isinstance(outcome, StartFailed) and not outcome.final
                 counts = current.started_at is not None or is_failure
                 await self._conclude(current, outcome)
         except StoreError as error:
@@ -592,11 +592,11 @@ class RecoveryService:
         match outcome:
             case Target():
                 await self._begin_watch(recovery, outcome, now)
-            case Dropped(reason):
+            case StartDropped(reason):
                 await self._end(recovery, RecoveryState.DROPPED, reason, now)
-            case Postponed(seconds, reason):
+            case StartPostponed(seconds, reason):
                 await self._defer(recovery, now + seconds, reason)
-            case NotStarted(reason, final):
+            case StartFailed(reason, final):
                 if recovery.started_at is None and not final:
                     recovery = recovery.model_copy(update={"started_at": now})
                 await self._record_failure(recovery, reason, now, final=final)

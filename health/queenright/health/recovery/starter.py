@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class StartDropped:
     """The recovery is no longer needed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NotStarted:
+class StartFailed:
     """The worker did not start; ``final``: it never can."""
 
     reason: str
@@ -54,14 +54,14 @@ class NotStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Postponed:
+class StartPostponed:
     """The start is retried in this many seconds."""
 
     seconds: float
     reason: str
 
 
-StartResult = Dropped | NotStarted | Postponed | Target
+StartResult = StartDropped | StartFailed | StartPostponed | Target
 Stop = Callable[[Target, str], Awaitable[object]]
 """Stops a worker; takes the reason."""
 
@@ -137,14 +137,14 @@ class Starter:
             recovery, self._monitor.find(*target.key), heirs
         ) or decisions.completed_elsewhere(recovery, workers)
         if obstacle is not None:
-            return Dropped(obstacle)
+            return StartDropped(obstacle)
         respawner = self.respawner(target)
         if respawner is None:
-            return NotStarted(NO_RESPAWNER, final=True)
+            return StartFailed(NO_RESPAWNER, final=True)
         try:
             permit = self._admit(target)
         except CallRefusedError as refusal:
-            return Postponed(max(1.0, refusal.retry_in), redact(str(refusal)))
+            return StartPostponed(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
             outcome = await self._respawn(recovery, respawner, record_start)
         except (StoreError, asyncio.CancelledError):
@@ -164,7 +164,7 @@ class Starter:
 
     async def _respawn(
         self, recovery: Recovery, respawner: Respawner, record_start: RecordStart
-    ) -> Dropped | NotStarted | Target:
+    ) -> StartDropped | StartFailed | Target:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.find(*target.key)
@@ -184,8 +184,8 @@ class Starter:
             if checkpoint is None and not decisions.is_repeatable(recovery, worker):
                 reason = decisions.not_repeatable(recovery.task_id, unusable)
                 if not unusable and decisions.is_one_failed_run(recovery, worker):
-                    return Dropped(reason)
-                return NotStarted(redact(reason), final=True)
+                    return StartDropped(reason)
+                return StartFailed(redact(reason), final=True)
             await record_start(checkpoint, unusable)
             work = respawner.respawn(
                 target,
@@ -203,12 +203,14 @@ class Starter:
                     raise
                 chain = decisions.mark_invalid(chain, checkpoint, str(refusal))
 
-    def _refuse(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
+    def _refuse(self, recovery: Recovery, error: Exception) -> StartDropped | StartFailed:
         if isinstance(error, RespawnRefusedError):
-            return Dropped(str(error)) if error.over else NotStarted(redact(str(error)), final=error.final)
+            return (
+                StartDropped(str(error)) if error.over else StartFailed(redact(str(error)), final=error.final)
+            )
         if not isinstance(error, QueenrightError | TimeoutError | OSError):
             _log.error("the worker of task %s could not be started", recovery.task_id, exc_info=error)
-        return NotStarted(redact(str(error)) or type(error).__name__)
+        return StartFailed(redact(str(error)) or type(error).__name__)
 
     def _admit(self, target: Target) -> BreakerPermit | None:
         if self._breakers is None:

@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class PruneResult:
     """The result of one batch."""
 
     rows: int = 0
@@ -90,7 +90,7 @@ class Pruned:
 
 def prune(
     conn: Connection, now: float, settings: health_settings.RetentionSettings, room: int = _BATCH_ROWS
-) -> Pruned:
+) -> PruneResult:
     """
     Delete at most ``room`` old rows.
 
@@ -109,7 +109,7 @@ def prune(
     for table, key, where in _ended_sessions(old, now):
         if rows < room:
             rows += _delete_some(conn, table, key, where, room - rows)
-    return Pruned(
+    return PruneResult(
         rows=rows,
         archived=copies,
         is_done=rows < room,
@@ -139,7 +139,7 @@ class Retention:
                 logger.exception("Old events and records could not be deleted; retrying later")
             await sleep(INTERVAL_SECONDS)
 
-    async def prune(self, sleep: Sleep = asyncio.sleep) -> Pruned:
+    async def prune(self, sleep: Sleep = asyncio.sleep) -> PruneResult:
         """
         Delete everything old in batches, with a pause after each; return the totals.
 
@@ -154,7 +154,7 @@ class Retention:
                 break
             await sleep(_PAUSE_SECONDS)
         self._log(rows, copies, batch.refused)
-        return Pruned(rows=rows, archived=copies, refused=batch.refused)
+        return PruneResult(rows=rows, archived=copies, refused=batch.refused)
 
     def _log(self, rows: int, copies: int, fault: str) -> None:
         if rows:
@@ -166,7 +166,7 @@ class Retention:
         self._fault = fault
 
 
-def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
+def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResult:
     """Delete the oldest rows of the log; move those of the audit trail to the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     query = select(*EVENT_COLUMNS, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
@@ -183,7 +183,7 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
         digest, base_length = row.hash, row.seq
     count = base_length - head.base_length
     if not count:
-        return Pruned(refused=fault)
+        return PruneResult(refused=fault)
     if kept_rows:
         conn.execute(insert(AUDIT_ARCHIVE), kept_rows)
     conn.execute(
@@ -191,14 +191,14 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     )
     # After the head: the triggers allow deleting only rows that the head records as gone.
     conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, base_length)))
-    return Pruned(rows=count, archived=len(kept_rows), refused=fault)
+    return PruneResult(rows=count, archived=len(kept_rows), refused=fault)
 
 
-def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Pruned:
+def _prune_archive(conn: Connection, old: float, now: float, room: int) -> PruneResult:
     """Delete the oldest rows of the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     if not is_archive_base_whole(head):
-        return Pruned(refused=ARCHIVE_BASE_CHANGED)
+        return PruneResult(refused=ARCHIVE_BASE_CHANGED)
     query = select(*(AUDIT_ARCHIVE.c[c.name] for c in EVENTS.columns))
     query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
     query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
@@ -219,7 +219,7 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
         conn.execute(
             delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, base_seq))
         )
-    return Pruned(rows=count, refused=fault)
+    return PruneResult(rows=count, refused=fault)
 
 
 def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:

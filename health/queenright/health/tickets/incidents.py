@@ -159,7 +159,7 @@ class IncidentWatch:
             if latest.incident_id not in reported and (latest.ends_at is None or latest.ends_at > since):
                 self._open[group] = latest.incident_id
 
-    def closed(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:
+    def list_closed(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:
         """
         Return the incidents that have closed, by group, until they are removed.
 

@@ -23,7 +23,7 @@ from queenright.health.tickets.ticket import (
     WorkerFacts,
     mismatches,
 )
-from queenright.health.tickets.ticket_transaction import Raised, TicketTransaction
+from queenright.health.tickets.ticket_transaction import TicketReportResult, TicketTransaction
 from queenright.instrumentation.redaction import redact
 
 FindGroup = Callable[[WorkerHealth, Finding], str]
@@ -65,7 +65,7 @@ class PreparedReport:
         """The causes that the worker shares with others; not storms."""
         return {group for group in self.groups.values() if ":" in group}
 
-    def write(self, tx: TicketTransaction) -> Raised:
+    def write(self, tx: TicketTransaction) -> TicketReportResult:
         """Open a ticket about the worker, or count the report on its open one."""
         live = table.live_tickets_of_worker(tx.conn, self.facts.agent_id, self.facts.session_id)
         ticket, finding, severity = rules.match_ticket(live, self.findings, self.severity, self.facts)

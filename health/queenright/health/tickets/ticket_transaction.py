@@ -30,7 +30,7 @@ Decide = Callable[["TicketTransaction", EscalationTicket], Decided]
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class TicketReportResult:
     """A ticket after a report, and what the report changed."""
 
     ticket: EscalationTicket
@@ -63,7 +63,7 @@ class TicketTransaction:
         table.write_ticket(self.conn, ticket)
         self.tickets.append(ticket)
 
-    def write_report(self, ticket: EscalationTicket, change: TicketChange) -> Raised:
+    def write_report(self, ticket: EscalationTicket, change: TicketChange) -> TicketReportResult:
         """Write a ticket that was reported, with its spending and its event."""
         ticket = self._with_spending(ticket)
         store = table.insert_ticket if change == "opened" else table.write_ticket
@@ -167,14 +167,14 @@ class TicketTransaction:
             data=data,
         )
 
-    def _add_report(self, ticket: EscalationTicket, change: TicketChange) -> Raised:
+    def _add_report(self, ticket: EscalationTicket, change: TicketChange) -> TicketReportResult:
         self.tickets.append(ticket)
         if change != "counted":
             data = {"ticket": ticket.model_dump(mode="json"), "change": change}
             self.events.append(self.event(ticket, EventType.WORKER_ESCALATION_TICKET, data))
         if change == "rose":
             self.notify(ticket)
-        return Raised(ticket, change)
+        return TicketReportResult(ticket, change)
 
     def _with_spending(self, ticket: EscalationTicket) -> EscalationTicket:
         if ticket.trouble_since is None:

@@ -19,7 +19,7 @@ _FAILED_EDIT: Final = b"\4"
 _MAX_COUNT: Final = 65_535
 
 
-class Seen(Enum):
+class CallNovelty(Enum):
     """Whether the worker made the same call with the same result before."""
 
     NEVER = "never"
@@ -137,7 +137,7 @@ class RecentCalls:
         is_failure: bool = False,
         is_check: bool = False,
         is_look: bool = False,
-    ) -> Seen:
+    ) -> CallNovelty:
         """
         Note one call that ended, and return whether the same call with the same result was there already.
 
@@ -157,7 +157,7 @@ class RecentCalls:
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
-                return Seen.PARALLEL
+                return CallNovelty.PARALLEL
             self._turn_size += 1
         else:
             self._turn = turn
@@ -201,8 +201,8 @@ class RecentCalls:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._runs[0]
             del self._first[0]
         if last < 0:
-            return Seen.NEVER
-        return Seen.BEFORE if again else Seen.AFTER_CHANGE
+            return CallNovelty.NEVER
+        return CallNovelty.BEFORE if again else CallNovelty.AFTER_CHANGE
 
     def has(self, tool: str, args: str, result: str | None, *, is_failure: bool) -> bool:
         """Return whether this call with this result is among the recent ones."""

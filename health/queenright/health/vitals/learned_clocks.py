@@ -28,7 +28,7 @@ _MARGIN: Final = 3.0
 """A call is suspect if it takes this many times the 99th percentile."""
 
 
-class Learned(NamedTuple):
+class LearnedLimit(NamedTuple):
     """A limit that was learned; all times in seconds."""
 
     limit: float
@@ -81,14 +81,14 @@ class LearnedClocks:
             calls,
         )
 
-    def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
+    def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> LearnedLimit | None:
         """Return the limit for something, within the bounds of the settings; None if too little is known."""
         usual = self.usual(what)
         if usual is None:
             return None
         seconds = _MARGIN * usual.p99
         limit = min(max(seconds, settings.shortest * configured), settings.longest * configured)
-        return Learned(limit, configured, usual.usual, usual.times)
+        return LearnedLimit(limit, configured, usual.usual, usual.times)
 
 
 def _quantile(counts: bytearray, share: float) -> float:

@@ -16,7 +16,7 @@ from queenright.health.vitals.activity import (
     record_start,
     tool_time_limit,
 )
-from queenright.health.vitals.calls import RecentCalls, Seen, digest
+from queenright.health.vitals.calls import CallNovelty, RecentCalls, digest
 from queenright.health.vitals.error_rate import record_outcome
 from queenright.health.vitals.progress import (
     FASTEST_REPLY_SECONDS,
@@ -390,7 +390,7 @@ def _record_call(
     A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
     """
     is_failure = bool(error)
-    call: Seen | None = None
+    call: CallNovelty | None = None
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v.settings.loops.window)
@@ -424,19 +424,21 @@ def _record_call(
         may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
             effect is None and not is_note(tool)
         )
-        if may_change and call is Seen.NEVER and not is_failure:
+        if may_change and call is CallNovelty.NEVER and not is_failure:
             v.calls.record_possible_change()
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
     # A check that is made again after a change is work through a list once more.
-    is_miss = may_miss and (call is Seen.NEVER or (effect == _CHECKS and call is Seen.AFTER_CHANGE))
-    if result is not None and call is not Seen.PARALLEL:
+    is_miss = may_miss and (
+        call is CallNovelty.NEVER or (effect == _CHECKS and call is CallNovelty.AFTER_CHANGE)
+    )
+    if result is not None and call is not CallNovelty.PARALLEL:
         of_result = digest("result", result)
         is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
-        is_new_miss = is_miss and call is Seen.NEVER
+        is_new_miss = is_miss and call is CallNovelty.NEVER
         _record_result_news(v, of_result, call, effect, is_failure, turn, at, is_miss=is_new_miss)
-    if not is_failure and call in (None, Seen.NEVER):
+    if not is_failure and call in (None, CallNovelty.NEVER):
         end_failed_calls(v)  # it may have had an effect: only repeats are known to be useless
         if result is None:
             v.stale_calls = 0
@@ -486,13 +488,13 @@ def _is_poll(
     return not is_failure and pause >= least and calls.is_last(tool, args, result)
 
 
-def _record_change(v: VitalState, call: Seen | None, at: float) -> None:
+def _record_change(v: VitalState, call: CallNovelty | None, at: float) -> None:
     """Record a successful change: other calls may now return something else."""
     v.refusals = ()
     v.fruitless = 0
-    if call is not Seen.BEFORE:
+    if call is not CallNovelty.BEFORE:
         record_gain(v, at)
-    if v.calls is not None and call is Seen.NEVER:
+    if v.calls is not None and call is CallNovelty.NEVER:
         v.calls.record_change()
 
 
@@ -509,7 +511,7 @@ def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) ->
 def _record_result_news(
     v: VitalState,
     result: bytes,
-    call: Seen | None,
+    call: CallNovelty | None,
     effect: str | None,
     is_failure: bool,
     turn: object,
@@ -540,11 +542,11 @@ def _record_result_news(
             v.new_in_a_row += 1
             if v.new_in_a_row >= v.settings.loops.consecutive:
                 end_standstill(v)
-    elif call is Seen.AFTER_CHANGE:
+    elif call is CallNovelty.AFTER_CHANGE:
         # Repeated after a change: it is shown, but does not open a ticket.
         v.stale_results += 1.0
         v.stale_results_since_gain += 0.5
-    elif call is Seen.BEFORE or is_failure:
+    elif call is CallNovelty.BEFORE or is_failure:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.recorded_results -= 1  # parallel to another known result
             v.results_since_gain -= 1
@@ -559,7 +561,7 @@ def _record_result_news(
         v.stale_results += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
-        elif call is Seen.NEVER:
+        elif call is CallNovelty.NEVER:
             v.stale_calls = 0
 
 

@@ -128,7 +128,7 @@ class ServiceMetrics:
         """Count a finding of a shadow detector."""
         self._shadow_findings.labels(finding.kind.value, finding.severity.value).inc()
 
-    def swept(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
+    def record_sweep(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
         """Record one sweep over all workers."""
         outcome = "error" if failed else "ok"
         self.evaluated = evaluated

@@ -88,11 +88,11 @@ class Scheduler:
             began = time.perf_counter()
             try:
                 evaluated = await self.sweep()
-                self.metrics.swept(evaluated, time.perf_counter() - began)
+                self.metrics.record_sweep(evaluated, time.perf_counter() - began)
                 await self.remediation.check_all()
             except Exception:
                 _log.exception("sweep failed, retrying at the next interval")
-                self.metrics.swept(0, time.perf_counter() - began, failed=True)
+                self.metrics.record_sweep(0, time.perf_counter() - began, failed=True)
             await asyncio.sleep(self.monitor.settings.health_check.interval_seconds)
 
     async def sweep(self) -> int:

@@ -21,7 +21,7 @@ from queenright.server.telemetry.logs import read_log
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
-from queenright.server.telemetry.unusable import UnusableRecordError, Unused
+from queenright.server.telemetry.unusable import UnusableRecordError, UnusedReason
 from queenright.server.telemetry.values import FUTURE_LIMIT, MAX_DURATION
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def count_metrics_in_steps(
             size.add_group()
             source = batch.sources.for_process(process, part.scope.name)
             source.records += len(part.metrics)
-            source.unused[Unused.METRICS] += len(part.metrics)
+            source.unused[UnusedReason.METRICS] += len(part.metrics)
             source.note_library(clean_name(part.scope.name))
             yield
 
@@ -116,7 +116,7 @@ def _decode_in_steps(
                     batch.reject(process, scope.name, error)
                 else:
                     if observation is None:
-                        batch.ignore(process, scope.name, Unused.NO_AGENT_WORK)
+                        batch.ignore(process, scope.name, UnusedReason.NO_AGENT_WORK)
                     else:
                         origin = source
                         if observation.library != scope.name:

@@ -149,7 +149,7 @@ class Shares:
         return not local and self._open[caller.key] >= self.each
 
     @contextlib.contextmanager
-    def held(self, caller: Caller) -> Iterator[None]:
+    def count_stream(self, caller: Caller) -> Iterator[None]:
         """Count a stream within the block."""
         self._open[caller.key] += 1
         try:
@@ -169,7 +169,7 @@ class EventStream(Response):
         wanted: The events to send.
         after: The place to resume after; None starts now.
         unknown: The id to resume after, if the log does not have it.
-        held: Returns a context manager that is entered while the stream is open.
+        count_stream: Returns a context manager that is entered while the stream is open.
     """
 
     media_type = "text/event-stream"
@@ -181,7 +181,7 @@ class EventStream(Response):
         *,
         after: Place | None = None,
         unknown: str | None = None,
-        held: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        count_stream: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
@@ -189,11 +189,11 @@ class EventStream(Response):
         self._wanted = wanted
         self._after = after
         self._unknown = unknown
-        self._held = held
+        self._count_stream = count_stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the client disconnects or stops receiving, or the service stops."""
-        with self._held():
+        with self._count_stream():
             await self._stream(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -339,4 +339,6 @@ async def _open_stream(
     if last and place is None:
         place = await service.feed.find_place(last)
     unknown = last if last and place is None else None
-    return EventStream(service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller))
+    return EventStream(
+        service.feed, wanted, after=place, unknown=unknown, count_stream=lambda: shares.count_stream(caller)
+    )

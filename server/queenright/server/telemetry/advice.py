@@ -9,7 +9,7 @@ from queenright.instrumentation.counts import format_count
 from queenright.server.telemetry.dialects import CLIENT_NAMES
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.sources import OTHER, Source, SourceData
-from queenright.server.telemetry.unusable import REMEDIES, Unused
+from queenright.server.telemetry.unusable import REMEDIES, UnusedReason
 
 _GENAI_CONTENT: Final = (
     "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental and "
@@ -51,11 +51,11 @@ def advice_for(source: Source) -> list[Advice]:
     if source.dialect in CLIENT_NAMES:
         return advice + _advise_client(source)
     if not source.used:
-        if set(source.unused) == {Unused.METRICS}:
+        if set(source.unused) == {UnusedReason.METRICS}:
             advice.append(
                 Advice("it sends only metrics, which are not read", "set OTEL_TRACES_EXPORTER=otlp")
             )
-        elif set(source.unused) - {Unused.SAME_WORK, Unused.REPEATED}:
+        elif set(source.unused) - {UnusedReason.SAME_WORK, UnusedReason.REPEATED}:
             advice.append(
                 Advice(
                     "it sends no agent work",

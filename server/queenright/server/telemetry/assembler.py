@@ -37,7 +37,7 @@ from queenright.server.telemetry.runs import (
     candidate_name,
     restored_name,
 )
-from queenright.server.telemetry.unusable import Unused
+from queenright.server.telemetry.unusable import UnusedReason
 from queenright.server.telemetry.values import seconds_of
 
 _START_EVENTS: Final = {
@@ -165,13 +165,13 @@ class _Assembly:
         """Process one observation; return its run, or None if the observation is not used."""
         batch = self._batch
         if observation.kind is None:
-            batch.ignore(observation.process, observation.library, Unused.NO_AGENT_WORK)
+            batch.ignore(observation.process, observation.library, UnusedReason.NO_AGENT_WORK)
             self._end_trace(observation)
             return None
         if observation.report_interval is not None:
             batch.report_intervals[observation.process.incarnation_id] = observation.report_interval
         if self._is_duplicate(observation):
-            batch.ignore(observation.process, observation.library, Unused.REPEATED)
+            batch.ignore(observation.process, observation.library, UnusedReason.REPEATED)
             return None
         if observation.awaits_span:
             self._lost_spans.hold(observation, self._now)
@@ -199,7 +199,7 @@ class _Assembly:
         run = self._find_own_run(observation) if is_named else self._find_foreign_run(observation)
         if not run.is_own:
             if not self._is_new_work(run, observation):
-                batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
+                batch.ignore(observation.process, observation.library, UnusedReason.SAME_WORK)
                 batch.identities.add(observation.identity)
                 if observation.kind is ObservationKind.LLM:
                     self._collect_message_calls(run, observation)  # the other library may have no messages
@@ -208,7 +208,7 @@ class _Assembly:
             run.last_at = max(run.last_at, observation.end or observation.start)
         elif observation.kind is ObservationKind.AGENT and not observation.is_own:
             # An agent of another framework inside one of ours is part of its work.
-            batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
+            batch.ignore(observation.process, observation.library, UnusedReason.SAME_WORK)
             return None
         batch.identities.add(observation.identity)
         batch.accepted += 1

@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.runs import TracedRun
 from queenright.server.telemetry.sources import Sources
-from queenright.server.telemetry.unusable import UnusableRecordError, Unused
+from queenright.server.telemetry.unusable import UnusableRecordError, UnusedReason
 from queenright.server.telemetry.values import number_events
 
 MAX_EVENTS: Final = 1_024
@@ -54,7 +54,7 @@ class Batch:
         if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
 
-    def ignore(self, process: Process, scope: str, reason: Unused) -> None:
+    def ignore(self, process: Process, scope: str, reason: UnusedReason) -> None:
         """Count a record that is not used."""
         self.ignored += 1
         self.sources.for_process(process, scope).unused[reason] += 1

@@ -15,7 +15,7 @@ from queenright.instrumentation.families import counter
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
-from queenright.server.telemetry.unusable import RecordFault, Unused
+from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
 MAX_SOURCES: Final = 100
 """Sources to remember; the most recent ones are kept."""
@@ -67,7 +67,7 @@ class Intake:
         self.sources = Sources(MAX_SOURCES)
         self.rejected: Counter[tuple[str, RecordFault]] = Counter()
         """Rejected records by dialect and reason."""
-        self.unused: Counter[tuple[str, Unused]] = Counter()
+        self.unused: Counter[tuple[str, UnusedReason]] = Counter()
         self._refusals: dict[tuple[str, int], RefusalCount] = {}
         self._rejected_total, self._unused_total = (
             counter(metric, registry) for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
@@ -92,7 +92,7 @@ class Intake:
             source.first_seen = source.first_seen or now
             source.last_seen = now
             is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL_SECONDS
-            if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
+            if not source.used and source.unused[UnusedReason.NO_AGENT_WORK] and not is_told:
                 source.last_notified = now
                 notices.append(_unused_notice(source))
             is_known = (

@@ -15,7 +15,7 @@ from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import UNKNOWN_SERVICE, Process
 from queenright.server.telemetry.runs import TracedRun
-from queenright.server.telemetry.unusable import RecordFault, Unused
+from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
 OTHER: Final = "other"
 """The dialect of libraries that are not in the table below; their spans are read as well."""
@@ -77,7 +77,7 @@ class Source:
     dialect: str
     records: int = 0
     rejected: Counter[RecordFault] = field(default_factory=Counter)
-    unused: Counter[Unused] = field(default_factory=Counter)
+    unused: Counter[UnusedReason] = field(default_factory=Counter)
     parts: set[SourceData] = field(default_factory=set)
     agents: dict[str, None] = field(default_factory=dict)
     """Some of its agents, newest last."""

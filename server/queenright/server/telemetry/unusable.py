@@ -26,7 +26,7 @@ class RecordFault(StrEnum):
     """The request has no valid token, or comes from a web page."""
 
 
-class Unused(StrEnum):
+class UnusedReason(StrEnum):
     """Why a valid record is not used."""
 
     NO_AGENT_WORK = "no_agent_work"

@@ -205,7 +205,7 @@ def status(service: Service) -> api.Status:
         feed=feed(service),
         not_ready=service.ready(),
         acting=_acting(service, now),
-        paged=paged(service),
+        paged=stand_in_messages(service),
     )
 
 
@@ -263,7 +263,7 @@ def _next(service: Service, ladder: Ladder) -> LadderStep | None:
     return step
 
 
-def paged(service: Service) -> list[api.StandInMessage]:
+def stand_in_messages(service: Service) -> list[api.StandInMessage]:
     """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real receivers."""
     if service.recorder is None:
         return []

@@ -8,7 +8,7 @@ from typing import Any
 from queenright import api
 from queenright.health.detection.detector_values import detector_values
 from queenright.health.detection.evaluation_thresholds import thresholds
-from queenright.health.detection.session_replay import Moment, list_fired, make_monotonic, replay, state_at
+from queenright.health.detection.session_replay import Moment, list_onsets, make_monotonic, replay, state_at
 from queenright.health.findings import Finding
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent
@@ -46,7 +46,7 @@ def evaluate_session(
         api.FiredFinding(
             **_finding(key.finding), at=key.at, step_id=step_ids[key.step], cleared_at=key.cleared_at
         )
-        for key in list_fired(moments)
+        for key in list_onsets(moments)
     ]
     return api.Evaluation(
         session_id=session_id,

@@ -18,7 +18,7 @@ from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store.event_log import find_place
 from queenright.health.store.session_log import read_session
-from queenright.health.vitals.learned_clocks import Learned
+from queenright.health.vitals.learned_clocks import LearnedLimit
 from queenright.health.vitals.tool_calls import call_signature, tool_call_failed
 from queenright.health.vitals.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
 from queenright.health.vitals.vital_signs import VitalSigns
@@ -308,7 +308,7 @@ def with_open_work(
     counts = [
         api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.text)
         for one in detector_counts(v, settings)
-        if one.kind in settings.are_on
+        if one.kind in settings.active_kinds
     ]
     return page.model_copy(
         update={
@@ -379,7 +379,7 @@ def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
 
 
 def _limit(clock: StallClock) -> dict[str, Any]:
-    learned: Learned | None = clock.learned
+    learned: LearnedLimit | None = clock.learned
     if clock.tool is not None and clock.tool.timeout is not None:
         reason = "timeout declared by the tool"
     elif learned is not None:

@@ -10,7 +10,7 @@ from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Source, SourceData
-from queenright.server.telemetry.unusable import RecordFault, Unused
+from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
 _REASONS: Final[Mapping[str, str]] = {
     RecordFault.INVALID_ID: "no valid trace id or span id",
@@ -22,10 +22,10 @@ _REASONS: Final[Mapping[str, str]] = {
     RecordFault.UNSUPPORTED: "a request to another path, or with another method, content type or encoding",
     RecordFault.TIMEOUT: "a request whose body did not arrive in time",
     RecordFault.UNAUTHORIZED: "a request without a valid token, or from a web page",
-    Unused.NO_AGENT_WORK: "not about work of an agent",
-    Unused.METRICS: "metrics are forwarded, not read",
-    Unused.REPEATED: "received before",
-    Unused.SAME_WORK: "another record reports the same work",
+    UnusedReason.NO_AGENT_WORK: "not about work of an agent",
+    UnusedReason.METRICS: "metrics are forwarded, not read",
+    UnusedReason.REPEATED: "received before",
+    UnusedReason.SAME_WORK: "another record reports the same work",
 }
 
 

@@ -43,7 +43,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sources import Sources
-from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError, Unused
+from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError, UnusedReason
 
 PREFIX: Final = "/hooks/"
 CLIENT_BY_PATH: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
@@ -326,7 +326,7 @@ class HookReceiver:
         source = sources.for_process(process, client.name)
         source.records = 1
         if observation is None:
-            source.unused[Unused.NO_AGENT_WORK] = 1
+            source.unused[UnusedReason.NO_AGENT_WORK] = 1
             self._intake.add(sources, now)
             return {}
         keeper = self._keeper

@@ -150,7 +150,7 @@ class Gateway:
                 return
         elif kind in (RouteKind.SUMMARY, RouteKind.AGENT):
             replies = await ask_all(apps, [asking(scope)] * len(apps), receive)
-            reply = _merged(replies, merge_of(scope["path"]))
+            reply = _merge_replies(replies, merge_of(scope["path"]))
         else:
             reply = await _send_to_all(kind, apps, scope, receive)
         await reply.send(send)
@@ -222,7 +222,7 @@ class Gateway:
                 # The latest session may be in the one that has no owner.
                 await self._answer_unowned(scope, receive, send)
                 return
-            asked = _marked(scope, LOCATE)
+            asked = _mark_scope(scope, LOCATE)
             apps = [app for app in backends if app is not None]
             replies = await _ask_each(apps, asked, body, receive)
             search = search._replace(first=_latest(dict(enumerate(replies))))
@@ -247,7 +247,7 @@ class Gateway:
             first = self._remembered.get(session, likely)
         order = sorted(range(len(backends)), key=lambda number: number != first)
         # Marked, it is refused with 404 by a partition that would take a session it does not know.
-        asked = _marked(scope) if search.takes_new else scope
+        asked = _mark_scope(scope) if search.takes_new else scope
         refusals: dict[int, list[Message]] = {}
         for number in order:
             app = backends[number]
@@ -293,7 +293,7 @@ class _UnlessMissing:
             self.messages.append(message)
 
 
-def _marked(scope: Scope, value: str = "1") -> Scope:
+def _mark_scope(scope: Scope, value: str = "1") -> Scope:
     """Return the scope of a request that is sent to several partitions."""
     return {**scope, "headers": [*scope["headers"], (ASKED.encode(), value.encode())]}
 
@@ -316,7 +316,7 @@ def _session_in(body: bytes) -> str:
     return session_id if isinstance(session_id, str) else ""
 
 
-def _merged(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> Reply:
+def _merge_replies(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> Reply:
     known = [reply for reply in replies if reply.status != 404] or replies[:1]
     refused = [reply for reply in known if reply.status != 200]
     return refused[0] if refused else json_reply(merge([reply.json() for reply in known]), known[0])
@@ -332,7 +332,7 @@ async def _ask_each(apps: Sequence[ASGIApp], scope: Scope, body: bytes, receive:
 async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
     """Send a request that changes something to all partitions, and return one response."""
     body = await read_body(receive)
-    replies = await _ask_each(apps, _marked(scope) if kind is RouteKind.CLICK else scope, body, receive)
+    replies = await _ask_each(apps, _mark_scope(scope) if kind is RouteKind.CLICK else scope, body, receive)
     known = [reply for reply in replies if reply.status != 404] or replies[:1]
     refused = [reply for reply in known if reply.status >= 400]
     if refused:

@@ -63,7 +63,7 @@ async def stream_events(
     merged = _MergedStream(positions, send, clock=clock, stall_seconds=stall_seconds)
     gone = asyncio.create_task(_wait_for_disconnect(receive))
     parts = [
-        _Part(app, _resumed(scope, position), number, merged)
+        _Part(app, _resume_scope(scope, position), number, merged)
         for number, (app, position) in enumerate(zip(apps, positions, strict=True))
     ]
     try:
@@ -275,7 +275,7 @@ def _read_positions(scope: Scope, count: int) -> list[str]:
     return [position or _UNKNOWN for position in positions]
 
 
-def _resumed(scope: Scope, position: str) -> Scope:
+def _resume_scope(scope: Scope, position: str) -> Scope:
     """Return the scope of a stream that resumes at a position."""
     query = [pair for pair in _query_of(scope) if pair[0] != "after"]
     if position:
