@@ -306,6 +306,22 @@ async def test_disk_work_that_cannot_start_is_not_pending(monkeypatch: pytest.Mo
     assert disk.pending == 0
 
 
+async def test_disk_work_that_cannot_start_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, go, refused = Disk(), threading.Event(), Mock()
+    running = asyncio.ensure_future(disk.run(lambda: go.wait(60)))
+    await asyncio.sleep(0)
+    no_thread = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+
+    with pytest.raises(RuntimeError, match="new thread"):
+        await disk.run(refused)
+    go.set()
+
+    assert await running
+    assert await disk.run(lambda: "next") == "next"
+    refused.assert_not_called()
+
+
 async def test_cancelled_disk_work_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     disk, go, ended = Disk(), threading.Event(), threading.Event()
 

@@ -87,9 +87,14 @@ class Disk:
         If cancelled, it waits for the work to end before it raises ``CancelledError``, so that nobody is
         still writing when the caller continues.
         """
-        future = asyncio.get_running_loop().run_in_executor(
-            self._threads, contextvars.copy_context().run, work
-        )
+        waiting = [work]
+        run = contextvars.copy_context().run
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._threads, run, lambda: waiting.pop()())
+        except RuntimeError:
+            # It is queued before a thread is started. If that fails, another thread must not run it later.
+            waiting.clear()
+            raise
         self.pending += 1
         try:
             await wait_all([future])
