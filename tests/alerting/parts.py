@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import MutableMapping
 from typing import Any
 
-from queenright.alerting.recorder import Receive, Send
+from starlette.types import Receive, Scope, Send
+
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 
@@ -78,7 +78,7 @@ class MoodyPeer:
         """Every alert it took, in order."""
         return [alert for post in self.posts for alert in post]
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
         while True:
             message = await receive()

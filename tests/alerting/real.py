@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from starlette.types import Receive, Send
+
 from queenright.alerting.alertmanager import AlertmanagerClient, PostedAlert
 from queenright.alerting.config import DELIVERED_PATH, WEBHOOK_PATH, render_alertmanager
 from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.recorder import Receive, RecordedMessage, Recorder, Send
+from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from tests.ports import reserve_port

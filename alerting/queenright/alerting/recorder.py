@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from starlette.types import Receive, Scope, Send
+
+from queenright.alerting.lifespan import complete_lifespan
 from queenright.runtime.events import Clock
 
 _MAX_MESSAGES: Final = 200
@@ -27,9 +30,6 @@ _MAX_EVENT: Final = 512_000
 _MAX_DEDUP_KEY: Final = 255
 _ACTIONS: Final = ("trigger", "acknowledge", "resolve")
 _SEVERITIES: Final = ("critical", "error", "warning", "info")
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +72,17 @@ class Recorder:
         new = min(self.count - count, len(self.received))
         return list(self.received)[len(self.received) - new :]
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await complete_lifespan(receive, send)
         elif scope["type"] == "http":
             status, media_type, answer = self._answer(scope, await _body(receive))
             headers = [(b"content-type", media_type), (b"content-length", str(len(answer)).encode())]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": answer})
 
-    def _answer(self, scope: MutableMapping[str, Any], raw: bytes | None) -> tuple[int, bytes, bytes]:
+    def _answer(self, scope: Scope, raw: bytes | None) -> tuple[int, bytes, bytes]:
         path: str = scope["path"]
         if scope["method"] != "POST":
             return 405, b"text/plain", b"method not allowed"
@@ -208,11 +208,3 @@ async def _body(receive: Receive) -> bytes | None:
             return None
         if not message.get("more_body"):
             return body
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

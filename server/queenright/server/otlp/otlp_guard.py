@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
 
 from queenright.server.access.access import Access, Denial
 from queenright.server.access.caller import Caller, client_address
@@ -15,7 +16,6 @@ from queenright.server.access.tokens import PREFIX
 from queenright.server.middleware.gate import check_host, check_origin, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
-from queenright.server.otlp.receiver import Receive, Scope, Send
 
 # gRPC codes, which OTLP also uses for errors over HTTP.
 _CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}

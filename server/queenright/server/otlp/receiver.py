@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from prometheus_client import CollectorRegistry
+from starlette.types import Receive, Scope, Send
 
+from queenright.alerting.lifespan import complete_lifespan
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.runtime.events import AgentEvent, Clock
@@ -65,10 +67,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-Headers = list[tuple[bytes, bytes]]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Ingest = Callable[[list[AgentEvent]], Awaitable[None]]
 Publish = Callable[[str, bytes], Awaitable[None]]
 NoteAlive = Callable[[Mapping[str, float | None]], None]
@@ -197,7 +195,7 @@ class OtlpReceiver:
         if scope["type"] == "http":
             await self._handle_http(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await complete_lifespan(receive, send)
         else:
             raise ValueError(f"the OTLP receiver does not support {scope['type']}")
 
@@ -499,11 +497,3 @@ def _build_response(signal: _Signal, batch: Batch) -> Message:
         response.partial_success.error_message = "; ".join(batch.reasons)
     message: Message = response
     return message
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -11,13 +11,14 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry, Counter
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.health.interventions.instructions import (
     InstructionClosedError,
@@ -32,7 +33,7 @@ from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import clean_name, new_id
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.http.json_limits import without_lone_surrogates
-from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
+from queenright.server.otlp.receiver import Ingest
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.client import Client, PermissionAnswer
@@ -62,8 +63,6 @@ CALL_ID: Final = b"x-queenright-call"
 """The header with the id of a call that a process of a cluster passes on, and keeps if the answer is late."""
 _REMEMBERED: Final = 10_000
 """Calls whose ids are remembered: they come twice within seconds, or not at all."""
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -390,7 +389,7 @@ class HookReceiver:
         return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 
-def with_hooks(receiver: App, hooks: App) -> App:
+def with_hooks(receiver: ASGIApp, hooks: ASGIApp) -> ASGIApp:
     """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
