@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queenright.health.detection.detectors import detect
 from queenright.health.detection.health_state import (
+    describe_failed_runs,
     describe_failures,
     fails_in_a_row,
     is_stuck,
@@ -147,7 +148,7 @@ def _mask(text: str) -> str:
 def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
     """Return what makes a worker failing or terminated without a finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
-        failures = f"{v.failed_runs:,} runs of the agent have failed in a row"
+        failures = describe_failed_runs(v)
         return f"{failures}: {_mask(v.evidence)}" if v.evidence else failures
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
         return describe_failures(v)

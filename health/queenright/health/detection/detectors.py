@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from queenright.health.detection.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
+from queenright.health.detection.health_state import describe_failed_runs
 from queenright.health.detection.spending import detect_spending
 from queenright.health.detection.stall_detectors import (
     detect_checkpoint_stale,
@@ -154,8 +155,7 @@ def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> F
     """Find an agent whose runs fail, one after the other, until one completes or a person settles it."""
     if v.failed_runs <= settings.health_check.consecutive_failures:
         return None
-    evidence = f"{v.failed_runs} runs of the agent have failed in a row"
-    return Finding.of(FindingKind.RUNS_FAILED, Severity.HIGH, evidence, v.runs_failed_since)
+    return Finding.of(FindingKind.RUNS_FAILED, Severity.HIGH, describe_failed_runs(v), v.runs_failed_since)
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:

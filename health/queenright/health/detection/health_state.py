@@ -112,6 +112,11 @@ def describe_failures(v: VitalSigns) -> str:
     return f"{failures} failed in a row{last}"
 
 
+def describe_failed_runs(v: VitalSigns) -> str:
+    """Return how many runs of the agent failed in a row."""
+    return f"{format_count(v.failed_runs, 'run')} of the agent have failed in a row"
+
+
 def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
     Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.

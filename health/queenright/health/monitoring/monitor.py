@@ -27,6 +27,7 @@ from queenright.health.detection.deadlines import (
 from queenright.health.detection.detectors import detect, detect_shadow, is_suspicious
 from queenright.health.detection.health_state import (
     HealthState,
+    describe_failed_runs,
     describe_failures,
     fails_in_a_row,
     health_state,
@@ -938,7 +939,7 @@ class HealthMonitor:
             if worst_finding is not None and (v.ended_at is None or state is _FAILING):
                 reason = worst_finding.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
-                reason = f"{v.failed_runs} runs of the agent have failed in a row"
+                reason = describe_failed_runs(v)
             elif fails_in_a_row(v, self.settings):
                 reason = describe_failures(v)
             change = {
