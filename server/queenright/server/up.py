@@ -83,7 +83,10 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
 UP_DEFAULTS: Final[dict[str, Any]] = {
     "health_monitoring": DEMO_DEFAULTS["health_monitoring"]
     | {
-        "intervention": {"quiet_seconds": 20, "permission": {"wait_seconds": 1800}},
+        "intervention": {
+            **DEMO_DEFAULTS["health_monitoring"]["intervention"],
+            "permission": {"wait_seconds": 1800},
+        },
         # Only the expensive demo agent reaches it.
         "spending": {"run_usd": 2, "brake": "approval"},
     }
