@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from queenright import api
 from queenright.api import base_model, terms
 from queenright.api.examples import example_of
+from queenright.cli.completion_names import CLOSED_STATUSES
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.detection.assessment import SignalStatus
 from queenright.health.detection.health_state import HealthState
@@ -28,7 +29,7 @@ from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.recovery import RecoveryState
-from queenright.health.tickets.ticket import AckChannel, TicketStatus
+from queenright.health.tickets.ticket import OPEN_STATUSES, AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.console.api_page import pieces
 from queenright.server.routes.openapi import ERRORS, TAGS
@@ -221,6 +222,7 @@ async def test_api_enums_are_those_of_the_service(term: Any, kind: type[StrEnum]
     assert words_of(terms.Decision) == get_args(Decision)
     assert words_of(terms.InstructionKind) == get_args(Kind)
     assert words_of(terms.AnswerOutcome) == get_args(AnswerOutcome)
+    assert terms.OPEN_TICKET_STATUSES == OPEN_STATUSES == {*TicketStatus}.difference(CLOSED_STATUSES)
 
 
 def words_of(term: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from queenright.instrumentation.delivery import SendResult
 from queenright.instrumentation.drop_counter import DROPPED, Signal
 from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.forks import import_for_requests
+from queenright.instrumentation.http_statuses import TRANSIENT_STATUSES
 from queenright.instrumentation.redaction import redact
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _READ_SECONDS: Final = 5.0
 
 # Shorter than the exporters' first retry pause, so that only the delivery retries.
 _NO_RETRY_SECONDS: Final = 0.5
-
-_RETRIED_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _EXPORTER_LOGGERS: Final = (
     "opentelemetry.exporter.otlp.common.http",
@@ -147,7 +146,7 @@ class OtlpSender:
             return self._send_one_by_one(signal, batch)
         reason = self.error or f"HTTP status {self.status}{_REMEDIES.get(self.status or 0, '')}"
         self.destination = f"{url} ({reason})"
-        if self.status is None or self.status in _RETRIED_STATUSES:
+        if self.status is None or self.status in TRANSIENT_STATUSES:
             return SendResult.RETRY
         warn_once(
             "Queenright cannot deliver telemetry to %s; the agent continues without it.", self.destination

@@ -119,6 +119,13 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
 )
 """Events that are never dropped, and are stored durably before anyone acts on them."""
 
+LATEST_TIME: Final = 253_402_300_799.0
+"""The end of the year 9999, in epoch seconds."""
+
+RECOVERY_EVENTS: Final = frozenset(
+    {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
+)
+
 TRANSIENT: Final[frozenset[EventType]] = frozenset(
     {EventType.CLIENT_OUTPUT_DELTA, EventType.LLM_TEXT_DELTA, EventType.QUEEN_ANSWER_DELTA}
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.breakers import Breaker
 from queenright.api.loaded_agent import AgentSlot
 from queenright.api.terms import (
@@ -22,8 +22,6 @@ from queenright.api.terms import (
     Waiting,
     WorkerAction,
 )
-
-NEXT: Final = "The cursor of the next page; null on the last one."
 
 
 class Finding(ApiModel):

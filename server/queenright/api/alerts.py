@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.terms import AlertStatus
 from queenright.api.tickets import ReceiverDelivery
 
@@ -75,7 +75,7 @@ class NotificationsPage(ApiModel):
 
     outbox: Outbox
     notifications: list[Notification]
-    next: str | None = Field(description="The cursor of the next page; null on the last one.")
+    next: str | None = Field(description=NEXT)
 
 
 class Silence(ApiModel):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+NEXT: Final = "The cursor of the next page; null on the last one."
+"""The description of the cursor of a page."""
 
 
 @dataclass(frozen=True, init=False)

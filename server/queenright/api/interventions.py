@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.terms import (
     ActionKind,
     ApprovalStatus,
@@ -15,8 +15,6 @@ from queenright.api.terms import (
     InstructionKind,
     Outcome,
 )
-
-NEXT: Final = "The cursor of the next page; null on the last one."
 
 
 class NudgeResult(ApiModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.terms import CheckOutcome
 
 
@@ -36,4 +36,4 @@ class JudgeChecksPage(ApiModel):
     """Checks of the judge, newest first."""
 
     checks: list[JudgeCheck]
-    next: str | None = Field(description="The cursor of the next page; null on the last one.")
+    next: str | None = Field(description=NEXT)

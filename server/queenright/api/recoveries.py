@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.terms import RecoveryState
 
 
@@ -45,7 +45,7 @@ class RecoveriesPage(ApiModel):
     """Recoveries, newest first."""
 
     recoveries: list[Recovery]
-    next: str | None = Field(description="The cursor of the next page; null on the last one.")
+    next: str | None = Field(description=NEXT)
 
 
 class RecoveryStatus(ApiModel):

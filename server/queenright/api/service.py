@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 
 
 class Version(ApiModel):
@@ -70,7 +70,7 @@ class AuditPage(ApiModel):
     """Events of the log, newest first."""
 
     events: list[AuditedEvent]
-    next: str | None = Field(description="The cursor of the next page; null on the last one.")
+    next: str | None = Field(description=NEXT)
 
 
 class TimelineEntry(ApiModel):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final, get_args
 
 from queenright.api.base_model import KnownValues
 
 State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]
 """Health of a session that runs."""
-ListedState = Annotated[str, KnownValues("failing", "stuck", "degraded", "healthy", "ended")]
+WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
+"""Health of a session that runs, worst first."""
+ListedState = Annotated[str, KnownValues(*WORST_FIRST, "ended")]
 """State of a session in the list of agents: its health, or `ended`; `failing` while an operator must act."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
 """Current activity of a running session."""
@@ -113,9 +115,16 @@ RecoveryState = Annotated[
 TicketStatus = Annotated[
     str, KnownValues("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
 ]
+OPEN_TICKET_STATUSES: Final = frozenset({"open", "intervening", "acknowledged"})
 Triage = Annotated[str, KnownValues("dismiss", "intervene", "bypass")]
 AckChannel = Annotated[str, KnownValues("api", "cli", "chat", "slack", "pagerduty")]
 """How a ticket was acknowledged."""
 AlertStatus = Annotated[str, KnownValues("firing", "resolved")]
 ChatRole = Annotated[str, KnownValues("operator", "queen")]
 CheckOutcome = Annotated[str, KnownValues("healthy", "ticket", "unknown")]
+
+
+def words_of(term: Any) -> tuple[str, ...]:
+    """Return the words of a term."""
+    [words] = (value.words for value in get_args(term) if isinstance(value, KnownValues))
+    return words

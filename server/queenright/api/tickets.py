@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.base_model import ApiModel
+from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.terms import (
     AckChannel,
     AlertStatus,
@@ -134,7 +134,7 @@ class TicketsPage(ApiModel):
     """Tickets, newest first."""
 
     tickets: list[Ticket]
-    next: str | None = Field(description="The cursor of the next page; null on the last one.")
+    next: str | None = Field(description=NEXT)
 
 
 class ChatMessage(ApiModel):

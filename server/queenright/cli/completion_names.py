@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-_LOCAL_URL: Final = "http://127.0.0.1:8420"
+from queenright.client.address import LOCAL_URL
+
 _TIMEOUT_SECONDS: Final = 0.5
 _LIMIT: Final = 200
 CLOSED_STATUSES: Final = ("resolved", "worker_gone", "dismissed")
@@ -61,7 +62,7 @@ def _matching(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[st
 
 def _request(context: typer.Context, name: str) -> list[dict[str, Any]]:
     try:
-        url = urlsplit(str(context.params.get("url") or os.environ.get("QUEENRIGHT_URL") or _LOCAL_URL))
+        url = urlsplit(str(context.params.get("url") or os.environ.get("QUEENRIGHT_URL") or LOCAL_URL))
         is_https = url.scheme == "https"
         connect = http.client.HTTPSConnection if is_https else http.client.HTTPConnection
         connection = connect(url.hostname or "", url.port, timeout=_TIMEOUT_SECONDS)

@@ -50,7 +50,6 @@ def current_user() -> str:
     return "operator"
 
 
-LOCAL_URL: Final = "http://127.0.0.1:8420"
 CURRENT_USER = current_user()
 
 Config = Annotated[

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from queenright.cli.errors import UsageError
-from queenright.cli.options import LOCAL_URL, TokenFile, Url
+from queenright.cli.options import TokenFile, Url
 from queenright.cli.output.text import single_line
+from queenright.client.address import LOCAL_URL
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
-from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
+from queenright.runtime.events import ALERT_CLASS, RECOVERY_EVENTS, AgentEvent, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.node_guards import health_guard
@@ -63,9 +63,6 @@ from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
 from queenright.server.webhooks.callbacks import Callbacks
 
-_RECOVERY_CHANGES = frozenset(
-    {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
-)
 _NOTIFICATION_CHANGES = frozenset(
     {
         EventType.WORKER_ESCALATION_TICKET,
@@ -367,7 +364,7 @@ def _subscribe(service: Service, tracer: EventTracer) -> None:
     bus.subscribe(tracer.trace, name="traces", types=TRACED)
     bus.subscribe(service.pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
-    bus.subscribe(service.recoveries.note_change, name="recoveries", types=_RECOVERY_CHANGES)
+    bus.subscribe(service.recoveries.note_change, name="recoveries", types=RECOVERY_EVENTS)
     bus.subscribe(service.operator_requests.note_change, name="operator-requests", types=REQUESTING)
     service.metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
 

@@ -11,13 +11,11 @@ from queenright.api.attention import AttentionItem, AttentionList
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.loaded_agent import AgentSlot
+from queenright.api.terms import WORST_FIRST, Severity, words_of
 from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, feed_line
 from queenright.tui.models import is_open, worker_key
 from queenright.tui.worker_filter import WorkerFilter
-
-WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
-"""Health states."""
 
 BUCKET_SECONDS: Final = 5.0
 """Seconds per bar of a worker's activity."""
@@ -25,7 +23,7 @@ BUCKET_SECONDS: Final = 5.0
 _MAX_BUCKETS: Final = 60
 _FEED_SIZE: Final = 500
 _MAX_KNOWN: Final = 5_000
-_SEVERITIES: Final = ("low", "medium", "high", "critical")
+_SEVERITIES: Final = words_of(Severity)
 _BREAKER_STATES: Final = ("open", "half_open", "closed")
 
 _TICKET_EVENTS: Final = frozenset(TICKET_TYPES)

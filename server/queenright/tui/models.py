@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from queenright.api.agents import AgentRow
 from queenright.api.events import Event
+from queenright.api.terms import OPEN_TICKET_STATUSES
 from queenright.api.tickets import ChatMessage, Ticket
-
-OPEN_STATUSES: Final = frozenset({"open", "intervening", "acknowledged"})
-"""Statuses of open tickets."""
 
 Row = Mapping[str, Any]
 
@@ -39,7 +37,7 @@ def current_activity(worker: AgentRow) -> str:
 
 def is_open(ticket: Ticket) -> bool:
     """Return whether a ticket is open."""
-    return ticket.status in OPEN_STATUSES
+    return ticket.status in OPEN_TICKET_STATUSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

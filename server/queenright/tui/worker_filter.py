@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from queenright.api.agents import AgentRow
+from queenright.api.terms import Activity, ListedState, words_of
 
-_HEALTH: Final = ("failing", "stuck", "degraded", "healthy", "ended")
-_ACTIVITIES: Final = ("working", "waiting", "held", "paused", "queued", "idle")
+_HEALTH: Final = words_of(ListedState)
+_ACTIVITIES: Final = words_of(Activity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,8 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults, fault_message
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import LATEST_TIME, AgentEvent, EventType
 
-_LATEST: Final = 253_402_300_799.0
-"""The end of the year 9999."""
 _DATA: Final = (
     "interval",
     "phase",
@@ -65,7 +63,7 @@ def moment(value: Any) -> float | None:
         value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("it should be ISO 8601 or seconds since 1970")
-    if not math.isfinite(value) or not 0 <= value <= _LATEST:
+    if not math.isfinite(value) or not 0 <= value <= LATEST_TIME:
         raise ValueError("it should be between the years 1970 and 9999")
     return float(value)
 

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from queenright.cli.hook import CLIENTS, MAX_WAIT_SECONDS, OTLP_URL, forward_call
-from queenright.cli.options import LOCAL_URL, Scope, TokenFile, Url, parse_path
+from queenright.cli.options import Scope, TokenFile, Url, parse_path
 from queenright.cli.service import example
+from queenright.client.address import LOCAL_URL
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from queenright.cli.options import LOCAL_URL, Json, TokenFile, Url
+from queenright.cli.options import Json, TokenFile, Url
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
 from queenright.cli.service import connect, describe_agent, example, failed_sessions, warn_about_limits
+from queenright.client.address import LOCAL_URL
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:

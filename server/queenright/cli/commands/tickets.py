@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TicketId = Annotated[str, id_argument("tickets", autocompletion=complete_tickets)]
 
 _NEWEST = 1000
-_WORST_FIRST = ["critical", "high", "medium", "low"]
 
 
 @with_service
@@ -36,10 +35,13 @@ def list_tickets(
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
 ) -> None:
     """List tickets of the newest 1,000, worst first."""
+    from queenright.api.terms import Severity, words_of
+
     rows = list(service.tickets.list(limit=_NEWEST))
     if not all_:
         rows = [t for t in rows if t.status not in CLOSED_STATUSES]
-    rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
+    severities = words_of(Severity)
+    rows.sort(key=lambda t: severities.index(t.severity), reverse=True)
     width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()
     lines = (ticket_row(t, now, width) for t in rows)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from queenright.cli.errors import UsageError
-from queenright.cli.options import CURRENT_USER, LOCAL_URL, By, TokenFile, Url, current_user
+from queenright.cli.options import CURRENT_USER, By, TokenFile, Url, current_user
 from queenright.cli.service import example
+from queenright.client.address import LOCAL_URL
 
 if TYPE_CHECKING:
     from queenright.cli.terminal.run_options import RunOptions

@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from queenright.api.agents import AgentRow
+from queenright.api.terms import WORST_FIRST
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.streams import guard_streams
 from queenright.cli.output.text import single_line
@@ -43,7 +44,6 @@ EVENT_TYPES: Final = (
 """Events that change the list."""
 
 _MIN_INTERVAL_SECONDS: Final = 1.0
-_WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
 _STYLES: Final = {"failing": "bold red", "stuck": "dark_orange", "degraded": "yellow", "healthy": "green"}
 _QUIT_KEYS: Final = ("q", "Q", "\x1b", "")
 
@@ -239,7 +239,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
 
 
 def _rank(state: str) -> int:
-    return _WORST_FIRST.index(state) if state in _WORST_FIRST else len(_WORST_FIRST)
+    return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
 @contextlib.contextmanager

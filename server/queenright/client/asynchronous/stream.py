@@ -18,13 +18,12 @@ from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice
 from queenright.client.responses import parse_model, unreachable_error
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.http_statuses import TRANSIENT_STATUSES
 
 _IDLE_SECONDS: Final = 45.0
 """Seconds without a byte after which a connection counts as broken; the service sends a comment every 15."""
 _RETRY_SECONDS: Final = 2.0
 _MAX_RETRY_SECONDS: Final = 30.0
-_TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP errors that may be transient."""
 
 
 class AsyncEventStream:
@@ -119,7 +118,7 @@ class AsyncEventStream:
                     self._path, headers=headers, idle=_IDLE_SECONDS, **self._params
                 )
             except (RequestRejectedError, UnreachableError) as error:
-                if isinstance(error, RequestRejectedError) and error.status not in _TRANSIENT:
+                if isinstance(error, RequestRejectedError) and error.status not in TRANSIENT_STATUSES:
                     raise
                 if not self._wait:
                     raise

@@ -16,12 +16,12 @@ from queenright.server.access.caller import SCOPE_KEY, Caller, client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token, read_session_cookie
 from queenright.server.access.rights import required_level
 from queenright.server.access.roles import AccessLevel
+from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
 
 RECHECK_SECONDS: Final = 5.0
 """Seconds between two checks that the token of an open stream is still valid."""
 
-_WRITE_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _BOUNCE: Final = (
     '<!doctype html><meta charset="utf-8"><meta name="referrer" content="same-origin">'
     '<meta http-equiv="refresh" content="0"><title>Queenright</title><p>One moment ...</p>'
@@ -141,6 +141,10 @@ class ApiGuard:
 
 def _check_same_origin(method: str, headers: Headers) -> Denial | None:
     """Deny a change by cookie without an origin; the gate has already checked a given origin."""
-    if method not in _WRITE_METHODS or "origin" in headers or headers.get("sec-fetch-site") == "same-origin":
+    if (
+        method not in CHANGING_METHODS
+        or "origin" in headers
+        or headers.get("sec-fetch-site") == "same-origin"
+    ):
         return None
     return Denial(403, "a cookie does not authorize changes; send the token in the header Authorization")

@@ -21,7 +21,7 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation import names
 from queenright.judge.tracing import child_of, links_to
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import RECOVERY_EVENTS, AgentEvent, EventType
 
 ENDPOINT_ENV = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _INTERVENTIONS: Final = {
@@ -29,11 +29,8 @@ _INTERVENTIONS: Final = {
     EventType.ESCALATION_TRIGGERED: ActionKind.ESCALATE,
     EventType.AGENT_TERMINATED: ActionKind.TERMINATE,
 }
-_RECOVERIES: Final = frozenset(
-    {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
-)
 TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
-    _INTERVENTIONS, _RECOVERIES
+    _INTERVENTIONS, RECOVERY_EVENTS
 )
 _LAST_EXPORT_SECONDS: Final = 2.0
 """How long a stop waits for the export of the last spans."""
@@ -94,7 +91,7 @@ class EventTracer:
             self._health_check(event)
         elif event.type in _INTERVENTIONS:
             self._intervene(event, _INTERVENTIONS[event.type])
-        elif event.type in _RECOVERIES:
+        elif event.type in RECOVERY_EVENTS:
             self._recover(event)
         else:
             self._notify(event)

@@ -21,12 +21,12 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
 from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
+from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000
 """Opening brackets, commas and colons of JSON in a body. Parsing that many takes up to 30 ms."""
-_CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
 
@@ -169,7 +169,7 @@ def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | N
     A browser sends the origin of the page in ``Origin``; programs send none and are allowed.
     """
     origin = headers.get("origin")
-    if method not in _CHANGING or origin is None:
+    if method not in CHANGING_METHODS or origin is None:
         return None
     host = headers.get("host", "")
     if _address(origin) == _address(f"{_scheme(origin)}://{host}") is not None:

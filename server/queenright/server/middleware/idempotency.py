@@ -23,12 +23,12 @@ from queenright.health.store.keyed_requests import KEPT_SECONDS, Claim, StoredRe
 from queenright.health.store.store import Store, StoreError
 from queenright.runtime.events import Clock
 from queenright.server.access.caller import caller_of
+from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
 MAX_LENGTH: Final = 255
-CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_LENGTH}}}")
 _HEADERS_NOT_STORED: Final = frozenset({"content-length", "date", "server", "set-cookie"})
@@ -57,7 +57,7 @@ class Idempotency:
         """Execute a request with a key once; pass on any other."""
         if (
             scope["type"] != "http"
-            or scope["method"] not in CHANGING
+            or scope["method"] not in CHANGING_METHODS
             or not scope["path"].startswith("/api/")
             or not (keys := Headers(scope=scope).getlist(HEADER))
         ):
@@ -245,7 +245,7 @@ def describe(schema: MutableMapping[str, Any]) -> None:
         if not path.startswith("/api/"):
             continue
         for method, operation in operations.items():
-            if method.upper() not in CHANGING:
+            if method.upper() not in CHANGING_METHODS:
                 continue
             parameters = operation.setdefault("parameters", [])
             if not any(parameter.get("name") == HEADER for parameter in parameters):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from queenright import api
@@ -14,7 +14,7 @@ from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Limit
-from queenright.server.routes.params import AgentId, Body, By
+from queenright.server.routes.params import AgentId, Body, By, TicketId
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 
@@ -23,7 +23,6 @@ After = Annotated[
 ]
 SessionId = Annotated[str, Query(max_length=256, description="The worker's session.")]
 SessionField = Annotated[str, Field(max_length=256, description="The worker's session.")]
-TicketId = Annotated[str, Path(description="The ticket's id.")]
 
 
 class QuestionRequest(Body):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
-from queenright.api.base_model import KnownValues
+from queenright.api.terms import words_of
 from queenright.instrumentation.identity import clean_name
 from queenright.server.routes.pagination import NO_TEXT
 
@@ -64,6 +64,7 @@ AgentQuery = Annotated[
     Query(description="Only of this worker.", examples=["researcher"]),
     AfterValidator(lambda name: None if name is None else clean_name(name)),
 ]
+TicketId = Annotated[str, Path(description="The ticket's id.")]
 SessionQuery = Annotated[str | None, Query(description="The worker's session; by default the newest.")]
 
 
@@ -99,12 +100,6 @@ class SeenWorker(Body):
         str | None, Field(max_length=256, description="The worker's session, as the caller saw it.")
     ] = None
     incarnation_id: Incarnation = None
-
-
-def words_of(term: Any) -> tuple[str, ...]:
-    """Return the words of an API term."""
-    [words] = (value.words for value in get_args(term) if isinstance(value, KnownValues))
-    return words
 
 
 def words_in(text: str) -> list[str]:

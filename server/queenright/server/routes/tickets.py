@@ -14,11 +14,12 @@ from queenright.alerting.notification_ledger import deliveries_of
 from queenright.health.findings import Severity
 from queenright.health.store.former_names import find_current_name
 from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketNotFoundError, TicketStatus
+from queenright.runtime.events import LATEST_TIME
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker
+from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker, TicketId
 from queenright.server.routes.preconditions import require_seen_ticket
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
@@ -27,9 +28,6 @@ from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.ticket_timeline import timeline
 
 router = APIRouter(prefix="/api", tags=["tickets"])
-
-TicketId = Annotated[str, Path(description="The ticket's id.")]
-_LATEST = 253_402_300_799.0
 
 
 class TicketRequest(SeenWorker):
@@ -143,7 +141,7 @@ async def list_tickets(
         float | None,
         Query(
             ge=0,
-            le=_LATEST,
+            le=LATEST_TIME,
             allow_inf_nan=False,
             description="Only tickets opened at or after this time, in epoch seconds.",
         ),

@@ -21,7 +21,6 @@ from queenright.server.routes.params import (
     one_of,
     some_of,
     words_in,
-    words_of,
 )
 from queenright.server.views.fleet_list import FleetQuery, Place, find_sessions
 from queenright.server.views.worker_rows import agent_health_row, agent_row
@@ -29,8 +28,8 @@ from queenright.server.views.worker_rows import agent_health_row, agent_row
 router = APIRouter(prefix="/api", tags=["health"])
 
 _MAX_HISTORY_SECONDS = 366 * 86_400.0
-_LISTED_STATES = ", ".join(words_of(terms.ListedState))
-_ACTIVITIES = ", ".join(words_of(terms.Activity))
+_LISTED_STATES = ", ".join(terms.words_of(terms.ListedState))
+_ACTIVITIES = ", ".join(terms.words_of(terms.Activity))
 
 
 @router.get("/agents")

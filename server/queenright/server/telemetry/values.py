@@ -22,6 +22,9 @@ from queenright.server.telemetry.payload import unwrap_payload
 FUTURE_LIMIT: Final = 86_400.0
 """Times further ahead of our clock than this, in seconds, are invalid."""
 
+MILLISECOND: Final = 1_000_000
+"""Nanoseconds."""
+
 NO_SPAN: Final = bytes(8)
 
 MAX_DURATION: Final = 366 * 86_400.0

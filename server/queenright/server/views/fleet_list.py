@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from queenright import api
+from queenright.api import terms
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.server.service import Service
 from queenright.server.views.worker_rows import activity_of, reason_of
 
-WORST_FIRST: Final = (
-    HealthState.FAILING,
-    HealthState.STUCK,
-    HealthState.DEGRADED,
-    HealthState.HEALTHY,
-    HealthState.TERMINATED,
-)
+WORST_FIRST: Final = (*map(HealthState, terms.WORST_FIRST), HealthState.TERMINATED)
 _ENDED: Final = "ended"
-_HEALTH: Final = ("failing", "stuck", "degraded", "healthy", _ENDED)
-_ACTIVITY: Final = ("working", "waiting", "queued", "paused", "held", "idle")
+_HEALTH: Final = terms.words_of(terms.ListedState)
+_ACTIVITY: Final = terms.words_of(terms.Activity)
 _HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH)}
 _ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY, ""))}
 _NAMES_COUNTED: Final = 50

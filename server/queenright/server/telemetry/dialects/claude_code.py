@@ -39,7 +39,14 @@ from queenright.server.telemetry.tool_calls import (
     without_description,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
-from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
+from queenright.server.telemetry.values import (
+    MILLISECOND,
+    count_in,
+    folder_name,
+    number_in,
+    plain_text,
+    tool_in,
+)
 
 NAME: Final = "claude-code"
 
@@ -58,8 +65,6 @@ _SPANS: Final[Mapping[str, ObservationKind]] = {
     "claude_code.tool.execution": ObservationKind.NOTE,
 }
 
-_MILLI: Final = 1_000_000
-
 
 def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
     name = str(record.get("event.name") or "").removeprefix("claude_code.")
@@ -74,7 +79,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         )
     kind, is_end = _LOGS[name]
     took = (
-        count_in(record.get("duration_ms")) * _MILLI
+        count_in(record.get("duration_ms")) * MILLISECOND
         if is_end and kind in (ObservationKind.LLM, ObservationKind.TOOL)
         else 0
     )
@@ -176,7 +181,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         return None
     kind, is_end = event_kind
     tool, prompt = process.id_in(call.get("tool_use_id")), process.id_in(call.get("prompt_id"))
-    took = count_in(call.get("duration_ms")) * _MILLI if is_end else 0
+    took = count_in(call.get("duration_ms")) * MILLISECOND if is_end else 0
     observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),
         process=process,

@@ -40,11 +40,10 @@ from queenright.server.telemetry.tool_calls import (
     parse_arguments,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
-from queenright.server.telemetry.values import count_in, folder_name, plain_text, tool_in
+from queenright.server.telemetry.values import MILLISECOND, count_in, folder_name, plain_text, tool_in
 
 NAME: Final = "codex"
 
-_MILLI: Final = 1_000_000
 _COMMAND: Final = "exec_command"
 _POLL: Final = "write_stdin"
 _CODE: Final = "exec"
@@ -95,7 +94,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     running = _RUNNING.search(output[:_HEAD]) if is_running else None
     kind, is_end = _LOGS[name]
     call = process.id_in(record.get("call_id"))
-    took = count_in(record.get("duration_ms")) * _MILLI if name in ("api_request", "tool_result") else 0
+    took = count_in(record.get("duration_ms")) * MILLISECOND if name in ("api_request", "tool_result") else 0
     observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{call}\n{record.get('attempt')}".encode(),
         process=process,

@@ -44,7 +44,14 @@ from queenright.server.telemetry.tool_calls import (
     without_description,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
-from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
+from queenright.server.telemetry.values import (
+    MILLISECOND,
+    count_in,
+    folder_name,
+    number_in,
+    plain_text,
+    tool_in,
+)
 
 NAME: Final = "gemini-cli"
 
@@ -75,7 +82,6 @@ _ROUTER_ROLE: Final = "utility_router"
 """The role of model calls that choose the model for a turn; they are not steps of the agent."""
 _MAX_TEXT: Final = 100_000
 _NANO: Final = 1_000_000_000
-_MILLI: Final = 1_000_000
 
 _EXIT_CODE: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
 _SIGNAL: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
@@ -100,7 +106,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{detail}".encode(),
         process=process,
         kind=kind,
-        start=time - took * _MILLI,
+        start=time - took * MILLISECOND,
         end=time if is_end else 0,
         client=NAME,
         source="log",

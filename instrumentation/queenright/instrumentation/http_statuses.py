@@ -1,0 +1,8 @@
+"""HTTP statuses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of errors that may be transient: the request may be repeated."""
