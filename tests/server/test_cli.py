@@ -38,7 +38,7 @@ def test_evaluate_prints_one_object_a_run(tmp_path: Path) -> None:
 
 
 def test_evaluate_escapes_control_characters(tmp_path: Path) -> None:
-    step = {"kind": "tool", "name": "b\x1b[2J\udc80\n", "args": "x", "result_excerpt": "y"}
+    step = {"kind": "tool", "name": "b\x1b[2J\u202e\udc80\n", "args": "x", "result_excerpt": "y"}
     file = tmp_path / "runs.jsonl"
     file.write_text(json.dumps({"dataset": "d", "run_id": "\x1b]0;r", "steps": [step] * 3}))
 
@@ -46,6 +46,7 @@ def test_evaluate_escapes_control_characters(tmp_path: Path) -> None:
 
     assert (lines.returncode, objects.returncode) == (0, 0), lines.stderr + objects.stderr
     assert "\x1b" not in lines.stdout + objects.stdout
+    assert "\u202e" not in lines.stdout
     assert "? was called 3 times" in lines.stdout
     assert json.loads(objects.stdout)["findings"][0]["kind"] == "doom_loop"
 

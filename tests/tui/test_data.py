@@ -478,6 +478,10 @@ def test_displayed_text_has_no_control_characters(text: str, most: int) -> None:
     assert len(clip(text, most)) <= most
 
 
+def test_displayed_text_has_no_bidirectional_overrides() -> None:
+    assert strip_control("re\u202ehcr\u2066a") == "re hcr a"
+
+
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(1, 20))
 def test_sparkline_has_the_requested_width_and_zero_is_empty(numbers: list[int], width: int) -> None:
     drawn = sparkline(numbers, width)

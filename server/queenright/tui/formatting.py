@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-# Control characters other than new line: they could move the cursor or control the terminal.
-_CONTROL: Final = {number: " " for number in (*range(32), *range(127, 160)) if chr(number) != "\n"}
+from queenright.instrumentation.control_characters import CONTROL_CHARACTERS
+
+_CONTROL: Final = {number: " " for number in CONTROL_CHARACTERS if chr(number) != "\n"}
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ZERO: Final = "·"
 

@@ -77,4 +77,4 @@ def _json(result: Mapping[str, Any]) -> str:
 
 def _plain(text: str) -> str:
     """Return text of a record on one line, without control characters and lone surrogates."""
-    return " ".join(strip_control(text).split()).encode("utf-8", "replace").decode()
+    return " ".join(strip_control(text.encode("utf-8", "replace").decode()).split())

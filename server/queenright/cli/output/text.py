@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-# Control characters, bidirectional overrides and surrogates: they could move the cursor or hide text.
-_CONTROL: Final = dict.fromkeys(
-    (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)),
-    " ",
-)
-_CONTROL_ON_LINES: Final = {
-    number: None for number in (*range(32), *range(127, 160)) if chr(number) not in "\n\t"
-}
+from queenright.instrumentation.control_characters import CONTROL_CHARACTERS
+
+_CONTROL: Final = dict.fromkeys(CONTROL_CHARACTERS, " ")
+_CONTROL_ON_LINES: Final = {number: None for number in CONTROL_CHARACTERS if chr(number) not in "\n\t"}
 _LINE_END: Final = 100
 
 
