@@ -24,16 +24,6 @@ def clip(text: object, width: int) -> str:
     return line if len(line) <= width else line[: max(width - 1, 0)].rstrip() + "…"
 
 
-def short_duration(seconds: float | None) -> str:
-    """Return a duration as ``4 s``, ``3 min`` or ``2 h``; a dash for None."""
-    if seconds is None:
-        return "-"
-    for size, name, limit in ((1, "s", 90), (60, "min", 5_400), (3_600, "h", 129_600)):
-        if seconds < limit:
-            return f"{max(seconds, 0) / size:.0f} {name}"
-    return f"{seconds / 86_400:.0f} d"
-
-
 def clock_time(moment: float) -> str:
     """Return the UTC time of day."""
     return f"{datetime.fromtimestamp(moment, UTC):%H:%M:%S}"

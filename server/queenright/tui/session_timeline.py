@@ -8,8 +8,9 @@ from typing import Final
 
 from queenright.api.agents import Finding
 from queenright.api.steps import Step, Steps
+from queenright.instrumentation.durations import format_duration
 from queenright.tui.event_lines import EventLine
-from queenright.tui.formatting import clip, clock_time, short_duration, short_number
+from queenright.tui.formatting import clip, clock_time, short_number
 
 _LINES: Final = 1_000
 _MAX_LENGTH: Final = 300
@@ -80,23 +81,23 @@ def _describe(step: Step) -> tuple[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < _PRECISE_SECONDS else short_duration(seconds)
+    return f"{seconds:.1f} s" if seconds < _PRECISE_SECONDS else format_duration(seconds)
 
 
 def describe_shadow(finding: Finding, now: float) -> str:
     """Return a finding of a detector in shadow mode: ``shadow, grinding for 2 min: 82 tool calls``."""
     kind = finding.kind.replace("_", " ")
-    return f"shadow, {kind} for {short_duration(now - finding.since)}: {finding.evidence}"
+    return f"shadow, {kind} for {format_duration(now - finding.since)}: {finding.evidence}"
 
 
 def describe_open(step: Step, now: float) -> str:
     """Return what a worker does now, since when, and when it counts as stalled: ``search, 40 s of 2 min``."""
-    limit = "" if step.limit_seconds is None else f" of {short_duration(step.limit_seconds)}"
+    limit = "" if step.limit_seconds is None else f" of {format_duration(step.limit_seconds)}"
     stalls = ""
     if step.fires_at is not None:
         # What is reported a moment ahead of this machine's clock has all of its limit left.
         left = min(step.fires_at - now, step.limit_seconds or math.inf)
-        stalls = f", stalls in {short_duration(left)}" if left > 0 else ", stalled"
+        stalls = f", stalls in {format_duration(left)}" if left > 0 else ", stalled"
     name = step.name.replace("_", " ") or "model"
     doing = f"waiting for {name}" if step.kind == "wait" else name
-    return f"{doing}, {short_duration(now - step.started_at)}{limit}{stalls}"
+    return f"{doing}, {format_duration(now - step.started_at)}{limit}{stalls}"

@@ -16,11 +16,12 @@ from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.tickets import Ticket
+from queenright.instrumentation.durations import format_duration
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
 from queenright.tui.attention import ANSWERS, answers_to, label_of
 from queenright.tui.commands import Command
-from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
+from queenright.tui.formatting import clip, short_number, sparkline, strip_control
 from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
 from queenright.tui.screens import actions
 from queenright.tui.screens.actions import ActionScreen
@@ -219,7 +220,7 @@ class FleetScreen(ActionScreen):
             why = ", ".join(finding.kind.replace("_", " ") for finding in worker.findings)
         return (
             state,
-            Text(short_duration(now - worker.state_since)),
+            Text(format_duration(now - worker.state_since)),
             Text(clip(worker.agent_id, 19)),
             Text(worker.session_id[-_SESSION_WIDTH:], style=styles.DIM),
             Text("" if worker.ended else sparkline(events, _BARS), style=styles.colour("low")),
@@ -346,8 +347,8 @@ def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ..
     return (
         styles.label(label_of(item), as_of=item.severity or "queen"),
         Text(clip(item.agents, 19)),
-        Text(short_duration(now - item.since)),
-        Text("" if item.deadline is None else short_duration(item.deadline - now)),
+        Text(format_duration(now - item.since)),
+        Text("" if item.deadline is None else format_duration(item.deadline - now)),
         Text(clip(item.title, room)),
     )
 
@@ -383,7 +384,7 @@ def _ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
         severity,
         Text(clip(ticket.agent_id, 19), style=style),
         Text(clip(status, 12), style=style),
-        Text(short_duration(now - ticket.first_seen), style=style),
+        Text(format_duration(now - ticket.first_seen), style=style),
         Text(f"{ticket.occurrences:>4}", style=style),
         Text(clip((ticket.words_kind or ticket.kind).replace("_", " "), 16), style=style),
         Text(clip(ticket.cause, room), style=style or styles.DIM),
@@ -410,7 +411,7 @@ def _detail(ticket: Ticket) -> Group:
 
 def _breaker(breaker: Breaker, now: float, room: int) -> tuple[Text, ...]:
     probe = "" if breaker.half_open_at is None or breaker.state != "open" else breaker.half_open_at - now
-    when = f"; half open in {short_duration(probe)}" if isinstance(probe, float) and probe > 0 else ""
+    when = f"; half open in {format_duration(probe)}" if isinstance(probe, float) and probe > 0 else ""
     return (
         styles.label(breaker.state),
         Text(clip(breaker.name, 40)),

@@ -12,10 +12,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
 from queenright.api.tickets import Ticket
+from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
-from queenright.tui.formatting import clip, short_duration
+from queenright.tui.formatting import clip
 from queenright.tui.models import ChatEntry, StreamedAnswer, current_activity, health_or_outcome
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.widgets.chat import Chat
@@ -105,7 +106,7 @@ class QueenScreen(WorkerStreamScreen):
         return Text.assemble(
             title,
             styles.label(ticket.severity),
-            f" · {short_duration(self.app_state.clock() - ticket.first_seen)}",
+            f" · {format_duration(self.app_state.clock() - ticket.first_seen)}",
             kind.replace("_", " "),
             f" · {ticket.status}".replace("_", " "),
             no_wrap=True,

@@ -13,9 +13,10 @@ from textual.widgets import Static
 from queenright.api.agents import AgentRow, Finding
 from queenright.api.steps import Step
 from queenright.api.tickets import Ticket
+from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
-from queenright.tui.formatting import clip, clock_time, short_duration, short_number, sparkline
+from queenright.tui.formatting import clip, clock_time, short_number, sparkline
 from queenright.tui.models import current_activity, health_or_outcome, is_open
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
@@ -93,7 +94,7 @@ class WorkerScreen(WorkerStreamScreen):
         head = Text.assemble(
             (f"{clip(worker.agent_id, 30)}  ", "bold"),
             state,
-            f" for {short_duration(now - worker.state_since)}",
+            f" for {format_duration(now - worker.state_since)}",
             (f"  {clip(worker.session_id, 30)}", styles.DIM),
             no_wrap=True,
             overflow="ellipsis",
@@ -169,7 +170,7 @@ def _shadow_line(finding: Finding, now: float) -> Text:
 
 
 def _since(now: float, at: float | None) -> str:
-    return "never" if at is None else f"{short_duration(now - at)} ago"
+    return "never" if at is None else f"{format_duration(now - at)} ago"
 
 
 def _usage(worker: AgentRow) -> str:
