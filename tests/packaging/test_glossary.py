@@ -45,7 +45,7 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
     "notification": ("what people got", "what people were told"),
     "outbox": ("send queue", "delivery queue", "notification queue"),
     "silence": ("nobody hears", "keep quiet about", "mute", "snooze"),
-    "acknowledge": ("in hand", "ack"),
+    "acknowledge": ("in hand", "ack", "acked"),
     "checkpoint": ("save point", "savepoint", "restore point"),
     "circuit breaker": ("fuse",),
     "judge": ("assessor",),
@@ -59,6 +59,7 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
 }
 """The words that must not be used, by the term of the glossary to use instead."""
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
+TEXT_PACKAGES = ("server/queenright/tui", "server/queenright/cli", "judge/queenright/judge")
 CONSOLE = sorted(path for path in ROOT.glob("server/console/src/**/*.ts*") if ".test." not in path.name)
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
@@ -133,6 +134,28 @@ def test_docstrings_use_the_terms(package: str) -> None:
     assert [
         (str(file), wrong) for file in files for text in docstrings(file) if (wrong := faults(text))
     ] == []
+
+
+def strings(file: Path) -> Iterator[str]:
+    """Yield the strings of a module, except docstrings and patterns of what people write."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    documents = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in documents
+            and "(?:" not in node.value
+        ):
+            yield node.value
+
+
+@pytest.mark.parametrize("package", TEXT_PACKAGES)
+def test_strings_use_the_terms(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+
+    assert files
+    assert [(str(file), wrong) for file in files for text in strings(file) if (wrong := faults(text))] == []
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)

@@ -81,7 +81,7 @@ def test_ticket_has_cause_and_action_once() -> None:
     )
 
     assert (output.count("It repeats"), output.count("Stop it")) == (1, 1)
-    assert "  queen     Seen 4 times. It costs money\n" in output
+    assert "  queen        Seen 4 times. It costs money\n" in output
     assert ticket().worker_excerpt in output
 
 

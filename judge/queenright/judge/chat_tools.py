@@ -148,7 +148,7 @@ class ChatTools:
             *(() if actions is None else self._acting(actions)),
             Tool(
                 ACKNOWLEDGE,
-                "Note that the operator has the ticket in hand.",
+                "Record that the operator handles the ticket.",
                 AcknowledgeArguments,
                 self._acknowledge,
                 context=("session_id",),
@@ -184,7 +184,7 @@ class ChatTools:
                 )
             except TicketError as error:
                 raise ToolError(str(error)) from error
-            return f"Noted: {by} has it in hand."
+            return f"Noted: {by} handles it."
 
     def _acting(self, actions: QueenActions) -> list[Tool]:
         async def nudge(arguments: NudgeArguments, *, session_id: str) -> str:

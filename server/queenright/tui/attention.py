@@ -20,13 +20,19 @@ class Answer:
 
 ANSWERS: Final = {
     "allow": Answer("a", "Allow", "Allow {tool} for {agent}?", "The agent runs the tool."),
-    "deny": Answer("d", "Deny", "Deny it for {agent}?", "The agent goes on without it."),
-    "approve": Answer("t", "Approve stop", "Terminate {agent}?", "The worker saves its state and stops."),
+    "deny": Answer("d", "Deny", "Deny it for {agent}?", "The agent continues without it."),
+    "approve": Answer(
+        "t", "Approve termination", "Terminate {agent}?", "The worker saves its state and stops."
+    ),
     "more_time": Answer("m", "More time", "Give {agent} more time?", "It keeps running."),
-    "hand_off": Answer("h", "Hand over", "Hand {agent} over?", "The work is handed over."),
+    "hand_off": Answer(
+        "h", "Hand off", "Have {agent} hand off?", "It saves its state; another agent continues."
+    ),
     "terminate": Answer("t", "Terminate", "Terminate {agent}?", "The worker saves its state and stops."),
-    "acknowledge": Answer("a", "Ack", "Acknowledge the ticket on {agent}?", "Reminders stop."),
-    "acknowledge_all": Answer("a", "Ack all", "Acknowledge all tickets on {agent}?", "Reminders stop."),
+    "acknowledge": Answer("a", "Acknowledge", "Acknowledge the ticket on {agent}?", "Reminders stop."),
+    "acknowledge_all": Answer(
+        "a", "Acknowledge all", "Acknowledge all tickets on {agent}?", "Reminders stop."
+    ),
     "reply": Answer("r", "Reply", "Reply to {agent}"),
 }
 """All answers by name."""

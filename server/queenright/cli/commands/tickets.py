@@ -131,7 +131,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("judge", ticket.judge_reasoning),
         ("action", "" if ticket.closed_at else ticket.suggested_action),
         ("queen", _analysis(ticket)),
-        ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
+        ("acknowledged", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),
         ("notified", _list_receivers(ticket)),
@@ -141,7 +141,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
     ]
     return [
         f"{ticket.agent_id}: {what} {_duration(ticket, now)}",
-        *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
+        *(f"  {name:<12} {' '.join(text.split())}" for name, text in rows if text),
     ]
 
 

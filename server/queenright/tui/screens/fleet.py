@@ -89,7 +89,7 @@ class FleetScreen(ActionScreen):
         ("n", "nudge", "Nudge"),
         ("f", "filter", "Filter"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Ack"),
+        ("a", "acknowledge", "Acknowledge"),
         ("r", "reset", "Reset"),
     ]
 
@@ -396,13 +396,13 @@ def _detail(ticket: Ticket) -> Group:
         ("Cause", ticket.cause),
         ("Evidence", ticket.evidence_snippet),
         ("Action", ticket.suggested_action),
-        ("Acked by", ticket.acknowledged_by),
+        ("Acknowledged", ticket.acknowledged_by),
     )
     head = Text.assemble(
         styles.label(ticket.severity), "  ", (ticket.agent_id, "bold"), f"  {ticket.session_id}"
     )
     details = [
-        Text.assemble((f"{name:<9}", styles.DIM), " ".join(strip_control(text).split()))
+        Text.assemble((f"{name:<13}", styles.DIM), " ".join(strip_control(text).split()))
         for name, text in rows
         if text
     ]

@@ -37,7 +37,7 @@ class WorkerScreen(WorkerStreamScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n", "nudge", "Nudge"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Ack"),
+        ("a", "acknowledge", "Acknowledge"),
         ("c", "talk", "Talk"),
     ]
 
