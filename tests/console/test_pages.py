@@ -452,7 +452,7 @@ async def test_incident_has_its_own_page_from_the_first_one(
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
     await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
     await page.goto(f"{running.url}/console/incidents/nothing")
-    await expect(page.get_by_text("There is no such incident")).to_be_visible()
+    await expect(page.get_by_text("Incident not found")).to_be_visible()
 
 
 async def test_incident_is_acknowledged_where_it_is_listed(

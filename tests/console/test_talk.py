@@ -28,7 +28,7 @@ async def test_draft_stays_when_its_question_is_answered_elsewhere(home: House, 
 
     await home.ask("POST", "/api/agents/guide/inject", json={"node_id": "talk", "content": "Bo"})
 
-    await expect(second.get_by_text("The question is not open any more")).to_be_visible()
+    await expect(second.get_by_text("The question is no longer open")).to_be_visible()
     await expect(reply).to_have_value("Ada from home")
     await second.get_by_role("button", name="Discard").click()
     await expect(second.get_by_text("Nothing needs you.")).to_be_visible()

@@ -256,7 +256,7 @@ async def test_chat_answers_the_named_question_or_nothing(home: House) -> None:
     ended = await home.over("guide", run)
     late = await home.ask("POST", chat, json=answer, status=409)
 
-    assert "not open any more" in other["title"]
+    assert "no longer open" in other["title"]
     assert (given["status"], given["session_id"]) == ("injected", session)
     assert ended["outputs"] == {"greeting": "Ada: all about bees"}
     assert "this answer was not sent" in late["title"]

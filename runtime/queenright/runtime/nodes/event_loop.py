@@ -48,10 +48,10 @@ Outcome = Literal["done", "no_answer", "incomplete", "escalated", "failed"]
 
 
 class QuestionAnsweredError(ConflictError):
-    """Raised for an answer to a question that is not open any more."""
+    """Raised for an answer to a question that is no longer open."""
 
     def __init__(self, answer: str | None) -> None:
-        what = "is not open any more" if answer is None else f"was answered already: {redact(answer, 200)!r}"
+        what = "is no longer open" if answer is None else f"was answered already: {redact(answer, 200)!r}"
         super().__init__(f"the question {what}; this answer was not sent")
 
 

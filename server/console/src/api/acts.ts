@@ -40,7 +40,7 @@ export async function nudgeWorker({ agentId, message, ...seen }: Target & { mess
 export async function answerApproval(approvalId: string, { agentId, ...seen }: Target, verb: 'approve' | 'deny'): Promise<string> {
   const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
   await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...seen, ...by() } }))
-  return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} goes on.`
+  return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} continues.`
 }
 
 /** Acknowledge those of these tickets that can be. */

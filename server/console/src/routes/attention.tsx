@@ -58,7 +58,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
     setDrafts((before) => [...before.filter((draft) => keyOf(draft.item) !== keyOf(item)), ...(text ? [{ item, text }] : [])])
   }
   const open = new Set(items.map(keyOf))
-  // A reply that was being written stays, with what happened, when its question is not open any more.
+  // A reply that was being written stays, with what happened, when its question is no longer open.
   const left = drafts.filter((draft) => !open.has(keyOf(draft.item)))
   const textOf = (item: AttentionItem): string => drafts.find((draft) => keyOf(draft.item) === keyOf(item))?.text ?? ''
   const [listed, held, showHeld] = useHeld(items)
@@ -338,7 +338,7 @@ function Reply({ item, isOpen, text, write }: Omit<ItemProps, 'ask' | 'draft' | 
           <Button small onPress={() => write('')}>
             Discard
           </Button>
-          <p role="status">The question is not open any more: it was answered elsewhere, or the run ended. Your reply was not sent.</p>
+          <p role="status">The question is no longer open: it was answered elsewhere, or the run ended. Your reply was not sent.</p>
         </>
       )}
     </form>

@@ -52,7 +52,7 @@ export function ConnectPage() {
         <Panel title={guide.label}>
           <div className="address">
             <div className="field">
-              <label htmlFor="otlp">Address for telemetry</label>
+              <label htmlFor="otlp">Telemetry endpoint</label>
               <input id="otlp" className="input mono" value={address ?? otlp} onChange={(event) => setAddress(event.target.value)} autoComplete="off" spellCheck={false} aria-describedby="otlp-hint" />
               <span className="hint" id="otlp-hint">
                 As the agent&apos;s machine reaches it. The commands below have it.
@@ -119,7 +119,7 @@ function Arrival({ guide }: { guide: Guide }) {
               <span className="beacon" aria-hidden="true" />
               Waiting for {isCoding ? guide.label : 'a new sender'}
             </p>
-            <p className="muted">This changes by itself when the first data arrives.</p>
+            <p className="muted">Updates automatically when the first data arrives.</p>
           </>
         )}
         {found.error && <p className="tone-failing">{found.error.message}</p>}

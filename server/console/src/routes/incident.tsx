@@ -27,7 +27,7 @@ export function IncidentPage() {
   if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
   if (!found.data) return <Loading rows={8} />
   return (
-    <Empty isPage title="There is no such incident">
+    <Empty isPage title="Incident not found">
       <p>Incidents are listed for seven days; the tickets stay.</p>
       <Link to="/tickets/$ticketId" params={{ ticketId: incidentId }} className="link">
         Open its first ticket

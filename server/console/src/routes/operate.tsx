@@ -45,7 +45,7 @@ export function OperatePage() {
             <shown.Section />
           </>
         ) : (
-          <Empty isPage title="There is no such section">
+          <Empty isPage title="Section not found">
             <p className="wrap">Nothing is called {section}. Choose one of the sections.</p>
           </Empty>
         )}

@@ -46,7 +46,7 @@ export function SessionPage() {
     if (!health.error) return <Panel title={agentId}><Loading rows={6} /></Panel>
     if (health.error instanceof RequestError && health.error.status === 404)
       return (
-        <Empty isPage title={session ? 'There is no such session' : 'There is no such agent'}>
+        <Empty isPage title={session ? 'Session not found' : 'Agent not found'}>
           <p className="wrap">{sentence(health.error.message)}</p>
           <Link to="/" className="link">
             Go to the fleet

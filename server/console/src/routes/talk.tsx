@@ -22,7 +22,7 @@ export function TalkPage() {
   const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
   const slots = loaded.data?.loaded ?? []
   const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
-  // Without an agent in the address, the conversation that goes on is shown first.
+  // Without an agent in the address, the conversation that continues is shown first.
   const isFirstLook = !agent && !given
   const sessions = useQuery({ ...sessionsQuery(slot?.agent_id ?? ''), enabled: isFirstLook && slot !== undefined })
   const session = given || (isFirstLook && sessions.data?.sessions.find((row) => row.status === 'active')?.session_id) || ''
@@ -216,7 +216,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
           >
             {isLate && (
               <div className="row spread late">
-                <span role="status">The question that you were answering is not open any more. Your text was not sent.</span>
+                <span role="status">The question that you were answering is no longer open. Your text was not sent.</span>
                 <Button small onPress={() => setAbout(asked)}>
                   {question ? 'Use it for the new question' : 'Use it as a message'}
                 </Button>
@@ -537,7 +537,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
       {restoring && (
         <Ask
           title="Restore this checkpoint?"
-          lead="Everything after it is discarded, and the session goes on from there."
+          lead="Everything after it is discarded, and the session continues from there."
           confirm="Restore"
           danger
           run={async () => {

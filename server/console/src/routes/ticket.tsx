@@ -36,7 +36,7 @@ export function TicketPage() {
   useTitle(found.data ? `${found.data.agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
   if (found.error instanceof RequestError && [404, 409].includes(found.error.status) && !found.data)
     return (
-      <Empty isPage title={found.error.status === 404 ? 'There is no such ticket' : 'Several tickets match'}>
+      <Empty isPage title={found.error.status === 404 ? 'Ticket not found' : 'Several tickets match'}>
         <p className="wrap">{sentence(found.error.message)}</p>
         <Link to="/tickets" search={{}} className="link">
           Go to the tickets
@@ -113,7 +113,7 @@ function Words({ ticket }: { ticket: Ticket }) {
     ['Evidence', ticket.evidence_snippet],
   ])
   return (
-    <Panel title="What happened">
+    <Panel title="Summary">
       <div className="body stack">
         {lead && (
           <p className="lead">
@@ -199,7 +199,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       {asking === 'resolve' && (
         <Ask
           title="Resolve this ticket?"
-          lead="For a worker that is gone, or work that a person has settled. A ticket of a live worker resolves by itself when the worker recovers."
+          lead="For a worker that is gone, or work that a person has settled. A ticket of a live worker resolves automatically when the worker recovers."
           fields={[{ name: 'reason', label: 'What was done', required: true, multiline: true }]}
           confirm="Resolve"
           settled={settled}

@@ -7,7 +7,7 @@ import { Button, Empty } from '../ui/basics'
 export function NotFound() {
   useLocation()
   return (
-    <Empty isPage title="There is no such page">
+    <Empty isPage title="Page not found">
       <p className="wrap">
         Nothing is at <code>{location.pathname}</code>. Search for an agent, a session or a ticket with <kbd>Ctrl</kbd> <kbd>K</kbd>, or go to
       </p>

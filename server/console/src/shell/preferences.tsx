@@ -35,7 +35,7 @@ export default function Preferences({ onClose }: { onClose: () => void }) {
         <div className="field">
           <label htmlFor="theme">Colours</label>
           <select id="theme" className="input" value={theme} onChange={(event) => chooseTheme(event.target.value as Theme)}>
-            <option value="system">As the system</option>
+            <option value="system">System</option>
             <option value="light">Light</option>
             <option value="dark">Dark</option>
           </select>

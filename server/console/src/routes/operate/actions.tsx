@@ -57,10 +57,10 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
         <p className="muted wrap">
           {stop.on ? (
             <>
-              Set by {stop.by || 'an unknown user'} <Ago at={stop.changed_at ?? null} />: {stop.reason || 'no reason given'}. No worker is nudged, stopped or recovered; tickets and notifications go on.
+              Set by {stop.by || 'an unknown user'} <Ago at={stop.changed_at ?? null} />: {stop.reason || 'no reason given'}. No worker is nudged, stopped or recovered; tickets and notifications continue.
             </>
           ) : (
-            'The emergency stop ends all nudges, stops and recoveries at once, automatic or not. Detection and notifications go on.'
+            'The emergency stop ends all nudges, stops and recoveries at once, automatic or not. Detection and notifications continue.'
           )}
         </p>
       </div>

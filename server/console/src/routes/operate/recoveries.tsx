@@ -48,7 +48,7 @@ export function Recoveries() {
         <Loading rows={5} />
       ) : rows.length === 0 ? (
         <Empty title={state ? 'No recovery is in this state' : 'No recoveries yet'}>
-          {!state && <p>When a worker crashes or is stopped, its task goes on from the last valid checkpoint. Each attempt is listed here.</p>}
+          {!state && <p>When a worker crashes or is stopped, its task continues from the last valid checkpoint. Each attempt is listed here.</p>}
         </Empty>
       ) : (
         <ul className="entries">

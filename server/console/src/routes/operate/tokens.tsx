@@ -24,7 +24,7 @@ export function Tokens() {
               Signed in as <strong>{caller.name}</strong>, {caller.role}.
             </p>
           ) : (
-            <p>No token is needed on this machine: whoever reaches this page may do everything. On any other address each request needs one.</p>
+            <p>No token is needed on this machine: anyone who reaches this page has full access. On any other address each request needs one.</p>
           )}
         </div>
       </Panel>

@@ -91,7 +91,7 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
       return (
         <Ask
           title={`Escalate ${agentId}`}
-          lead="An operator is asked to decide: more time, a handover, or a stop."
+          lead="The orchestrator decides: more time, a hand-off, or a stop."
           target={seen}
           fields={[{ name: 'reason', label: 'Reason', required: true }]}
           confirm="Escalate"

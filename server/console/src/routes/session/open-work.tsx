@@ -70,7 +70,7 @@ export function NextDetectors({ worker }: { worker: AgentHealth }) {
         </ul>
       )}
       {counts.length > 0 && (
-        <ul className="counts" aria-label="Detectors that fire if this goes on">
+        <ul className="counts" aria-label="Detectors that fire if this continues">
           {counts.slice(0, 3).map((one) => (
             <HoldBar key={`${one.detector}${one.text}`} hold={one} severity={worker.findings.find((finding) => finding.kind === one.detector)?.severity ?? ''} />
           ))}

@@ -255,7 +255,7 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
             ))}
           </ul>
         ) : (
-          <p className="muted">No detector held anything at this moment.</p>
+          <p className="muted">All detector values are zero at this moment.</p>
         )}
       </div>
     </>
@@ -387,7 +387,7 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
           )}
         </header>
         <div className="thresholds-top">
-          <p className="muted">Move one to see when it would have fired. The service keeps its own.</p>
+          <p className="muted">Move one to see when it would have fired. The service's thresholds do not change.</p>
           <input className="input" type="search" aria-label="Filter thresholds" placeholder="Filter" value={search} onChange={(event) => setSearch(event.target.value)} />
         </div>
         {groups.map(([group, settings]) => (
