@@ -67,14 +67,35 @@ async def test_series_of_several_partitions_have_their_number(content_type: str)
 
 @pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
 async def test_series_of_the_only_partition_have_no_number(content_type: str) -> None:
-    """What process and service both count is one series."""
+    """Except those of counters that the process has, too."""
     found = await exposed([Owned(0, service(3), 7)], content_type)
 
-    assert not any(name == "partition" for _, labels in found for name, _ in labels)
+    numbered = {name for name, labels in found if ("partition", "0") in labels}
+    assert numbered - {"queenright_telemetry_dropped_created"} == {"queenright_telemetry_dropped_total"}
     assert found["queenright_cluster_owner", ()] == 1
     assert found["queenright_cluster_backlog", ()] == 7
     assert found["queenright_agents", (("state", "stuck"),)] == 3
-    assert found["queenright_telemetry_dropped_total", (("signal", "traces"),)] == 8
+    assert found["queenright_telemetry_dropped_total", (("signal", "traces"),)] == 5
+    assert found["queenright_telemetry_dropped_total", (("partition", "0"), ("signal", "traces"))] == 3
+
+
+async def test_increase_of_a_counter_is_right_when_ownership_is_lost_and_gained() -> None:
+    partition, increase = Owned(0, service(3)), 0.0
+    before: dict[tuple[str, Labels], float] = {}
+    for registry in (service(3), None, service(1), None):
+        partition.registry = registry
+        page = await exposed([partition], PROMETHEUS_TEXT)
+        counted = {
+            key: value for key, value in page.items() if key[0] == "queenright_telemetry_dropped_total"
+        }
+        if before:
+            # As in Prometheus: a series whose value falls has started again from 0.
+            increase += sum(
+                value - (before[key] if value >= before[key] else 0.0) for key, value in counted.items()
+            )
+        before |= counted
+
+    assert increase == 1
 
 
 async def test_standby_exposes_the_cluster_only() -> None:

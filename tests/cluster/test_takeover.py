@@ -418,7 +418,7 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
 async def test_refused_telemetry_is_counted_by_the_process_that_refuses_it(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """At the owner, it is one series with what its service counts."""
+    """At the owner, what its service counts are other series: they end when it stops owning."""
     processes = [cluster.add(), cluster.add()]
     await cluster.owner()
     foreign = {"origin": "https://example.com"}

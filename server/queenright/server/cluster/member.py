@@ -486,10 +486,11 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         proxy = Proxy()
         stack.push_async_callback(proxy.aclose)
         member = ClusterMember(ports, nats, lease, proxy)
-        intake = Intake(member.registry)
+        unread = CollectorRegistry()  # The owner counts spans, and which records are not used.
+        intake = Intake(member.registry, unused_registry=unread)
         receiver = OtlpReceiver(
             _refuse_ingest,
-            registry=CollectorRegistry(),  # The owner counts spans.
+            registry=unread,
             intake=intake,
             forwarder=await stack.enter_async_context(
                 forwarding(settings.otlp.forward, lambda: counter(names.TELEMETRY_DROPPED, member.registry))

@@ -9,7 +9,6 @@ from typing import Protocol
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
-from prometheus_client.samples import Sample
 
 from queenright.instrumentation import names
 
@@ -57,20 +56,19 @@ def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]
 
     Args:
         own: The metrics of the process.
-        partitions: All partitions; if there are several, series of their services get the label.
+        partitions: All partitions; if there are several, series of their services get the label. Counters
+            that the process has, too, always get it: a sum of both would fall when the service ends.
     """
     process = {family.name: family for family in own.collect()}
     for partition in partitions:
         if partition.registry is None:
             continue
         for family in partition.registry.collect():
-            if len(partitions) > 1:
+            if len(partitions) > 1 or family.name in process:
                 label = {names.PARTITION_LABEL: str(partition.number)}
                 family.samples = [
                     sample._replace(labels={**sample.labels, **label}) for sample in family.samples
                 ]
-            elif (same := process.pop(family.name, None)) is not None:
-                family.samples = _add_samples(family.samples, same.samples)
             yield family
     yield from process.values()
 
@@ -82,19 +80,6 @@ def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
         if (known := merged.setdefault(family.name, family)) is not family:
             known.samples += family.samples
     yield from merged.values()
-
-
-def _add_samples(samples: Sequence[Sample], others: Sequence[Sample]) -> list[Sample]:
-    """Return samples with the values of others added: of counters that a process and a service both count."""
-    values = {(other.name, frozenset(other.labels.items())): other.value for other in others}
-    return [
-        sample
-        if sample.name.endswith("_created")
-        else sample._replace(
-            value=sample.value + values.get((sample.name, frozenset(sample.labels.items())), 0.0)
-        )
-        for sample in samples
-    ]
 
 
 def _gauge(

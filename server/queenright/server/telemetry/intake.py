@@ -61,17 +61,19 @@ class Intake:
 
     Args:
         registry: The registry for the counters of rejected and unused records.
+        unused_registry: Another registry for the counter of unused records.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, *, unused_registry: CollectorRegistry | None = None
+    ) -> None:
         self.sources = Sources(MAX_SOURCES)
         self.rejected: Counter[tuple[str, RecordFault]] = Counter()
         """Rejected records by dialect and reason."""
         self.unused: Counter[tuple[str, UnusedReason]] = Counter()
         self._refusals: dict[tuple[str, int], RefusalCount] = {}
-        self._rejected_total, self._unused_total = (
-            counter(metric, registry) for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
-        )
+        self._rejected_total = counter(names.TELEMETRY_REJECTED, registry)
+        self._unused_total = counter(names.TELEMETRY_UNUSED, unused_registry or registry)
         for dialect, fault in product(DIALECTS, RecordFault):
             self._rejected_total.labels(dialect, fault)
 
