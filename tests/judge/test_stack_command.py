@@ -342,6 +342,27 @@ async def test_failed_deletion_of_old_records_holds_up_no_notification(
     assert "Old records could not be deleted" in caplog.text
 
 
+def test_run_stops_while_it_deletes_old_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[type[BaseException]] = []
+
+    async def check(self: StackJudge) -> CheckResult:
+        return CheckResult(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+
+    async def prune(self: Retention) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), 20)
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+
+    monkeypatch.setattr(StackJudge, "check", check)
+    monkeypatch.setattr(Retention, "prune", prune)
+
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 60.0) == 0
+    assert ends == [asyncio.CancelledError]
+
+
 async def test_once_without_an_alertmanager_notifies_no_one(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

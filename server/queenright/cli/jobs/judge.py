@@ -67,11 +67,14 @@ class _Job:
     async def check(self) -> CheckResult:
         result = await self.judge.check()
         await self.deliver()
+        return result
+
+    async def delete_old_records(self) -> None:
+        """Delete all that is older than the retention: a backlog takes minutes. Failures are logged."""
         try:
             await self.retention.prune()
         except Exception:
             _log.exception("Old records could not be deleted; retrying at the next check")
-        return result
 
     async def deliver(self) -> None:
         if self.outbox is not None:
@@ -140,7 +143,9 @@ def _run(
 
 async def _check_once(options: JobOptions, settings: Settings, *, allow_empty: bool) -> int:
     async with _job(options, settings, once=True) as job:
-        return _print_once(await job.check(), job, as_json=options.as_json, allow_empty=allow_empty)
+        code = _print_once(await job.check(), job, as_json=options.as_json, allow_empty=allow_empty)
+        await job.delete_old_records()
+        return code
 
 
 async def _check_forever(options: JobOptions, settings: Settings, *, interval: float) -> int:
@@ -172,7 +177,12 @@ async def _check_forever(options: JobOptions, settings: Settings, *, interval: f
                 changes.print_check(result)
             if errors := job.delivery_errors():
                 _say(f"{errors}; retrying", NOT_KNOWN)
-            await _pause(job, changes, stop, wake, interval)
+            deletion = asyncio.create_task(job.delete_old_records())
+            try:
+                await _pause(job, changes, stop, wake, interval)
+            finally:
+                deletion.cancel()
+                await asyncio.wait({deletion})
     return 0
 
 
