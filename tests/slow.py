@@ -1,10 +1,12 @@
 """
 What `make test` leaves to `make test-slow`, with the seconds that each takes on two busy cores.
 
-Each has a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, the
+Most have a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, the
 rules instead of a simulated day or week, the names in the queries of the dashboards instead of their data,
 some pages of the console and the API instead of all pages in a browser, some of the recorded clients and
-frameworks instead of all, SQLite instead of PostgreSQL except for the store.
+frameworks instead of all, SQLite instead of PostgreSQL except for the store. Only these tests show what a
+viewer and several partitions look like in a browser, how a partition that no process can run is tried again,
+and that a process stops while it waits for a new connection to its database.
 
 ``python -m tests.slow`` prints the table of CONTRIBUTING.md.
 """
@@ -19,26 +21,21 @@ SLOW: Final = {
     "alerting/test_cluster.py": 140,
     "alerting/test_outbox.py::test_end_is_repeated_after_an_outage_of_any_length[sqlite-200]": 10,
     "alerting/test_real_alertmanager.py::test_reminder_is_sent_on_every_channel_with_the_same_identity": 18,
-    "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear": 30,
+    "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
     "alerting/test_rules_by_promtool.py::test_every_test_passes[bundled-long]": 9,
     "alerting/test_rules_by_promtool.py::test_tests_notice_an_alert": 15,
     "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
     "alerting/test_sessions_of_one_agent.py::test_crash_loop_is_one_incident_with_a_count[bundled]": 13,
     "alerting/test_sessions_of_one_agent.py::test_second_session_is_notified_while_the_first_fires[bundled]": 8,  # noqa: E501
     "chaos/test_alerts_under_fire.py": 43,
-    "chaos/test_all_crash_at_once.py": 6,
     "chaos/test_monitor_killed.py": 20,
     "clients/test_matrix.py::test_consecutive_failed_runs_of_a_provider_open_a_ticket": 11,
     "cluster/test_chaos.py": 480,
-    "cluster/test_cluster_document.py": 13,
+    "cluster/test_cluster_document.py::test_two_processes_start_as_the_page_says": 13,
     "cluster/test_failed_claims.py": 46,
     "cluster/test_hung_database.py::test_process_that_waits_for_a_new_connection_stops": 40,
-    "cluster/test_partitions.py::test_emergency_stop_is_set_at_any_process_also_if_it_owns_nothing": 20,
-    "cluster/test_partitions.py::test_hook_with_a_token_is_answered_at_every_process": 16,
     "cluster/test_partitions.py::test_process_that_cannot_run_a_partition_gets_no_others": 13,
     "cluster/test_partitions.py::test_third_process_gets_its_share_one_partition_at_a_time": 36,
-    "cluster/test_partitions.py::test_wrong_token_is_one_failed_login": 13,
-    "cluster/test_takeover.py::test_hook_without_an_owner_is_kept_and_its_agent_continues": 14,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
     "console/test_home.py::test_change_reads_four_pages_again_however_deep_the_list_is": 21,
@@ -69,7 +66,6 @@ SLOW: Final = {
     "console/test_pages.py::test_text_of_agents_is_text_on_every_page": 28,
     "console/test_pages.py::test_title_names_the_page_and_its_agent_or_ticket": 17,
     "console/test_partitions.py": 45,
-    "console/test_talk.py::test_agent_that_does_not_chat_shows_its_result_and_its_path": 52,
     "console/test_talk.py::test_draft_stays_when_its_question_is_answered_elsewhere": 81,
     "console/test_walks.py::TestNeeds::test_requests_are_answered": 91,
     "console/test_walks.py::test_agent_is_loaded_and_talked_with": 149,
@@ -94,11 +90,8 @@ SLOW: Final = {
     "end_to_end/test_page.py::test_prometheus_sees_the_fleet_and_its_rules": 11,
     "end_to_end/test_shared_cause.py": 30,
     "end_to_end/test_symptoms.py": 114,
-    "end_to_end/test_up.py::test_exited_program_is_reported_and_service_is_not_ready": 9,
     "end_to_end/test_up.py::test_killed_demo_leaves_no_process_and_its_agents_are_not_paged_by_the_next": 28,
-    "end_to_end/test_up.py::test_second_service_on_the_same_folder_is_refused": 66,
     "health/test_durability.py::test_acknowledged_data_survives_a_kill[postgresql]": 50,
-    "health/test_durability.py::test_ticket_of_a_killed_process_is_notified_after_the_restart[postgresql]": 8,
     "health/test_store_copy.py::test_copy_to_postgresql_and_back_has_the_same_rows": 18,
     "judge/test_crowd.py::test_crowd_does_not_wait_for_models": 7,
     "judge/test_crowd.py::test_crowd_of_medium_findings_is_left_to_the_model": 7,
@@ -115,25 +108,20 @@ SLOW: Final = {
     "packaging/test_commands_of_pages.py::test_documented_commands_run[examples/log_digest/README.md]": 40,
     "packaging/test_compose_runs.py": 175,
     "packaging/test_image.py": 510,
-    "runtime/test_mcp_tools.py::test_closed_server_leaves_no_process": 17,
-    "runtime/test_mcp_tools.py::test_hanging_server_is_killed_with_its_client": 11,
-    "runtime/test_mcp_tools.py::test_server_runs_in_its_folder_and_logs_stderr": 10,
+    "runtime/test_mcp_tools.py::test_hanging_server_is_killed_with_its_client[15]": 5,
     "runtime/test_mcp_tools.py::test_server_that_died_between_calls_is_reconnected": 19,
-    "runtime/test_mcp_tools.py::test_unrestartable_server_is_reported_at_each_call": 22,
     "runtime/test_runner.py::test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent": 10,
     "runtime/test_runner.py::test_unoffered_tool_stops_the_start_and_leaves_no_server": 12,
     "server/telemetry/test_gemini_cli.py::test_order_splits_repeats_and_delays_change_nothing": 8,
     "server/telemetry/test_recall.py::test_restart_at_any_record_changes_no_run": 6,
-    "server/test_attention.py::test_forty_failing_workers_are_one_item": 11,
     "server/test_cli.py::test_each_part_of_the_commands_can_be_the_first_to_be_imported": 17,
-    "server/test_cli_store.py::test_audit_covers_each_partition_of_a_cluster": 16,
     "server/test_crash_loop.py::test_agent_whose_runs_fail_every_few_minutes_pages_few_times[4-3]": 4,
     "server/test_crash_loop.py::test_crash_loop_that_keeps_its_session_pages_twice": 21,
     "server/test_crash_loop.py::test_crash_loop_with_default_settings_pages_three_times[a person resolves it]": 6,  # noqa: E501
     "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,
     "server/test_fleet_list.py::test_ten_thousand_agents_are_paged_in_order_by_the_service": 9,
     "server/test_operator_requests.py::test_unreachable_termination_is_notified_once": 20,
-    "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept": 35,
+    "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept[True]": 16,
     "server/test_restart.py::test_ticket_of_a_worker_ended_before_a_kill_closes_after_it[old snapshot]": 7,
     "server/test_restart.py::test_ticket_opened_before_a_kill_resolves_after_it[log]": 11,
     "server/test_restart.py::test_ticket_opened_before_a_kill_resolves_after_it[old snapshot]": 11,
@@ -141,7 +129,10 @@ SLOW: Final = {
     "simulation/test_day.py::test_hundred_healthy_workers_cost_no_model_call": 11,
     "simulation/test_day.py::test_ticket_costs_at_most_three_calls_of_the_model": 11,
     "simulation/test_week.py": 99,
-    "tui/test_app.py::test_keys_of_one_burst_change_nothing": 33,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place1-bursts1]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place2-bursts2]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place3-bursts3]": 5,
+    "tui/test_app.py::test_keys_of_one_burst_change_nothing[place4-bursts4]": 5,
     "tui/test_on_a_service.py::test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown": 14,
 }
 """By file, test, or test with its parameters."""
