@@ -34,6 +34,10 @@ class StoreError(QueenrightError):
     """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
 
 
+class DatabaseUnavailableError(StoreError):
+    """Raised when the database or the connection to it is at fault, not what is read or written."""
+
+
 class DatabaseInUseError(StoreError):
     """Raised when another service writes to the database."""
 
@@ -139,7 +143,8 @@ class Database(ABC):
     def explain(self, error: DBAPIError) -> StoreError:
         """Return the error for a caller that could not open the database."""
         why = self.cause(error)
-        return StoreError(f"cannot use {self.name}: {why}; {self.remedy(why)}")
+        kind = DatabaseUnavailableError if self.is_unavailable(error) else StoreError
+        return kind(f"cannot use {self.name}: {why}; {self.remedy(why)}")
 
     def check_readable(self) -> None:
         """

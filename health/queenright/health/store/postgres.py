@@ -33,7 +33,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from queenright.health.store.database import Database, DatabaseInUseError, StoreError, engine_options
+from queenright.health.store.database import (
+    Database,
+    DatabaseInUseError,
+    DatabaseUnavailableError,
+    StoreError,
+    engine_options,
+)
 from queenright.instrumentation.identity import new_id
 
 WRITER_LOCK: Final = 0x717565656E  # "queen"
@@ -171,10 +177,12 @@ class PostgresDatabase(Database):
                 self._reconnect()
                 self._outside_transactions(statement)
         except psycopg.Error as error:
-            raise StoreError(f"cannot write to {self.name}: {_message(error)}") from error
+            raise DatabaseUnavailableError(f"cannot write to {self.name}: {_message(error)}") from error
         except DBAPIError as error:
             why = self.cause(error)
-            raise StoreError(f"cannot write to {self.name}: {why}; {self.remedy(why)}") from error
+            raise DatabaseUnavailableError(
+                f"cannot write to {self.name}: {why}; {self.remedy(why)}"
+            ) from error
 
     def has_written(self) -> bool:
         """Implement ``Database``: only a transaction that writes has an id."""

@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from queenright.health.store.database import READERS, Database, StoreError
+from queenright.health.store.database import READERS, Database, DatabaseUnavailableError, StoreError
 from queenright.health.store.engines import open_database
 from queenright.health.store.event_log import (
     Appended,
@@ -464,6 +464,7 @@ class Store:
             cause = self._database.cause(error)
             if self._database.is_unavailable(error):
                 cause += f"; {self._database.remedy(cause)}"
+                kind = DatabaseUnavailableError
         failure = kind(f"cannot {action} {self._database.name}: {cause}")
         failure.__cause__ = error
         return failure

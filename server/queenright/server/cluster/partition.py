@@ -27,7 +27,7 @@ from queenright.health.cluster.cluster_lease import (
     View,
 )
 from queenright.health.cluster.fleet import FleetState
-from queenright.health.store.database import DatabaseInUseError
+from queenright.health.store.database import DatabaseInUseError, DatabaseUnavailableError
 from queenright.health.store.store import Store, StoreError
 from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
@@ -76,7 +76,8 @@ class Partition:
         vacant_since: Since when no process is the owner, by the monotonic clock; None if one is.
         surplus_since: Since when another process should be the owner instead of this one, else None.
         unserved_since: Since when no process watches its workers, by the monotonic clock; None if one does.
-        failure: Why this process could not run it at the last try; the member resets it.
+        failure: Why this process could not run it at the last try, unless the database was unavailable; the
+            member resets it.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ class Partition:
 
     async def _own(self) -> None:
         """Run the service until the lease is lost or it is handed over."""
+        has_failed = False
         failure: str | None = None
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -197,13 +199,14 @@ class Partition:
             _log.warning("not the owner%s: %s", self._suffix, error)
         except StoreError as error:
             _log.error("the service has failed%s: %s", self._suffix, error)
-            failure = str(error)
+            # Without the database, all processes fail alike.
+            has_failed, failure = True, None if isinstance(error, DatabaseUnavailableError) else str(error)
         except Exception as error:
             # The next refresh finds that there is no owner.
             _log.exception("the service has failed%s", self._suffix)
-            failure = f"{type(error).__name__}: {error}"
+            has_failed, failure = True, f"{type(error).__name__}: {error}"
         finally:
-            if failure is not None and self.service is None and not self._is_released:
+            if has_failed and self.service is None and not self._is_released:
                 self.failure = failure
                 self._failures += 1
                 self._retry_at = time.monotonic() + min(2.0**self._failures, _LONGEST_PAUSE_SECONDS)
