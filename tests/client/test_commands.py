@@ -35,7 +35,7 @@ async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standi
     refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
 
     assert result.stdout.startswith("looper: ")
-    assert f"\n  ticket    {ticket.ticket_id}\n" in result.stdout
+    assert f"\n  ticket       {ticket.ticket_id}\n" in result.stdout
     assert json.loads(plain.stdout)["ticket_id"] == ticket.ticket_id
     assert len(story.stdout.splitlines()) >= 2
     assert no_reason.returncode == 2
