@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from rich.console import Group
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from queenright.api.agents import AgentRow, Finding
@@ -39,6 +39,8 @@ class WorkerScreen(WorkerStreamScreen):
         ("t", "terminate", "Terminate"),
         ("a", "acknowledge", "Acknowledge"),
         ("c", "talk", "Talk"),
+        # Listed by "? Keys": with it, the footer is longer than 80 columns.
+        Binding("slash", "command", "Command", show=False),
     ]
 
     def compose_body(self) -> ComposeResult:
