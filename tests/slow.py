@@ -24,9 +24,9 @@ SLOW: Final = {
     "alerting/test_restarts.py::test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear[True]": 9,
     "alerting/test_rules_by_promtool.py::test_every_test_passes[bundled-long]": 9,
     "alerting/test_rules_by_promtool.py::test_tests_notice_an_alert": 15,
-    "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,  # noqa: E501
+    "alerting/test_sessions_of_one_agent.py::test_agent_whose_tickets_close_before_the_next_opens_is_one_incident": 19,
     "alerting/test_sessions_of_one_agent.py::test_crash_loop_is_one_incident_with_a_count[bundled]": 13,
-    "alerting/test_sessions_of_one_agent.py::test_second_session_is_notified_while_the_first_fires[bundled]": 8,  # noqa: E501
+    "alerting/test_sessions_of_one_agent.py::test_second_session_is_notified_while_the_first_fires[bundled]": 8,
     "chaos/test_alerts_under_fire.py": 43,
     "chaos/test_monitor_killed.py": 20,
     "clients/test_matrix.py::test_consecutive_failed_runs_of_a_provider_open_a_ticket": 11,
@@ -80,13 +80,13 @@ SLOW: Final = {
     "end_to_end/test_examples.py::test_example_prints_its_documented_output[log_digest]": 12,
     "end_to_end/test_examples.py::test_log_digest_counts_the_errors_of_its_sample": 12,
     "end_to_end/test_judge_job.py::test_lost_targets_close_no_ticket": 22,
-    "end_to_end/test_judge_job.py::test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_findings": 8,  # noqa: E501
+    "end_to_end/test_judge_job.py::test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_findings": 8,
     "end_to_end/test_judge_job.py::test_run_notifies_an_undecided_ticket_after_the_bypass_time": 10,
     "end_to_end/test_judge_job.py::test_run_reports_an_empty_fleet_and_continues": 23,
     "end_to_end/test_judge_job.py::test_run_sends_a_ticket_and_its_end_to_alertmanager": 14,
     "end_to_end/test_judge_job.py::test_second_once_resolves_the_first_alert": 12,
     "end_to_end/test_judge_job.py::test_up_connects_judge_and_queen_to_its_prometheus": 15,
-    "end_to_end/test_page.py::test_looping_agent_is_one_page_and_one_resolve[links1-looping_pydantic_ai.py-pydantic_researcher]": 43,  # noqa: E501
+    "end_to_end/test_page.py::test_looping_agent_is_one_page_and_one_resolve[links1-looping_pydantic_ai.py-pydantic_researcher]": 43,
     "end_to_end/test_page.py::test_prometheus_sees_the_fleet_and_its_rules": 11,
     "end_to_end/test_shared_cause.py": 30,
     "end_to_end/test_symptoms.py": 114,
@@ -117,7 +117,7 @@ SLOW: Final = {
     "server/test_cli.py::test_each_part_of_the_commands_can_be_the_first_to_be_imported": 17,
     "server/test_crash_loop.py::test_agent_whose_runs_fail_every_few_minutes_pages_few_times[4-3]": 4,
     "server/test_crash_loop.py::test_crash_loop_that_keeps_its_session_pages_twice": 21,
-    "server/test_crash_loop.py::test_crash_loop_with_default_settings_pages_three_times[a person resolves it]": 6,  # noqa: E501
+    "server/test_crash_loop.py::test_crash_loop_with_default_settings_pages_three_times[a person resolves it]": 6,
     "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,
     "server/test_fleet_list.py::test_ten_thousand_agents_are_paged_in_order_by_the_service": 9,
     "server/test_operator_requests.py::test_unreachable_termination_is_notified_once": 20,
@@ -161,7 +161,7 @@ SAMPLES: Final = {
     "judge/test_injections.py::test_rules_withstand_every_injection": Sample(
         "kind", frozenset({"approval", "name"}), 21
     ),
-    "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets": Sample(  # noqa: E501
+    "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets": Sample(
         "arguments", frozenset({"{}"}), 5
     ),
     "server/telemetry/test_client_clocks.py::test_run_is_independent_of_the_client_clock": Sample(
