@@ -1176,7 +1176,8 @@ async def test_emergency_stop_freezes_actions_not_detection_across_a_restart(
         acting.service.nudge("bee", by="op"),
         acting.service.escalate("bee", "why", by="op"),
     ):
-        with pytest.raises(ActionRefusedError, match=r"stop is on \(set by op .*: deploying\); turn it off first"):
+        expected = r"stop is on \(set by op .*: deploying\); turn it off first"
+        with pytest.raises(ActionRefusedError, match=expected):
             await ask
 
     await acting.service.emergency_stop(False, by="op", reason="done")
