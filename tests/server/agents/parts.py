@@ -176,6 +176,13 @@ class House:
         await until(found, "it waits for its user")
         return found()[0]
 
+    async def wait_answered(self, agent: str, session_id: str) -> None:
+        """Wait until no node of a session waits for its user."""
+        runtime = self.service.agents.get(agent).runtime
+        await until(
+            lambda: all(node.session_id != session_id for node in runtime.waiting_nodes()), "it is answered"
+        )
+
     async def begun(self, agent: str = "guide", **given: Any) -> tuple[str, str]:
         """Start a run that waits for its user; return its id and its session."""
         body = {"input_data": {"topic": "bees"}} | given

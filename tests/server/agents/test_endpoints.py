@@ -180,6 +180,7 @@ async def test_post_api_agents__id__chat(home: House) -> None:
     """B43: a node that waits is given what the user says, else a run starts with it."""
     first = await home.ask("POST", "/api/agents/guide/chat", json={"message": "combs", "graph_id": "guide"})
     while first["status"] == "injected":  # those that other tests left waiting
+        await home.wait_answered("guide", first["session_id"])
         first = await home.ask("POST", "/api/agents/guide/chat", json={"message": "combs"})
     session = await home.waits("guide", first["execution_id"])
     other, elsewhere = await home.begun()
