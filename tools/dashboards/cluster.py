@@ -23,7 +23,7 @@ def rows(at: Thresholds) -> list[Row]:
                     "Running processes",
                     "Processes of the cluster that run.",
                     "none",
-                    Query(highest_by("", names.CLUSTER_MEMBERS), "running"),
+                    Query(highest_by("job", names.CLUSTER_MEMBERS), "{{job}}"),
                     size=(6, 8),
                 ),
                 panels.state_history(

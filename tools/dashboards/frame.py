@@ -17,8 +17,10 @@ from tools.dashboards.promql import increase_by
 
 TAG: Final = "queenright"
 
-_SERIES = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}"}}'
-_IN_JOB = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}", job=~"$job"}}'
+# A standby of a cluster has no series about agents.
+_NAMES = f'__name__=~"{names.WORKER_INFO}|{names.AGENTS}|{names.CLUSTER_MEMBERS}"'
+_SERIES = f"{{{_NAMES}}}"
+_IN_JOB = f'{{{_NAMES}, job=~"$job"}}'
 _AGENTS = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENT_STATE}", job=~"$job", instance=~"$instance"}}'
 
 
