@@ -335,7 +335,10 @@ class Chaos:
         rows = await asyncio.to_thread(self._rows, "SELECT session_id FROM {}tickets")
         tickets = Counter(session for (session,) in rows)
         expected = Counter(f"{clerk}-session" for clerk in self.clerks)
-        self.wrong += [f"{session} has {n} tickets" for session, n in (tickets - expected).items()]
+        for session, n in (tickets - expected).items():
+            query = f"SELECT body FROM {{}}tickets WHERE session_id = '{session}'"
+            bodies = [body for (body,) in await asyncio.to_thread(self._rows, query)]
+            self.wrong.append(f"{session} has {n} tickets more: {bodies}")
         self.wrong += [f"{session} has no ticket" for session in expected - tickets]
         self.wrong += [
             f"{n} more messages: {what}" for what, n in (self.messages - expected_messages).items()
