@@ -106,7 +106,7 @@ async def test_stop_is_approved_next_to_its_request(
     await expect(item).to_have_count(1)
     await expect(item.locator(f"a[href='/console/tickets/{approval.ticket_id}']")).to_be_visible()
     deny = page.get_by_role("button", name="Deny")
-    await page.get_by_role("button", name="Approve stop…").dblclick()
+    await page.get_by_role("button", name="Approve termination…").dblclick()
     dialog = page.get_by_role("dialog", name="Stop looper?")
     await expect(dialog).to_contain_text("Session looper-session")
     await expect(dialog).to_contain_text("Incarnation one")
@@ -129,14 +129,14 @@ async def test_dialog_says_what_was_decided_meanwhile(
     """B112: it stays open, and sends nothing."""
     approval = await request_for_looper(running)
     await page.goto(running.url)
-    await page.get_by_role("button", name="Approve stop…").click()
+    await page.get_by_role("button", name="Approve termination…").click()
     dialog = page.get_by_role("dialog", name="Stop looper?")
-    await expect(dialog.get_by_role("button", name="Stop")).to_be_visible()
+    await expect(dialog.get_by_role("button", name="Terminate")).to_be_visible()
 
     await http.post(f"/api/approvals/{approval.approval_id}/deny", json={"by": "ada"})
 
     await expect(dialog.get_by_role("alert")).to_contain_text("Meanwhile it was denied by ada.")
-    await expect(dialog.get_by_role("button", name="Stop")).to_have_count(0)
+    await expect(dialog.get_by_role("button", name="Terminate")).to_have_count(0)
     await dialog.get_by_role("button", name="Close").click()
     await expect(dialog).to_have_count(0)
 

@@ -116,7 +116,7 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
     """B112: the action names session and incarnation, and is refused if they have changed meanwhile."""
     ticket_id = await ticket_on(running)
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
-    await page.get_by_role("button", name="Stop the worker…").click()
+    await page.get_by_role("button", name="Terminate…").click()
     await page.get_by_label("Reason").fill("it loops")
     first, *_ = looping(running.service.clock())
     other = type(first)(
@@ -129,7 +129,7 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
     )
     await running.service.ingest([other])
 
-    await page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
+    await page.get_by_role("dialog").get_by_role("button", name="Terminate", exact=True).click()
 
     await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
 
@@ -140,7 +140,7 @@ async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
     await is_shown(page)
-    stop = page.get_by_role("group", name="Actions").get_by_role("button", name="Stop…")
+    stop = page.get_by_role("group", name="Actions").get_by_role("button", name="Terminate…")
     await page.get_by_label("Question to the queen").fill("typed before")
     await page.route("**/worker-dialogs-*.js", lambda route: route.abort())
 
@@ -157,10 +157,10 @@ async def test_escape_closes_a_dialog_that_was_refused(running: Running, page: P
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
     await is_shown(page)
     await page.route("**/terminate", lambda route: route.fulfill(status=409, json={"title": "Replaced."}))
-    await page.get_by_role("group", name="Actions").get_by_role("button", name="Stop…").click()
+    await page.get_by_role("group", name="Actions").get_by_role("button", name="Terminate…").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Reason").fill("it loops")
-    await dialog.get_by_role("button", name="Stop", exact=True).click()
+    await dialog.get_by_role("button", name="Terminate", exact=True).click()
     await expect(dialog.get_by_role("alert")).to_be_visible()
 
     await page.keyboard.press("Escape")
@@ -562,7 +562,7 @@ class TestNeeds:
                     await page.keyboard.press("Escape")
                     await expect(page.get_by_role("dialog")).to_have_count(0)
         assert faults == []
-        assert {"Nudge…", "Stop the worker…", "Load…", "Preferences"} <= opened
+        assert {"Nudge…", "Terminate…", "Load…", "Preferences"} <= opened
 
     @pytest.mark.parametrize("width", [390, 1280])
     async def test_page_that_loads_does_not_move(

@@ -110,7 +110,7 @@ async def test_session_is_looked_at_and_acted_on(
     """Its steps, one of them opened; a question to the queen; a nudge, and a stop."""
     await ticket_on(running)
     await page.goto(f"{running.url}{SESSION}")
-    # A ticket in "Needs you" has a Stop… too.
+    # A ticket in "Needs you" has a Terminate… too.
     actions = page.get_by_role("group", name="Actions")
     dialog = page.get_by_role("dialog")
 
@@ -128,9 +128,9 @@ async def test_session_is_looked_at_and_acted_on(
     await hand.write(dialog.get_by_label("Message"), "Look elsewhere.")
     await hand.press(dialog.get_by_role("button", name="Send"))
     await expect(dialog).to_have_count(0)
-    await hand.press(actions.get_by_role("button", name="Stop…"))
+    await hand.press(actions.get_by_role("button", name="Terminate…"))
     await hand.write(dialog.get_by_label("Reason"), "It loops.")
-    await hand.press(dialog.get_by_role("button", name="Stop", exact=True))
+    await hand.press(dialog.get_by_role("button", name="Terminate", exact=True))
     await expect(dialog).to_have_count(0)
     done = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()["interventions"]
     assert {"Look elsewhere.", "It loops."} <= {one["message"] or one["reason"] for one in done}
@@ -174,9 +174,9 @@ async def test_ticket_is_found_and_handled(
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
     await hand.press(page.get_by_role("button", name="Withdraw acknowledgement"))
     await says(page, "The acknowledgement is withdrawn.")
-    await hand.press(page.get_by_role("button", name="Stop the worker…"))
+    await hand.press(page.get_by_role("button", name="Terminate…"))
     await hand.write(dialog.get_by_label("Reason"), "It loops.")
-    await hand.press(dialog.get_by_role("button", name="Stop", exact=True))
+    await hand.press(dialog.get_by_role("button", name="Terminate", exact=True))
     await expect(dialog).to_have_count(0)
     [stop] = (await http.get("/api/interventions", params={"kind": "terminate"})).json()["interventions"]
     assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")

@@ -6,7 +6,7 @@ vi.mock('../shell/name', () => ({ by: () => ({}) }))
 const POST = vi.hoisted(() => vi.fn())
 vi.mock('./client', () => ({ POST, GET: vi.fn(), data: (answer: unknown) => answer, RequestError: Error }))
 
-import { nudgeWorker, stopWorker } from './acts'
+import { nudgeWorker, terminateWorker } from './acts'
 
 const target = { agentId: 'looper', session_id: 's', incarnation_id: 'i' }
 
@@ -19,20 +19,20 @@ test('a nudge that did not arrive is a failure, with its reason', async () => {
   expect(say).toHaveBeenCalledWith('Not done: nudge of looper. The worker does not fetch instructions.', true)
 })
 
-test.each(['unreachable', 'refused', 'failed', 'expired', 'dry_run'])('a stop that is %s is a failure', async (outcome) => {
+test.each(['unreachable', 'refused', 'failed', 'expired', 'dry_run'])('a termination that is %s is a failure', async (outcome) => {
   POST.mockResolvedValue({ outcome, detail: '' })
-  await stopWorker({ ...target, reason: 'r' })
-  expect(say).toHaveBeenCalledWith(`Not done: stop of looper. Outcome: ${outcome.replace('_', ' ')}.`, true)
+  await terminateWorker({ ...target, reason: 'r' })
+  expect(say).toHaveBeenCalledWith(`Not done: termination of looper. Outcome: ${outcome.replace('_', ' ')}.`, true)
 })
 
-test('a stop whose end is not confirmed says so and stays', async () => {
+test('a termination whose end is not confirmed says so and stays', async () => {
   POST.mockResolvedValue({ outcome: 'unconfirmed', detail: '' })
-  await stopWorker({ ...target, reason: 'r' })
-  expect(say).toHaveBeenCalledWith('Not confirmed: stop of looper. Outcome: unconfirmed.', true)
+  await terminateWorker({ ...target, reason: 'r' })
+  expect(say).toHaveBeenCalledWith('Not confirmed: termination of looper. Outcome: unconfirmed.', true)
 })
 
-test.each(['done', 'started', 'queued'])('a stop that is %s is no failure', async (outcome) => {
+test.each(['done', 'started', 'queued'])('a termination that is %s is no failure', async (outcome) => {
   POST.mockResolvedValue({ outcome, detail: '' })
-  await stopWorker({ ...target, reason: 'r' })
-  expect(say).toHaveBeenCalledWith(`Stop of looper: ${outcome}.`, false)
+  await terminateWorker({ ...target, reason: 'r' })
+  expect(say).toHaveBeenCalledWith(`Termination of looper: ${outcome}.`, false)
 })

@@ -24,10 +24,10 @@ export function sayOutcome(what: string, { outcome, detail }: { outcome: Outcome
   else say(`${outcome === 'unconfirmed' ? 'Not confirmed' : 'Not done'}: ${what}. ${detail || `Outcome: ${words(outcome)}.`}`, true)
 }
 
-/** Ask a worker to stop, and say what happened. */
-export async function stopWorker({ agentId, reason, ...seen }: Target & { reason: string }): Promise<void> {
+/** Terminate a worker, and say what happened. */
+export async function terminateWorker({ agentId, reason, ...seen }: Target & { reason: string }): Promise<void> {
   const result = await data(POST('/api/agents/{agent_id}/terminate', { params: { path: { agent_id: agentId } }, body: { reason, ...seen, ...by() } }))
-  sayOutcome(`stop of ${agentId}`, result)
+  sayOutcome(`termination of ${agentId}`, result)
 }
 
 /** Send a hint to a worker, and say what happened. An empty message is written by Queenright. */
@@ -36,11 +36,11 @@ export async function nudgeWorker({ agentId, message, ...seen }: Target & { mess
   sayOutcome(`nudge of ${agentId}`, result)
 }
 
-/** Approve or deny a stop that the queen asks for, and return what to say. */
+/** Approve or deny a termination that the queen asks for, and return what to say. */
 export async function answerApproval(approvalId: string, { agentId, ...seen }: Target, verb: 'approve' | 'deny'): Promise<string> {
   const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
   await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...seen, ...by() } }))
-  return verb === 'approve' ? `Approved: ${agentId} is being stopped.` : `Denied: ${agentId} continues.`
+  return verb === 'approve' ? `Approved: ${agentId} is being terminated.` : `Denied: ${agentId} continues.`
 }
 
 /** Acknowledge those of these tickets that can be. */

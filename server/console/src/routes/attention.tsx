@@ -18,12 +18,12 @@ import type { Decision } from './decisions'
 import { distinct } from './sentences'
 
 const Decide = lazyDialog(() => import('./worker-dialogs').then((module) => module.Decide))
-const StopWorker = lazyDialog(() => import('./worker-dialogs').then((module) => module.StopWorker))
+const TerminateWorker = lazyDialog(() => import('./worker-dialogs').then((module) => module.TerminateWorker))
 
 const KINDS: Record<AttentionItem['kind'], string> = {
   permission: 'asks for permission',
   question: 'asks you',
-  approval: 'stop needs your approval',
+  approval: 'termination needs your approval',
   escalation: 'decision needed',
   ticket: 'ticket',
   incident: 'incident',
@@ -148,7 +148,7 @@ const targetOf = ({ agent_id, session_id, incarnation_id }: AttentionItem): Targ
 
 function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onClose: () => void }) {
   const target = targetOf(item)
-  if (what === 'stop') return <StopWorker target={target} onClose={onClose} />
+  if (what === 'stop') return <TerminateWorker target={target} onClose={onClose} />
   return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} why={item.text} isOpen={isOpen} onClose={onClose} />
 }
 
@@ -265,7 +265,7 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
       {item.kind === 'approval' && (
         <>
           <Button small look="danger" isDisabled={busy} onPress={() => ask('approve')}>
-            Approve stop…
+            Approve termination…
           </Button>
           <Button small isDisabled={busy} onPress={() => deny.mutate()}>
             Deny
@@ -287,7 +287,7 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
           )}
           {item.options.includes('terminate') && (
             <Button small look="danger" isDisabled={busy} onPress={() => ask('stop')}>
-              Stop…
+              Terminate…
             </Button>
           )}
         </>

@@ -92,7 +92,7 @@ const GENAI = ['export OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental'
 
 /** How each kind of agent is connected, as docs/coding-agents.md and docs/frameworks.md describe it. */
 export const GUIDES: readonly Guide[] = [
-  codingAgent('claude-code', 'Claude Code', 'claude-code', 'Restart Claude Code and give it a task.', 'Nudges, stops and answers to permission requests reach it through its hooks. To answer permission requests here, connect with `--permission-seconds 60`.'),
+  codingAgent('claude-code', 'Claude Code', 'claude-code', 'Restart Claude Code and give it a task.', 'Nudges, terminations and answers to permission requests reach it through its hooks. To answer permission requests here, connect with `--permission-seconds 60`.'),
   codingAgent('codex', 'Codex', 'codex', 'Restart Codex, trust the new hooks with `/hooks`, and give it a task.', 'To answer permission requests here, connect with `--permission-seconds 60`.'),
   codingAgent('gemini-cli', 'Gemini CLI', 'gemini', 'Restart Gemini CLI and give it a task.', 'Its permission requests are shown here, and are answered in its terminal.'),
   framework('langgraph', 'LangGraph', ['openinference-instrumentation-langchain'], 'from openinference.instrumentation.langchain import LangChainInstrumentor\n\nLangChainInstrumentor().instrument()'),

@@ -74,7 +74,7 @@ export function TalkPage() {
         ) : (
           loaded.data && (
             <Empty title={agent ? `${agent} is not loaded` : 'Load an agent to talk with it'}>
-              <p>Agents that run elsewhere are watched, nudged and stopped from their own page.</p>
+              <p>Agents that run elsewhere are watched, nudged and terminated from their own page.</p>
               <Copyable text="queenright agents load examples/docs_checker" />
             </Empty>
           )

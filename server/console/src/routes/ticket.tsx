@@ -19,7 +19,7 @@ import { notificationsOf } from './notifications'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
 import { distinct, unsaid } from './sentences'
-import { SilenceTickets, StopWorker } from './worker-dialogs'
+import { SilenceTickets, TerminateWorker } from './worker-dialogs'
 
 /** One ticket: what it says, what was done, who was notified, and the queen beside it. */
 export function TicketPage() {
@@ -191,7 +191,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
         {ticket.actions.includes('dismiss') && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
         {ticket.actions.includes('terminate') && (
           <Button look="danger" onPress={() => setAsking('stop')}>
-            Stop the worker…
+            Terminate…
           </Button>
         )}
       </div>
@@ -224,7 +224,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           onClose={close}
         />
       )}
-      {asking === 'stop' && <StopWorker target={{ agentId: ticket.agent_id, session_id: ticket.session_id, incarnation_id: ticket.incarnation_id }} onClose={close} />}
+      {asking === 'stop' && <TerminateWorker target={{ agentId: ticket.agent_id, session_id: ticket.session_id, incarnation_id: ticket.incarnation_id }} onClose={close} />}
     </>
   )
 }

@@ -1,5 +1,5 @@
 import { useQuery, useQueryClient } from '@tanstack/react-query'
-import { answerApproval, stopWorker } from '../api/acts'
+import { answerApproval, terminateWorker } from '../api/acts'
 import type { Target } from '../api/acts'
 import { data, GET, POST, RequestError } from '../api/client'
 import { duration, words } from '../format'
@@ -14,18 +14,18 @@ import { secondsOf } from './silence'
 
 // Dialogs that several pages have. They load with the first one that is opened.
 
-/** Ask before a worker is stopped; without a reason, `approve` stops it. `why`: the reason that it was asked for. */
-export function StopWorker({ target, why, settled, approve, onClose }: { target: Target; why?: string; settled?: string; approve?: () => Promise<unknown>; onClose: () => void }) {
+/** Ask before a worker is terminated; without a reason, `approve` terminates it. `why`: the reason that it was asked for. */
+export function TerminateWorker({ target, why, settled, approve, onClose }: { target: Target; why?: string; settled?: string; approve?: () => Promise<unknown>; onClose: () => void }) {
   return (
     <Ask
-      title={`Stop ${target.agentId}?`}
+      title={`Terminate ${target.agentId}?`}
       lead="The agent is told to stop; its last checkpoint is kept."
       target={<><Why text={why} /><Seen {...target} /></>}
       fields={approve ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
-      confirm="Stop"
+      confirm="Terminate"
       danger
       settled={settled}
-      run={({ reason = '' }) => (approve ? approve() : stopWorker({ ...target, reason }))}
+      run={({ reason = '' }) => (approve ? approve() : terminateWorker({ ...target, reason }))}
       onClose={onClose}
     />
   )
@@ -131,7 +131,7 @@ export function Decide({ decision, target, why, isOpen, onClose }: { decision: W
   })
   const settled = isOpen ? '' : (outcome.data ?? 'It no longer waits for a decision.')
   if (decision.kind === 'escalation') return <DecideEscalation escalationId={decision.id} choice={decision.choice} target={target} why={why} settled={settled} onClose={onClose} />
-  return <StopWorker target={target} why={why} settled={settled} approve={async () => say(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
+  return <TerminateWorker target={target} why={why} settled={settled} approve={async () => say(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
 }
 
 async function outcomeOfApproval(id: string): Promise<string> {

@@ -57,10 +57,10 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
         <p className="muted wrap">
           {stop.on ? (
             <>
-              Set by {stop.by || 'an unknown user'} <Ago at={stop.changed_at ?? null} />: {stop.reason || 'no reason given'}. No worker is nudged, stopped or recovered; tickets and notifications continue.
+              Set by {stop.by || 'an unknown user'} <Ago at={stop.changed_at ?? null} />: {stop.reason || 'no reason given'}. No worker is nudged, terminated or recovered; tickets and notifications continue.
             </>
           ) : (
-            'The emergency stop ends all nudges, stops and recoveries at once, automatic or not. Detection and notifications continue.'
+            'The emergency stop ends all nudges, terminations and recoveries at once, automatic or not. Detection and notifications continue.'
           )}
         </p>
       </div>
@@ -72,7 +72,7 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
       {asking && (
         <Ask
           title={stop.on ? 'Allow actions again?' : 'Stop all actions?'}
-          lead={stop.on ? 'Queenright nudges, stops and recovers workers again. What was due meanwhile is decided anew.' : 'No worker is nudged, stopped or recovered until you allow it again.'}
+          lead={stop.on ? 'Queenright nudges, terminates and recovers workers again. What was due meanwhile is decided anew.' : 'No worker is nudged, terminated or recovered until you allow it again.'}
           fields={[{ name: 'reason', label: 'Reason', required: true, hint: 'Recorded in the audit trail.' }]}
           confirm={stop.on ? 'Allow actions' : 'Stop all actions'}
           danger={!stop.on}
@@ -191,7 +191,7 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
     <li>
       <div className="grow">
         <p>
-          Stop <Worker agentId={approval.agent_id} sessionId={approval.session_id} />, asked by the {approval.asked_by} <Ago at={approval.created_at} />
+          Terminate <Worker agentId={approval.agent_id} sessionId={approval.session_id} />, asked by the {approval.asked_by} <Ago at={approval.created_at} />
         </p>
         <p className="wrap lines">{why}</p>
         <p className="row wraps">
@@ -205,10 +205,10 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
       </div>
       {mayAct && (
         <div className="row wraps">
-          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target, why)} aria-label={`Approve stop of ${approval.agent_id}…`}>
-            Approve stop…
+          <Button small look="danger" isDisabled={deny.isPending} onPress={() => ask({ kind: 'approval', id: approval.approval_id }, target, why)} aria-label={`Approve termination of ${approval.agent_id}…`}>
+            Approve termination…
           </Button>
-          <Button small isDisabled={deny.isPending} onPress={() => deny.mutate()} aria-label={`Deny stop of ${approval.agent_id}`}>
+          <Button small isDisabled={deny.isPending} onPress={() => deny.mutate()} aria-label={`Deny termination of ${approval.agent_id}`}>
             Deny
           </Button>
         </div>
@@ -228,7 +228,7 @@ function EscalationItem({ escalation, ask }: { escalation: Escalation; ask: AskD
           Decide about <Worker agentId={agent_id} sessionId={session_id} />, escalated <Ago at={escalation.created_at} />
         </p>
         <p className="wrap lines">{why}</p>
-        <Left until={escalation.deadline} text="It is stopped without a decision" />
+        <Left until={escalation.deadline} text="It is terminated without a decision" />
       </div>
       {mayAct && (
         <div className="row wraps">
@@ -313,7 +313,7 @@ function Interventions() {
       ) : !rows ? (
         <Loading rows={5} />
       ) : rows.length === 0 ? (
-        <p className="body muted">{isFiltered ? 'No intervention matches these filters.' : 'None yet. Nudges, escalations, stops, recoveries and answers are listed here.'}</p>
+        <p className="body muted">{isFiltered ? 'No intervention matches these filters.' : 'None yet. Nudges, escalations, terminations, recoveries and answers are listed here.'}</p>
       ) : (
         <ul className="entries">
           {rows.map((row) => (

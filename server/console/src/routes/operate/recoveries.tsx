@@ -15,7 +15,7 @@ import { useFilters } from './filters'
 const STATES: readonly RecoveryState[] = ['waiting', 'starting', 'watching', 'succeeded', 'failed', 'dropped']
 const TONES: Partial<Record<RecoveryState, Tone>> = { waiting: 'degraded', starting: 'queen', watching: 'queen' }
 
-/** Recoveries of tasks whose worker crashed or was stopped. */
+/** Recoveries of tasks whose worker crashed or was terminated. */
 export function Recoveries() {
   const [{ state = '' }, change] = useFilters()
   const mayAct = useQuery(callerQuery).data?.may_act
@@ -48,7 +48,7 @@ export function Recoveries() {
         <Loading rows={5} />
       ) : rows.length === 0 ? (
         <Empty title={state ? 'No recovery is in this state' : 'No recoveries yet'}>
-          {!state && <p>When a worker crashes or is stopped, its task continues from the last valid checkpoint. Each attempt is listed here.</p>}
+          {!state && <p>When a worker crashes or is terminated, its task continues from the last valid checkpoint. Each attempt is listed here.</p>}
         </Empty>
       ) : (
         <ul className="entries">

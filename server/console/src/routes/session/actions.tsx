@@ -13,7 +13,7 @@ import { Seen } from '../seen'
 const Ask = lazyDialog(() => import('../../ui/dialog').then((module) => module.Ask))
 const RecoverTask = lazyDialog(() => import('../worker-dialogs').then((module) => module.RecoverTask))
 const SilenceTickets = lazyDialog(() => import('../worker-dialogs').then((module) => module.SilenceTickets))
-const StopWorker = lazyDialog(() => import('../worker-dialogs').then((module) => module.StopWorker))
+const TerminateWorker = lazyDialog(() => import('../worker-dialogs').then((module) => module.TerminateWorker))
 
 /** Tickets of one session, newest first. */
 export function useTickets(worker: AgentHealth) {
@@ -46,7 +46,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
       {worker.actions.includes('recover') && <Button onPress={() => ask('recover')}>Recover…</Button>}
       {worker.actions.includes('terminate') && (
         <Button look="danger" onPress={() => ask('stop')}>
-          Stop…
+          Terminate…
         </Button>
       )}
       {worker.waiting && !worker.ended && !worker.actions.includes('terminate') && <Waits worker={worker} />}
@@ -60,7 +60,7 @@ function Waits({ worker }: { worker: AgentHealth }) {
   const isLoaded = useQuery(loadedQuery).data?.loaded.some((slot) => slot.agent_id === worker.agent_id)
   return (
     <span className="muted">
-      It waits, so it cannot be nudged or stopped here.{' '}
+      It waits, so it cannot be nudged or terminated here.{' '}
       {isLoaded && (
         <Link to="/talk" search={{ agent: worker.agent_id, session: worker.session_id }} className="link">
           Answer, pause or unload it
@@ -91,7 +91,7 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
       return (
         <Ask
           title={`Escalate ${agentId}`}
-          lead="The orchestrator decides: more time, a hand-off, or a stop."
+          lead="The orchestrator decides: more time, a hand-off, or a termination."
           target={seen}
           fields={[{ name: 'reason', label: 'Reason', required: true }]}
           confirm="Escalate"
@@ -107,6 +107,6 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
     case 'recover':
       return <RecoverTask taskId={worker.task_id} seen={{ session_id, incarnation_id }} name={agentId} onClose={onClose} />
     case 'stop':
-      return <StopWorker target={target} onClose={onClose} />
+      return <TerminateWorker target={target} onClose={onClose} />
   }
 }

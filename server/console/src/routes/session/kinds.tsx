@@ -64,8 +64,8 @@ const TYPES: Record<string, string> = {
   worker_escalation_ticket: 'Ticket', queen_intervention_requested: 'Queen asks for an intervention', ticket_triaged: 'Queen decides',
   ticket_acknowledged: 'Ticket acknowledged', ticket_unacknowledged: 'Acknowledgement withdrawn', ticket_reescalated: 'Ticket raised again',
   ticket_resolved: 'Ticket closed', notification_delivered: 'Notification sent', notification_failed: 'Notification not sent', nudge_sent: 'Nudge',
-  escalation_triggered: 'Escalated', escalation_decided: 'Escalation decided', termination_requested: 'Stop requested',
-  termination_decided: 'Stop decided', agent_terminated: 'Stopped', recovery_initiated: 'Recovery started', recovery_completed: 'Recovered',
+  escalation_triggered: 'Escalated', escalation_decided: 'Escalation decided', termination_requested: 'Termination requested',
+  termination_decided: 'Termination decided', agent_terminated: 'Terminated', recovery_initiated: 'Recovery started', recovery_completed: 'Recovered',
   recovery_failed: 'Recovery failed', intervention_recorded: 'Intervention', checkpoint_saved: 'Checkpoint',
 }
 
