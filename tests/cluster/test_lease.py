@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,7 @@ import pytest_asyncio
 
 from queenright.health.cluster import cluster_lease
 from queenright.health.cluster.cluster_lease import (
+    LEASE_SECONDS,
     ClusterLease,
     LeaseLostError,
     Member,
@@ -128,6 +130,22 @@ async def test_refused_events_are_distinguished_from_an_unreachable_database(
     await store.append([heartbeat("waiter")])
     assert store.is_writable
     await store.close()
+
+
+async def test_process_knows_when_the_next_lease_expires(url: str, lease: ClusterLease) -> None:
+    """B117: it looks again at that time, not up to a second later."""
+    assert (await lease.read_cluster()).expires_in == math.inf
+    stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
+    change(url, "UPDATE queenright_1.store_writer SET renewed_at = renewed_at - 60")
+    change(url, "UPDATE queenright_2.store_writer SET renewed_at = renewed_at + 60")
+
+    watcher = lease_on(url, "two", 3)
+    first, second = [(await watcher.read_cluster()).expires_in for _ in range(2)]
+
+    assert 0 <= second < first <= LEASE_SECONDS
+    await watcher.close()
+    for store in stores:
+        await store.close()
 
 
 async def refresh_until_vacant(lease: ClusterLease, number: int) -> View:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -147,6 +148,8 @@ class View:
     partitions: tuple[Ownership, ...]
     stored_partitions: int = 0
     """How many partitions the database has; 0 before it has its tables."""
+    expires_in: float = math.inf
+    """Seconds until the next lease expires that is not renewed; infinite without leases."""
 
     @property
     def alive(self) -> list[SeenMember]:
@@ -220,11 +223,14 @@ class ClusterLease:
                 Ownership(
                     owner_id=writer["member_id"] if (writer := writers.get(partition)) else None,
                     is_vacant=(*divmod(partition_lock(partition), 1 << 32), 1) not in locks,
-                    has_expired=writer is not None and writer["has_expired"],
+                    has_expired=writer is not None and writer["expires_in"] < 0,
                 )
                 for partition in range(self.member.partitions)
             ),
             stored_partitions=self._stored_count,
+            expires_in=min(
+                (left for writer in writers.values() if (left := writer["expires_in"]) >= 0), default=math.inf
+            ),
         )
 
     async def read_secret(self, name: str) -> bytes | None:
@@ -283,7 +289,7 @@ class ClusterLease:
             rows = await self._execute(
                 " UNION ALL ".join(
                     f"SELECT {partition} AS partition, member_id,"
-                    f" coalesce(renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}, false) AS has_expired"
+                    f" coalesce(renewed_at - {DATABASE_TIME} + {LEASE_SECONDS}, 'infinity') AS expires_in"
                     f" FROM {writer_table(partition)}"
                     for partition in sorted(self._schemas)
                 )

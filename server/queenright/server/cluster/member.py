@@ -266,6 +266,7 @@ class ClusterMember:
     async def run(self) -> None:
         """Refresh the view, and own this process's share of the partitions, until cancelled."""
         while True:
+            view = None
             try:
                 if (view := await self.refresh_view()) is not None:
                     self._balance(view, time.monotonic())
@@ -273,7 +274,17 @@ class ClusterMember:
             except Exception:
                 # Without its refreshes, the process would own nothing, or for ever what it has.
                 _log.exception("the refresh of the cluster has failed")
-            await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else _REFRESH_SECONDS)
+            await asyncio.sleep(self._refresh_pause(view))
+
+    def _refresh_pause(self, view: View | None) -> float:
+        """Return after how many seconds the view is refreshed again: at once if a lease will have expired."""
+        if self._has_evicted:
+            return _EVICTED_SECONDS
+        return (
+            _REFRESH_SECONDS
+            if view is None
+            else max(_EVICTED_SECONDS, min(view.expires_in, _REFRESH_SECONDS))
+        )
 
     async def stop(self) -> None:
         """Hand over the partitions of this process; if the database does not answer in time, leave them."""
