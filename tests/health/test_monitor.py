@@ -39,6 +39,36 @@ def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
     assert {"kind": "doom_loop", "ticket": True} in [{k: d[k] for k in ("kind", "ticket")} for d in opened]
 
 
+@pytest.mark.parametrize("outage", [0, 30])
+def test_event_that_arrives_late_does_not_begin_the_start_grace_again(outage: float) -> None:
+    """B1, B118: the ticket of a finding would close, and a second one would open at the next check."""
+    script = worker()
+    for _ in range(20):
+        script.call()
+    script.silence(100)
+    if outage:
+        script.monitor.exclude_outage(script.now, script.now + outage)
+        script.now += outage
+    script.lag = 3 + outage
+    script.call()
+
+    loop = script.finding(FindingKind.DOOM_LOOP)
+    assert loop is not None
+    assert loop.ticket
+
+
+def test_event_that_arrives_late_does_not_end_a_silence_that_it_does_not_break() -> None:
+    """It would be found again at the next check."""
+    script = worker()
+    script.silence(240)
+    assert script.finding(STALL) is not None
+    script.lag = 3
+    script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 1, "limit": 100})
+
+    assert script.finding(STALL) is not None
+    assert EventType.FINDING_CLEARED not in types(script.said)
+
+
 def test_stall_is_counted_from_the_incarnations_own_events() -> None:
     """B1: after the grace, a stall is counted from the incarnation's own events."""
     script = worker()

@@ -8,6 +8,7 @@ entry is recomputed only when it comes up: events are cheap, and an idle worker 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,6 +132,8 @@ class WorkerHealth:
     """The incarnation (``VitalSigns.incarnation_count``) in which the state last changed."""
     shadow: tuple[Finding, ...] = ()
     """Findings of shadow detectors; they have no consequences."""
+    checked_at: float = -math.inf
+    """The time as of which it was last checked; it is not checked as of an earlier one."""
     unknown_fields: frozenset[str] = frozenset()
     """Fields of its summary that its source cannot provide; they are null."""
     key: WorkerKey = field(init=False)
@@ -531,6 +534,7 @@ class HealthMonitor:
         self._restart_signs(now)
         self._heap.clear()
         for worker in self._workers.values():
+            worker.checked_at = now
             worker.deadline = self._next(worker, now)
             if worker.deadline is not None:
                 self._heap.append((worker.deadline, worker.key))
@@ -923,6 +927,8 @@ class HealthMonitor:
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
         v = worker.vitals
+        # An event that arrives late must not undo what time alone has changed. A clock may have been set back.
+        at = worker.checked_at = max(at, min(worker.checked_at, now))
         findings = detect(v, self.settings, at)
         state = health_state(v, findings, self.settings, at)
         before = worker.findings
