@@ -189,6 +189,7 @@ class TelemetryStream:
         self._max_bytes = max_bytes
         self.is_created = False
         self._refused_at = -_REFUSED_SECONDS
+        self._created_at = 0.0
         self._logged: str | None = None
 
     @property
@@ -229,6 +230,7 @@ class TelemetryStream:
         if message_id is None:
             message_id = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
         headers = {_PATH: path, _MESSAGE_ID: message_id}
+        began = time.monotonic()
         try:
             await self._jetstream.publish(
                 self._subject, body, timeout=_ACK_SECONDS, stream=self._name, headers=headers
@@ -237,7 +239,9 @@ class TelemetryStream:
             self.is_created = False
             raise StreamUnavailableError("the stream was deleted; it is being created again") from None
         except (NatsError, OSError, TimeoutError) as error:
-            self._refused_at = time.monotonic()
+            # A message that was under way when the connection broke says nothing about the new one.
+            if began > self._created_at:
+                self._refused_at = time.monotonic()
             raise StreamUnavailableError(f"NATS did not acknowledge a message: {_describe(error)}") from error
 
     async def state(self) -> StreamState:
@@ -342,6 +346,8 @@ class TelemetryStream:
             except NotFoundError:
                 await self._jetstream.add_stream(config)
             self.is_created = True
+            self._created_at = time.monotonic()
+            self._refused_at = -_REFUSED_SECONDS
             self._logged = None
         except (NatsError, OSError, TimeoutError) as error:
             self._log_once(f"cannot create the telemetry stream, retrying: {_describe(error)}")
