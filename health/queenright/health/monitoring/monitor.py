@@ -927,7 +927,7 @@ class HealthMonitor:
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
         v = worker.vitals
-        # An event that arrives late must not undo what time alone has changed. A clock may have been set back.
+        # An event that arrives late must not undo what time alone has changed. The clock may have gone back.
         at = worker.checked_at = max(at, min(worker.checked_at, now))
         findings = detect(v, self.settings, at)
         state = health_state(v, findings, self.settings, at)
