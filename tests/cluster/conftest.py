@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,21 @@ from tests.warm import Command
 
 
 class Nats:
-    """A nats-server with JetStream, on a port of loopback."""
+    """
+    A nats-server with JetStream, on a port of loopback.
 
-    def __init__(self, folder: Path, port: int, *, host: str = "127.0.0.1") -> None:
+    Args:
+        options: More options of the program.
+    """
+
+    def __init__(
+        self, folder: Path, port: int, *, host: str = "127.0.0.1", options: Sequence[str] = ()
+    ) -> None:
         self.url = f"nats://127.0.0.1:{port}"
         self.port = port
         self._folder = folder
         self._host = host
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -46,7 +54,10 @@ class Nats:
         assert program, "this test needs nats-server: `make test` installs it, or set NATS_BIN"
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program, "-a", self._host, "-p", str(self.port), "-js", "-sd", self._folder / "jetstream"],
+                [
+                    *(program, "-a", self._host, "-p", str(self.port)),
+                    *("-js", "-sd", self._folder / "jetstream", *self._options),
+                ],
                 stdout=log,
                 stderr=log,
             )

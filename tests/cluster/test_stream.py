@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
 import pytest
 
 from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
-from tests.cluster.conftest import Nats
+from tests.cluster.conftest import Cluster, Nats
+from tests.databases import Postgres
+from tests.ports import reserve_port
 from tests.waiting import until
 
 
@@ -35,3 +41,52 @@ async def test_message_that_was_under_way_at_a_restart_is_no_refusal(nats: Nats)
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+@pytest.fixture
+def nats_cluster(tmp_path: Path) -> Iterator[list[Nats]]:
+    """Three nats-servers of one NATS cluster."""
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(reserve_port("nats-server")) for _ in range(6)]
+        urls = [f"nats://127.0.0.1:{port}" for port in ports[3:]]
+        servers = []
+        for number in range(3):
+            folder = tmp_path / f"nats-{number}"
+            folder.mkdir()
+            options = ("-n", str(number), "-cluster_name", "test", "-cluster", urls[number])
+            servers.append(Nats(folder, ports[number], options=(*options, "-routes", ",".join(urls))))
+            servers[-1].start()
+            stack.callback(servers[-1].kill)
+        yield servers
+
+
+async def test_stream_without_a_majority_is_no_silence_of_the_workers(
+    tmp_path: Path, postgres: Postgres, nats_cluster: list[Nats], client: httpx.AsyncClient
+) -> None:
+    """B119: the server that is left keeps its connections, and accepts no telemetry."""
+    database = postgres.migrated()
+    cluster = Cluster(tmp_path, postgres, database, nats_cluster[0], {"cluster": {"replicas": 3}})
+    process = cluster.add()
+
+    async def wait_until_it_accepts(accepts: bool) -> None:
+        """Wait until telemetry is accepted or refused, and the service has noticed."""
+        expected = (200, True) if accepts else (503, False)
+        found = None
+        while found != expected:
+            await asyncio.sleep(0.2)
+            sent = await client.post(f"{process.otlp_url}/v1/traces", json={"resourceSpans": []})
+            metrics = await client.get(f"{process.url}/metrics")
+            found = sent.status_code, "\nqueenright_listening 1.0" in metrics.text
+
+    try:
+        async with asyncio.timeout(120):
+            await cluster.owner()
+            await wait_until_it_accepts(True)
+            for server in nats_cluster[1:]:
+                server.kill()
+            await wait_until_it_accepts(False)
+            await asyncio.to_thread(nats_cluster[1].start)
+            await wait_until_it_accepts(True)
+    finally:
+        process.kill()
+        postgres.drop(database)
