@@ -55,6 +55,23 @@ def test_parent_is_not_stalled_while_its_child_works(start_records: bool) -> Non
     assert family.stalls() == []
 
 
+def test_child_whose_start_arrives_after_the_last_check_ends_the_stall() -> None:
+    """It started while its parent was not stalled yet."""
+    monitor = HealthMonitor(HealthSettings())
+    parent = WorkerScript(agent="lead", session="s1", monitor=monitor)
+    parent.trace = TRACE
+    parent.start()
+    parent.event(EventType.TOOL_CALL_STARTED, {"tool": "ask_scout", "call_id": "c"})
+    parent.silence(604)
+    assert parent.finding(STALL) is not None
+
+    child = WorkerScript(agent="scout", session="s2", monitor=monitor, at=parent.now)
+    child.trace, child.incarnation, child.lag = TRACE, "i2", 7
+    child.start()
+
+    assert parent.finding(STALL) is None
+
+
 def test_silent_child_is_the_only_stall() -> None:
     family = Family()
     family.work(20)

@@ -133,7 +133,7 @@ class WorkerHealth:
     shadow: tuple[Finding, ...] = ()
     """Findings of shadow detectors; they have no consequences."""
     checked_at: float = -math.inf
-    """The time as of which it was last checked; it is not checked as of an earlier one."""
+    """When it was last checked, or the time of the event after which it was."""
     unknown_fields: frozenset[str] = frozenset()
     """Fields of its summary that its source cannot provide; they are null."""
     key: WorkerKey = field(init=False)
@@ -525,6 +525,7 @@ class HealthMonitor:
         for worker in self._workers.values():
             if worker.vitals.ended_at is None:
                 worker.vitals.shift_clocks(now - since, now)
+                worker.checked_at = min(worker.checked_at + now - since, now)
                 if now - since > END_REPEATED_SECONDS:
                     worker.vitals.away = (since, now)
         self._restart_at(now)
@@ -534,7 +535,6 @@ class HealthMonitor:
         self._restart_signs(now)
         self._heap.clear()
         for worker in self._workers.values():
-            worker.checked_at = now
             worker.deadline = self._next(worker, now)
             if worker.deadline is not None:
                 self._heap.append((worker.deadline, worker.key))
@@ -868,7 +868,7 @@ class HealthMonitor:
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker whose deadline has passed, and set its next deadline."""
         self._record(worker)
-        self._update_children_activity(worker.vitals, at)
+        self._update_children_activity(worker.vitals, _last_check(worker, at, now))
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
             end_session(worker.vitals, WorkerStatus.UNKNOWN, over)
@@ -927,14 +927,13 @@ class HealthMonitor:
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
         v = worker.vitals
-        # An event that arrives late must not undo what time alone has changed. The clock may have gone back.
-        at = worker.checked_at = max(at, min(worker.checked_at, now))
-        findings = detect(v, self.settings, at)
+        checked_at = worker.checked_at = _last_check(worker, at, now)
+        findings = _detect(detect, worker.findings, v, self.settings, at, checked_at)
         state = health_state(v, findings, self.settings, at)
         before = worker.findings
         worker.findings = tuple(findings)
         if self._has_shadows:
-            self._watch_shadow(worker, at)
+            self._watch_shadow(worker, at, checked_at)
         events: list[AgentEvent] = []
         if findings or before:
             events = self._differences(v, before, findings, now, delay)
@@ -965,9 +964,10 @@ class HealthMonitor:
             worker.incarnation_number = v.incarnation_count
         return events
 
-    def _watch_shadow(self, worker: WorkerHealth, at: float) -> None:
+    def _watch_shadow(self, worker: WorkerHealth, at: float, checked_at: float) -> None:
         before = {finding.kind: finding.severity.rank for finding in worker.shadow}
-        worker.shadow = tuple(detect_shadow(worker.vitals, self.settings, at))
+        findings = _detect(detect_shadow, worker.shadow, worker.vitals, self.settings, at, checked_at)
+        worker.shadow = tuple(findings)
         if self._on_shadow is not None:
             for finding in worker.shadow:
                 if finding.severity.rank > before.get(finding.kind, -1):
@@ -993,6 +993,33 @@ class HealthMonitor:
             health_event(EventType.FINDING_CLEARED, v, now, finding.to_dict()) for finding in old.values()
         )
         return events
+
+
+def _last_check(worker: WorkerHealth, at: float, now: float) -> float:
+    """Return the later of ``at`` and the last check, which a clock that was set back puts after ``now``."""
+    return max(at, min(worker.checked_at, now))
+
+
+def _detect(
+    detectors: Callable[[VitalSigns, HealthSettings, float], list[Finding]],
+    before: Sequence[Finding],
+    v: VitalSigns,
+    settings: HealthSettings,
+    at: float,
+    checked_at: float,
+) -> list[Finding]:
+    """
+    Return the findings as of ``at``, but those of the kinds that were found ``before`` as of ``checked_at``.
+
+    An event that arrives late must not undo what time alone has changed. Nor may it be judged as if nothing
+    followed it: the next event of its batch may.
+    """
+    findings = detectors(v, settings, at)
+    if not before or checked_at == at:
+        return findings
+    kinds = {finding.kind for finding in before}
+    later = [finding for finding in detectors(v, settings, checked_at) if finding.kind in kinds]
+    return [finding for finding in findings if finding.kind not in kinds] + later
 
 
 def is_late_work(event: AgentEvent, v: VitalSigns) -> bool:
