@@ -107,7 +107,7 @@ async def test_stop_is_approved_next_to_its_request(
     await expect(item.locator(f"a[href='/console/tickets/{approval.ticket_id}']")).to_be_visible()
     deny = page.get_by_role("button", name="Deny")
     await page.get_by_role("button", name="Approve termination…").dblclick()
-    dialog = page.get_by_role("dialog", name="Stop looper?")
+    dialog = page.get_by_role("dialog", name="Terminate looper?")
     await expect(dialog).to_contain_text("Session looper-session")
     await expect(dialog).to_contain_text("Incarnation one")
     await expect(dialog).to_contain_text("It loops. Now: search was called 20 times")
@@ -130,7 +130,7 @@ async def test_dialog_says_what_was_decided_meanwhile(
     approval = await request_for_looper(running)
     await page.goto(running.url)
     await page.get_by_role("button", name="Approve termination…").click()
-    dialog = page.get_by_role("dialog", name="Stop looper?")
+    dialog = page.get_by_role("dialog", name="Terminate looper?")
     await expect(dialog.get_by_role("button", name="Terminate")).to_be_visible()
 
     await http.post(f"/api/approvals/{approval.approval_id}/deny", json={"by": "ada"})

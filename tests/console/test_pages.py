@@ -116,7 +116,7 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
     """B112: the action names session and incarnation, and is refused if they have changed meanwhile."""
     ticket_id = await ticket_on(running)
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
-    await page.get_by_role("button", name="Terminate…").click()
+    await page.get_by_role("button", name="Terminate the worker…").click()
     await page.get_by_label("Reason").fill("it loops")
     first, *_ = looping(running.service.clock())
     other = type(first)(
@@ -562,7 +562,7 @@ class TestNeeds:
                     await page.keyboard.press("Escape")
                     await expect(page.get_by_role("dialog")).to_have_count(0)
         assert faults == []
-        assert {"Nudge…", "Terminate…", "Load…", "Preferences"} <= opened
+        assert {"Nudge…", "Terminate the worker…", "Load…", "Preferences"} <= opened
 
     @pytest.mark.parametrize("width", [390, 1280])
     async def test_page_that_loads_does_not_move(

@@ -174,7 +174,7 @@ async def test_ticket_is_found_and_handled(
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
     await hand.press(page.get_by_role("button", name="Withdraw acknowledgement"))
     await says(page, "The acknowledgement is withdrawn.")
-    await hand.press(page.get_by_role("button", name="Terminate…"))
+    await hand.press(page.get_by_role("button", name="Terminate the worker…"))
     await hand.write(dialog.get_by_label("Reason"), "It loops.")
     await hand.press(dialog.get_by_role("button", name="Terminate", exact=True))
     await expect(dialog).to_have_count(0)

@@ -101,7 +101,7 @@ def call_to_action(approval: Approval) -> str:
     requester = describe_requester(approval.asked_by, approval.ordered_by)
     command = f"queenright approvals approve {approval.approval_id}"
     return (
-        f"The {requester} asks to stop this worker: {' '.join(approval.reason.split())} "
+        f"The {requester} asks to terminate this worker: {' '.join(approval.reason.split())} "
         f"Approve until {until:%H:%M} UTC: {command} (or deny it)."
     )
 

@@ -191,7 +191,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
         {ticket.actions.includes('dismiss') && <Button onPress={() => setAsking('dismiss')}>Dismiss…</Button>}
         {ticket.actions.includes('terminate') && (
           <Button look="danger" onPress={() => setAsking('stop')}>
-            Terminate…
+            Terminate the worker…
           </Button>
         )}
       </div>
