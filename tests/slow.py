@@ -37,7 +37,7 @@ SLOW: Final = {
     "cluster/test_hung_database.py::test_process_that_waits_for_a_new_connection_stops": 40,
     "cluster/test_partitions.py::test_process_that_cannot_run_a_partition_gets_no_others": 13,
     "cluster/test_partitions.py::test_third_process_gets_its_share_one_partition_at_a_time": 36,
-    "cluster/test_stream.py::test_stream_without_a_majority_is_no_silence_of_the_workers": 30,
+    "cluster/test_stream.py::test_stream_without_a_majority_is_reported_as_not_listening": 30,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
     "console/test_home.py::test_change_reads_four_pages_again_however_deep_the_list_is": 21,

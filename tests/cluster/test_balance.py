@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from queenright.health.cluster.cluster_lease import Ownership, SeenMember, View
-from queenright.server.cluster.member import ClusterMember
+from queenright.server.cluster.member import ClusterMember, refresh_pause
 from tests.cluster.test_candidates import seen_member
 
 
@@ -47,3 +47,10 @@ def test_stopping_process_claims_nothing(others: tuple[SeenMember, ...]) -> None
     ClusterMember._balance(member, view, 100.0)
 
     assert not any(partition.claim.called for partition in partitions)
+
+
+@pytest.mark.parametrize(("expires_in", "pause"), [(None, 1), (5.0, 1), (0.4, 0.4), (0.0, 0.1)])
+def test_view_is_refreshed_when_the_next_lease_expires(expires_in: float | None, pause: float) -> None:
+    """B117: a takeover begins then, and not up to a second later."""
+    view = None if expires_in is None else View(members=(), partitions=(), expires_in=expires_in)
+    assert refresh_pause(view) == pause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator
 
@@ -22,6 +21,7 @@ from queenright.health.cluster.cluster_lease import (
 )
 from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store.engines import parse_address
+from queenright.health.store.postgres import DATABASE_TIME
 from queenright.health.store.store import RefusedEventsError, Store
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import Postgres, change, connected, downgrade
@@ -132,20 +132,22 @@ async def test_refused_events_are_distinguished_from_an_unreachable_database(
     await store.close()
 
 
-async def test_process_knows_when_the_next_lease_expires(url: str, lease: ClusterLease) -> None:
+async def test_process_knows_when_the_next_lease_expires(url: str) -> None:
     """B117: it looks again at that time, not up to a second later."""
-    assert (await lease.read_cluster()).expires_in == math.inf
     stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
-    change(url, "UPDATE queenright_1.store_writer SET renewed_at = renewed_at - 60")
-    change(url, "UPDATE queenright_2.store_writer SET renewed_at = renewed_at + 60")
+    watcher, owner = lease_on(url, "two", 3), lease_on(url, "three", 3)
+    renewed = f"store_writer SET renewed_at = {DATABASE_TIME}"
+    change(url, f"UPDATE queenright_1.{renewed} - 60")
+    change(url, f"UPDATE queenright_2.{renewed} + 60")
+    change(url, f"UPDATE {renewed} - 2")
+    assert 0 <= (await watcher.read_cluster()).expires_in <= LEASE_SECONDS - 2
 
-    watcher = lease_on(url, "two", 3)
-    first, second = [(await watcher.read_cluster()).expires_in for _ in range(2)]
-
-    assert 0 <= second < first <= LEASE_SECONDS
-    await watcher.close()
-    for store in stores:
-        await store.close()
+    change(url, f"UPDATE {renewed} + 60")
+    await owner.read_cluster()
+    change(url, f"UPDATE members SET seen_at = {DATABASE_TIME} - 3 WHERE member_id = 'three'")
+    assert 0 <= (await watcher.read_cluster()).expires_in <= LEASE_SECONDS - 3
+    for each in (watcher, owner, *stores):
+        await each.close()
 
 
 async def refresh_until_vacant(lease: ClusterLease, number: int) -> View:

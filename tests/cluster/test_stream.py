@@ -60,7 +60,7 @@ def nats_cluster(tmp_path: Path) -> Iterator[list[Nats]]:
         yield servers
 
 
-async def test_stream_without_a_majority_is_no_silence_of_the_workers(
+async def test_stream_without_a_majority_is_reported_as_not_listening(
     tmp_path: Path, postgres: Postgres, nats_cluster: list[Nats], client: httpx.AsyncClient
 ) -> None:
     """B119: the server that is left keeps its connections, and accepts no telemetry."""

@@ -149,7 +149,7 @@ class View:
     stored_partitions: int = 0
     """How many partitions the database has; 0 before it has its tables."""
     expires_in: float = math.inf
-    """Seconds until the next lease expires that is not renewed; infinite without leases."""
+    """Seconds until the first of the valid leases expires, or a member stops counting as alive."""
 
     @property
     def alive(self) -> list[SeenMember]:
@@ -217,6 +217,8 @@ class ClusterLease:
             _seen_member(row, is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks)
             for row in rows
         ]
+        limits = [writer["expires_in"] for writer in writers.values()]
+        limits += [LEASE_SECONDS - seen.unseen_seconds for seen in members if seen.is_connected]
         return View(
             members=tuple(seen for i, seen in enumerate(members) if not _is_replaced(seen, members[i + 1 :])),
             partitions=tuple(
@@ -228,9 +230,7 @@ class ClusterLease:
                 for partition in range(self.member.partitions)
             ),
             stored_partitions=self._stored_count,
-            expires_in=min(
-                (left for writer in writers.values() if (left := writer["expires_in"]) >= 0), default=math.inf
-            ),
+            expires_in=min((left for left in limits if left >= 0), default=math.inf),
         )
 
     async def read_secret(self, name: str) -> bytes | None:

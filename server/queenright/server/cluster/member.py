@@ -274,17 +274,7 @@ class ClusterMember:
             except Exception:
                 # Without its refreshes, the process would own nothing, or for ever what it has.
                 _log.exception("the refresh of the cluster has failed")
-            await asyncio.sleep(self._refresh_pause(view))
-
-    def _refresh_pause(self, view: View | None) -> float:
-        """Return after how many seconds the view is refreshed again: at once if a lease will have expired."""
-        if self._has_evicted:
-            return _EVICTED_SECONDS
-        return (
-            _REFRESH_SECONDS
-            if view is None
-            else max(_EVICTED_SECONDS, min(view.expires_in, _REFRESH_SECONDS))
-        )
+            await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else refresh_pause(view))
 
     async def stop(self) -> None:
         """Hand over the partitions of this process; if the database does not answer in time, leave them."""
@@ -457,6 +447,13 @@ class ClusterMember:
         elif fault != self._faults.get(what):
             self._faults[what] = fault
             _log.error("%s", fault)
+
+
+def refresh_pause(view: View | None) -> float:
+    """Return the seconds until the next refresh of the view: when a lease expires, if that is sooner."""
+    if view is None:
+        return _REFRESH_SECONDS
+    return max(_EVICTED_SECONDS, min(view.expires_in, _REFRESH_SECONDS))
 
 
 @contextlib.asynccontextmanager
