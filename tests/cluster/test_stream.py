@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -41,6 +42,36 @@ async def test_message_that_was_under_way_at_a_restart_is_no_refusal(nats: Nats)
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+@pytest.mark.parametrize("is_created_first", [True, False])
+async def test_interrupted_message_is_no_refusal_whenever_it_fails(
+    monkeypatch: pytest.MonkeyPatch, is_created_first: bool
+) -> None:
+    """The stream may be there again before the message fails, or after."""
+    failing = asyncio.Event()
+
+    async def fail(*arguments: object, **options: object) -> None:
+        await failing.wait()
+        raise TimeoutError
+
+    connection = NatsConnection("nats://127.0.0.1:1", replicas=1, max_bytes=1 << 30)
+    jetstream = Mock(publish=fail, stream_info=AsyncMock(), update_stream=AsyncMock())
+    monkeypatch.setattr(connection, "jetstream", jetstream)
+    monkeypatch.setattr(NatsConnection, "is_connected", True)
+    [stream] = connection.streams
+    await stream.create()
+    publishing = asyncio.create_task(stream.publish("/v1/traces", b"{}"))
+    await asyncio.sleep(0)
+    if is_created_first:
+        await stream.create()
+    failing.set()
+    with pytest.raises(StreamUnavailableError):
+        await publishing
+    assert stream.is_accepting is is_created_first
+    await stream.create()
+
+    assert stream.is_accepting
 
 
 @pytest.fixture
