@@ -127,19 +127,19 @@ async def refusals(qr: AsyncQueenright, running: Running) -> None:
 async def test_unavailable_service_is_an_error_or_waited_for() -> None:
     waits: list[float] = []
 
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     async def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 7:
-            raise Enough
+            raise EnoughError
 
     async with AsyncQueenright("http://127.0.0.1:9", sleep=wait) as qr:
         with pytest.raises(UnreachableError):
             await anext(qr.events.stream())
         assert not waits
-        with pytest.raises(Enough):
+        with pytest.raises(EnoughError):
             await anext(qr.events.stream(wait=True))
 
     most = [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]

@@ -440,7 +440,7 @@ def test_misuse_after_start_loses_only_that_call(
 ) -> None:
     """B81: no exception of ours reaches the agent."""
 
-    class Hostile(Exception):
+    class HostileError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
@@ -451,8 +451,8 @@ def test_misuse_after_start_loses_only_that_call(
                 call.result(object())
             with step.llm(7) as llm:  # type: ignore[arg-type]
                 llm.usage("many", None)  # type: ignore[arg-type]
-            with pytest.raises(Hostile), step.tool("search"):
-                raise Hostile
+            with pytest.raises(HostileError), step.tool("search"):
+                raise HostileError
         with worker.waiting("godot"):
             worker.checkpoint(None)  # type: ignore[arg-type]
 
