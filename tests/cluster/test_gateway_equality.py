@@ -41,11 +41,11 @@ _LOOPER: Final = LOOPERS[-1]
 _WORKER: Final = f"/api/agents/{_LOOPER}"
 
 ROUTES: Final = {
-    RouteKind.SUMMARY: "status telemetry attention incidents providers breakers/x",
+    RouteKind.SUMMARY: "status telemetry attention incidents providers silences breakers/x",
     RouteKind.PAGE: "agents agents/health agents/x/escalations agents/x/history approvals audit breakers"
     " escalations interventions judge/checks notifications permissions recoveries tickets",
     RouteKind.STREAM: "events agents/x/events",
-    RouteKind.FIRST: "discover POST:agents silences",
+    RouteKind.FIRST: "discover POST:agents",
     RouteKind.HEARTBEAT: "POST:heartbeats",
     RouteKind.POLL: "agents/x/instructions",
     RouteKind.CLICK: "POST:slack/actions",
@@ -158,6 +158,7 @@ def plain(value: Any) -> Any:
         "/api/incidents",
         f"/api/attention?session_id={_LOOPER}-session&agent_id={_LOOPER}",
         "/api/telemetry",
+        "/api/silences",
         "/api/version",
         "/api/caller",
         "/api/emergency-stop",

@@ -64,7 +64,7 @@ _ALL: Final = frozenset(
         ("POST", "/api/pagerduty/webhook"),
     }
 )
-_FIRST: Final = frozenset({("GET", "/api/discover"), ("POST", "/api/agents"), ("GET", "/api/silences")})
+_FIRST: Final = frozenset({("GET", "/api/discover"), ("POST", "/api/agents")})
 _FIND: Final = re.compile(
     r"/api/(tickets|escalations|approvals|permissions|recoveries|silences)(/.*)?", re.DOTALL
 )

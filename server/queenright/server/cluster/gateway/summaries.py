@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from queenright import api
+from queenright.alerting.peer_silences import PeerView, describe_unknown_peers
 from queenright.health.findings import Severity
 from queenright.server.views.attention import LISTED, urgency
 from queenright.server.views.fleet_list import WORST_FIRST
@@ -190,6 +191,44 @@ _PROVIDER_RANK: Final = {
 }
 
 
+def _silences(values: Sequence[Json]) -> Json:
+    """
+    Merge what the partitions have read from the same Alertmanagers.
+
+    A silence matches tickets of several partitions, and each knows only its own. Which silences an
+    Alertmanager has is known by the partition that read it last: after a silence was added or ended, the
+    others read it up to half a minute later.
+    """
+    rows = [row for value in values for row in value["peers"]]
+    latest = {row["peer"]: row["read_at"] for row in sorted(rows, key=_read_at)}
+    silences: dict[str, Json] = {}
+    for value in values:
+        current = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
+        for row in value["silences"]:
+            silence = silences.setdefault(row["silence_id"], row | {"peers": set(), "tickets": set()})
+            silence["peers"] |= current.intersection(row["peers"])
+            silence["tickets"] |= set(row["tickets"])
+    # The tickets of a partition that cannot read a peer are unknown, whatever the others read.
+    by_peer: dict[str, list[Json]] = {}
+    for row in rows:
+        by_peer.setdefault(row["peer"], []).append(row)
+    peers = [min(same, key=lambda row: (not row["error"], _read_at(row))) for same in by_peer.values()]
+    views = [PeerView(peer=row["peer"], error=row["error"] or "") for row in peers]
+    return {
+        "silences": [
+            row | {name: sorted(row[name]) for name in ("peers", "tickets")}
+            for row in sorted(silences.values(), key=itemgetter("ends_at", "silence_id"))
+            if row["peers"]
+        ],
+        "unknown": describe_unknown_peers(views),
+        "peers": peers,
+    }
+
+
+def _read_at(row: Json) -> float:
+    return row["read_at"] or 0.0
+
+
 def worst_breaker(values: Sequence[Json]) -> Json:
     """Return the most open of the breakers with one name, which several partitions may have."""
     return max(values, key=lambda value: _BREAKER_RANK.get(value["state"], -1))
@@ -213,5 +252,6 @@ SUMMARIES: Final[dict[str, Callable[[Sequence[Json]], Json]]] = {
     "/api/incidents": _incidents,
     "/api/telemetry": _telemetry,
     "/api/providers": _providers,
+    "/api/silences": _silences,
 }
 """By path."""

@@ -1,0 +1,122 @@
+"""Silences of a fleet in several partitions, which share a real Alertmanager."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from queenright.server.app import create_app
+from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.service import Service
+from queenright.server.up import run_service
+from tests.alerting.real import people, real_alertmanager
+from tests.cluster.test_gateway import client_of, quick_gateway
+from tests.server.conftest import demo_settings, looping
+from tests.waiting import until
+
+ALL_ALERTS = {"name": "alertname", "value": ".+", "isRegex": True, "isEqual": True}
+
+
+class Fleet(NamedTuple):
+    """Two partitions with a ticket each, and the silences of both."""
+
+    services: Sequence[Service]
+    apps: list[ASGIApp | None]
+    http: httpx.AsyncClient
+    alertmanager_url: str
+
+    async def silence_all(self) -> str:
+        """Silence every alert at Alertmanager, and return the silence's id."""
+        body = {
+            "matchers": [ALL_ALERTS],
+            "startsAt": "2020-01-01T00:00:00Z",
+            "endsAt": "2100-01-01T00:00:00Z",
+            "createdBy": "ada",
+            "comment": "maintenance",
+        }
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await http.post(f"{self.alertmanager_url}/api/v2/silences", json=body)
+        return str(answer.json()["silenceID"])
+
+    async def list_silences(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.http.get("/api/silences")).json()
+        return found
+
+    async def read_until_silenced(self) -> list[str]:
+        """Return the tickets, after each partition has read that its own is silenced."""
+        tickets = []
+        for service in self.services:
+            [ticket] = service.tickets.open_tickets()
+            while service.silences.find_silence(ticket.ticket_id) is None:
+                await service.silences.read_notifications()
+                await service.silences.read_peers()
+            tickets.append(ticket.ticket_id)
+        return sorted(tickets)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    # A partition reads the silences again only when a test says so.
+    monkeypatch.setattr("queenright.alerting.silencing.POLL_SECONDS", 3600)
+    async with contextlib.AsyncExitStack() as stack:
+        recorder = await stack.enter_async_context(people())
+        alertmanager = await stack.enter_async_context(real_alertmanager(tmp_path / "am", recorder))
+        services: list[Service] = []
+        apps: list[ASGIApp | None] = []
+        for number in range(2):
+            ours = demo_settings(tmp_path / str(number))
+            alerting = ours.alerting.model_copy(update={"alertmanager_urls": (alertmanager.url,)})
+            settings = ours.model_copy(update={"alerting": alerting})
+            service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
+            await service.ingest(list(looping(service.clock(), agent=f"looper-{number}")))
+            services.append(service)
+            apps.append(RowOrders(create_app(service, bound="127.0.0.1")))
+        told = recorder.received
+        await until(lambda: told("looper-0") and told("looper-1"), "people are told of each ticket")
+        http = await stack.enter_async_context(client_of(quick_gateway(lambda: apps)))
+        yield Fleet(services, apps, http, alertmanager.url)
+
+
+async def test_silence_has_the_tickets_of_all_partitions(fleet: Fleet) -> None:
+    silence_id = await fleet.silence_all()
+    tickets = await fleet.read_until_silenced()
+
+    listed = await fleet.list_silences()
+
+    [silence] = listed["silences"]
+    assert (silence["silence_id"], silence["tickets"]) == (silence_id, tickets)
+    assert (silence["comment"], silence["peers"]) == ("maintenance", [fleet.alertmanager_url])
+    [peer] = listed["peers"]
+    assert (peer["peer"], peer["error"], listed["unknown"]) == (fleet.alertmanager_url, None, "")
+    assert peer["read_at"] == min(view.read_at or 0.0 for s in fleet.services for view in s.silences.views())
+
+
+async def test_expired_silence_is_gone_although_a_partition_has_not_read_that_yet(fleet: Fleet) -> None:
+    """Each partition asks Alertmanager twice a minute, but the one that ends a silence does so at once."""
+    silence_id = await fleet.silence_all()
+    await fleet.read_until_silenced()
+
+    assert (await fleet.http.delete(f"/api/silences/{silence_id}")).status_code == 204
+
+    assert len(fleet.services[1].silences.silences()) == 1
+    assert (await fleet.list_silences())["silences"] == []
+
+
+async def test_peer_that_one_partition_cannot_read_is_unknown(fleet: Fleet) -> None:
+    """The silence may match its tickets, too."""
+    await fleet.silence_all()
+    await fleet.read_until_silenced()
+    [view] = fleet.services[1].silences._views
+    fleet.services[1].silences._views = [type(view)(peer=view.peer, error="cannot be reached")]
+
+    listed = await fleet.list_silences()
+
+    assert listed["unknown"] == f"{fleet.alertmanager_url} cannot be reached"
+    assert [(peer["read_at"], peer["error"]) for peer in listed["peers"]] == [(None, "cannot be reached")]
+    assert [len(silence["tickets"]) for silence in listed["silences"]] == [1]
