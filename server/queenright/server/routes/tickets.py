@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from queenright import api
@@ -18,7 +19,7 @@ from queenright.runtime.events import LATEST_TIME
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import ASKED, Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker, TicketId
 from queenright.server.routes.preconditions import require_seen_ticket
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
@@ -173,13 +174,19 @@ async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id
 
 @router.get(
     "/tickets/{ticket_id}",
+    response_model=api.Ticket,
     **operation(errors={404: "There is no such ticket.", 409: "The ids of several tickets begin with it."}),
 )
 async def get_ticket(
+    request: Request,
     service: ServiceDep,
     ticket_id: Annotated[str, Path(description="The ticket's id, or any unique beginning of it.")],
-) -> api.Ticket:
+) -> Any:
     """Return a ticket."""
+    if ASKED in request.headers:
+        matches = await service.tickets.find_by_prefix(ticket_id, MAX_CANDIDATES + 1)
+        named = [{"ticket_id": ticket.ticket_id, "agent_id": ticket.agent_id} for ticket in matches]
+        return JSONResponse({"tickets": named})
     [row] = await _rows(service, [await find_ticket_by_prefix(service, ticket_id)])
     return row
 

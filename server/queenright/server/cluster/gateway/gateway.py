@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs, quote
 
 import orjson
+from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.monitoring.heartbeat import InvalidHeartbeatError, parse_heartbeat
@@ -28,11 +29,13 @@ from queenright.server.cluster.gateway.ask import (
 )
 from queenright.server.cluster.gateway.kinds import RouteKind, agent_in, kind_of
 from queenright.server.cluster.gateway.pages import ask_all, merged_page
+from queenright.server.cluster.gateway.short_ids import find_matches, short_id_in
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import merge_of
 from queenright.server.http.problems import problem
 from queenright.server.middleware.gate import MAX_BODY
 from queenright.server.routes.pagination import ASKED, LOCATE, InvalidCursorError
+from queenright.server.routes.short_ids import complete_id
 
 _MOST_REMEMBERED: Final = 100_000
 _OWNER_SECONDS: Final = 4.0
@@ -115,7 +118,7 @@ class Gateway:
             elif kind in (RouteKind.SESSION, RouteKind.POLL):
                 await self._answer_for_session(kind, backends, scope, receive, send)
             elif kind is RouteKind.FIND:
-                await self._find(backends, Search(), scope, receive, send)
+                await self._find_by_id(backends, scope, receive, send)
             elif kind is RouteKind.HEARTBEAT:
                 await self._take_heartbeat(backends, scope, receive, send)
             elif (apps := [app for app in backends if app is not None]) and len(apps) == len(backends):
@@ -227,6 +230,44 @@ class Gateway:
             replies = await _ask_each(apps, asked, body, receive)
             search = search._replace(first=_latest(dict(enumerate(replies))))
         await self._find(backends, search, scope, replay(body, receive), send)
+
+    async def _find_by_id(
+        self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a request about one thing; an abbreviated id must be unique among all partitions."""
+        short = short_id_in(scope["path"])
+        if short is None:
+            await self._find(backends, Search(), scope, receive, send)
+            return
+        body = await read_body(receive)
+        backends = await self._wait_for_owners()
+        apps = [app for app in backends if app is not None]
+        found = await find_matches(apps, short, scope, receive)
+        refused = next((each for each in found if isinstance(each, Reply)), None)
+        if len(apps) < len(backends) or (refused is not None and refused.status == 503):
+            # It may know another match.
+            reason = (
+                f"{short.prefix[:80]!r} is not a whole id, and a partition that may know another that begins "
+                "so cannot be asked at the moment; give the whole id, or try again in a few seconds"
+            )
+            await _refuse(503, reason, send)
+            return
+        if refused is not None:
+            await refused.send(send)
+            return
+        matches = [each for each in found if not isinstance(each, Reply)]
+        ids = dict(sorted((id_, name) for each in matches for id_, name in each.items()))
+        try:
+            whole = complete_id(short.prefix, short.what, ids)
+        except HTTPException as error:
+            await _refuse(error.status_code, error.detail, send)
+            return
+        app = next((app for app, each in zip(apps, matches, strict=True) if whole in each), None)
+        if app is None:
+            await self._find(backends, Search(), scope, replay(body, receive), send)
+        else:
+            # With the path that was sent: a request that is retried with its key must be the same.
+            await app(scope, replay(body, receive), send)
 
     async def _find(
         self,

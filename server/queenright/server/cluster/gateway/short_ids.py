@@ -1,0 +1,75 @@
+"""Abbreviated ids in paths: which ids of all partitions begin so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from starlette.types import ASGIApp, Receive, Scope
+
+from queenright.server.cluster.gateway.ask import Reply, ask, asking
+
+_PATH: Final = re.compile(
+    r"/api/(tickets|silences|approvals|escalations|permissions)/([^/]+)(/(approve|deny|decision|answer))?"
+)
+_WHOLE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID_FIELDS: Final = {
+    "tickets": "ticket_id",
+    "silences": "silence_id",
+    "approvals": "approval_id",
+    "escalations": "escalation_id",
+    "permissions": "request_id",
+}
+_PAGE: Final = "open=true&limit=1000"
+
+Matches = dict[str, str]
+"""Ids, each with what a person knows it by."""
+
+
+class ShortId(NamedTuple):
+    """An abbreviated id, and the list that has the rows that it may name."""
+
+    list_name: str
+    prefix: str
+
+    @property
+    def what(self) -> str:
+        """What the id identifies, in the plural, for an error."""
+        return "requests" if self.list_name == "permissions" else self.list_name
+
+
+def short_id_in(path: str) -> ShortId | None:
+    """Return the abbreviated id in a path; None if it has none, or a whole one."""
+    found = _PATH.fullmatch(path)
+    return None if found is None or _WHOLE.fullmatch(found[2]) else ShortId(found[1], found[2])
+
+
+async def find_matches(
+    apps: Sequence[ASGIApp], short: ShortId, scope: Scope, receive: Receive
+) -> list[Matches | Reply]:
+    """Return what an abbreviated id may name in each partition, or the response of one that refuses."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_matches_of(app, short, scope, receive)) for app in apps]
+    return [task.result() for task in tasks]
+
+
+async def _matches_of(app: ASGIApp, short: ShortId, scope: Scope, receive: Receive) -> Matches | Reply:
+    matches: Matches = {}
+    # There may be too many tickets to list: a partition that is asked by a gateway lists those that match.
+    path = None if short.list_name == "tickets" else f"/api/{short.list_name}"
+    query = _PAGE
+    while True:
+        reply = await ask(app, asking(scope, path=path, query=query.encode()), receive)
+        if reply.status != 200:
+            return reply
+        value: dict[str, Any] = reply.json()
+        page = value.get("page", value)
+        for row in page[short.list_name]:
+            id_: str = row[_ID_FIELDS[short.list_name]]
+            if id_.startswith(short.prefix):
+                matches[id_] = row["agent_id"] if "agent_id" in row else row["comment"][:80]
+        if page.get("next") is None:
+            return matches
+        query = f"{_PAGE}&cursor={page['next']}"

@@ -1,0 +1,140 @@
+"""Abbreviated ids in a fleet of two partitions: they must be unique in the whole fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+import pytest_asyncio
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from queenright.server.app import create_app
+from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.service import Service
+from queenright.server.up import run_service
+from tests.cluster.test_gateway import client_of, quick_gateway
+from tests.server.conftest import demo_settings, looping
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Fleet(NamedTuple):
+    """Two partitions, each with a ticket and a request to terminate its worker."""
+
+    services: Sequence[Service]
+    apps: list[ASGIApp | None]
+    http: httpx.AsyncClient
+
+    @property
+    def tickets(self) -> list[str]:
+        return [service.tickets.open_tickets()[0].ticket_id for service in self.services]
+
+    @property
+    def approvals(self) -> list[str]:
+        return [service.approvals.pending()[0].approval_id for service in self.services]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    folder: Path = tmp_path_factory.mktemp("short-ids")
+    async with contextlib.AsyncExitStack() as stack:
+        services: list[Service] = []
+        apps: list[ASGIApp | None] = []
+        for number in range(2):
+            settings = demo_settings(folder / str(number), orchestrator="none")
+            service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
+            app = RowOrders(create_app(service, bound="127.0.0.1"))
+            await ask_to_terminate(service, app, f"looper-{number}")
+            services.append(service)
+            apps.append(app)
+        http = await stack.enter_async_context(client_of(quick_gateway(lambda: apps)))
+        yield Fleet(services, apps, http)
+
+
+async def ask_to_terminate(service: Service, app: ASGIApp, agent: str) -> None:
+    """Let a worker loop, and the queen ask whether to stop it."""
+    await service.ingest(list(looping(service.clock(), agent=agent)))
+    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
+    worker = {"session_id": f"{agent}-session", "incarnation_id": "one"}
+    async with client_of(app) as http:
+        await http.get(f"/api/agents/{agent}/instructions", params=worker)
+    [ticket] = service.tickets.open_tickets()
+    await service.remediation.queen_actions.request_termination(ticket, "It loops.")
+
+
+def shared_beginning(ids: Sequence[str]) -> str:
+    pairs = itertools.takewhile(lambda pair: len(set(pair)) == 1, zip(*ids, strict=True))
+    return "".join(pair[0] for pair in pairs)
+
+
+async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet) -> None:
+    prefix = shared_beginning(fleet.tickets)
+
+    answer = await fleet.http.get(f"/api/tickets/{prefix}")
+
+    assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
+    matches = ", ".join(f"{ticket} (looper-{number})" for number, ticket in enumerate(fleet.tickets))
+    title = f"2 tickets begin with {prefix!r}: {matches}; give more of the id"
+    assert answer.json() == {"type": "about:blank", "title": title, "status": 409}
+
+
+async def test_unique_beginning_names_a_ticket_of_any_partition(fleet: Fleet) -> None:
+    length = len(shared_beginning(fleet.tickets)) + 1
+    for ticket in fleet.tickets:
+        answer = await fleet.http.get(f"/api/tickets/{ticket[:length]}")
+        assert (answer.status_code, answer.json()["ticket_id"]) == (200, ticket)
+
+
+async def test_ambiguous_approval_terminates_no_worker(fleet: Fleet) -> None:
+    prefix = shared_beginning(fleet.approvals)
+    for action in ("approve", "deny"):
+        answer = await fleet.http.post(f"/api/approvals/{prefix}/{action}", json={"by": "ada"})
+        assert answer.status_code == 409
+        assert answer.json()["title"].startswith(f"2 approvals begin with {prefix!r}: {fleet.approvals[0]} (")
+    assert [len(service.approvals.pending()) for service in fleet.services] == [1, 1]
+
+
+async def test_abbreviated_id_is_refused_while_a_partition_has_no_owner(fleet: Fleet) -> None:
+    """It may know another match."""
+    length = len(shared_beginning(fleet.approvals)) + 1
+    approval, ticket = fleet.approvals[0], fleet.tickets[0]
+    async with client_of(quick_gateway(lambda: [fleet.apps[0], None])) as http:
+        refused = await http.post(f"/api/approvals/{approval[:length]}/deny", json={"by": "ada"})
+        abbreviated = await http.get(f"/api/tickets/{ticket[:length]}")
+        whole = await http.get(f"/api/tickets/{ticket}")
+    assert (refused.status_code, abbreviated.status_code, whole.status_code) == (503, 503, 200)
+    assert f"{approval[:length]!r} is not a whole id" in refused.json()["title"]
+    assert len(fleet.services[0].approvals.pending()) == 1
+
+
+async def test_whole_id_is_not_looked_up(fleet: Fleet) -> None:
+    asked: list[str] = []
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope["path"])
+        assert fleet.apps[0] is not None
+        await fleet.apps[0](scope, receive, send)
+
+    async with client_of(quick_gateway(lambda: [counting, fleet.apps[1]])) as http:
+        assert (await http.get(f"/api/tickets/{fleet.tickets[0]}")).status_code == 200
+    assert asked == [f"/api/tickets/{fleet.tickets[0]}"]
+
+
+async def test_unique_beginning_answers_the_request_of_its_partition_once(fleet: Fleet) -> None:
+    approvals = fleet.approvals
+    prefix = approvals[1][: len(shared_beginning(approvals)) + 1]
+    key = {"Idempotency-Key": "one"}
+    path = f"/api/approvals/{prefix}/deny"
+
+    first = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+    again = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+
+    assert (first.status_code, first.json()["approval_id"]) == (202, approvals[1])
+    assert (again.status_code, again.json()) == (202, first.json())
+    assert [len(service.approvals.pending()) for service in fleet.services] == [1, 0]
