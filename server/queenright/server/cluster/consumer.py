@@ -128,7 +128,6 @@ class StreamConsumer:
                 if not self._is_blocked:
                     self._is_blocked = True
                     _log.error("cannot store telemetry; it waits in the stream: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
                 if await self._is_committed(group, identity):
                     raise UnknownCommitError from error
             except Exception as error:
@@ -148,10 +147,11 @@ class StreamConsumer:
                 await self._store_group([message], identity)
 
     async def _is_committed(self, group: Sequence[StreamMessage], identity: str) -> bool:
-        """Return whether messages were stored although the database's answer was lost."""
-        with contextlib.suppress(StoreError):
-            return await self._store.read(partial(read_position, stream=identity)) >= group[-1].seq
-        return False
+        """Return whether messages were stored although the answer was lost, once the database can say."""
+        while True:
+            await asyncio.sleep(_RETRY_SECONDS)
+            with contextlib.suppress(StoreError):
+                return await self._store.read(partial(read_position, stream=identity)) >= group[-1].seq
 
     async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:
         path, _, query = group[0].path.partition("?")
