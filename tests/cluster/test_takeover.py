@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
+from queenright.server.cluster.front import sign_call_id
 from queenright.server.cluster.stream import NatsConnection, TelemetryStream
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import connected
@@ -301,17 +303,19 @@ async def test_hook_that_was_passed_on_and_kept_is_stored_once(
     """B118: its owner answered too late, and stored it; whichever of the two the owner reads first."""
     process = cluster.add()
     await cluster.owner()
+    with connected(cluster.database) as conn:
+        key = get_secret(conn, LOGIN_KEY)
     async with telemetry_stream(cluster) as stream:
         path = "/hooks/claude-code"
 
         async def pass_on(session: str, call_id: str) -> None:
-            answer = await client.post(
-                f"{process.otlp_url}{path}", json=prompt(session), headers={"x-queenright-call": call_id}
-            )
+            headers = {"x-queenright-call": sign_call_id(call_id, key)}
+            answer = await client.post(f"{process.otlp_url}{path}", json=prompt(session), headers=headers)
             assert answer.status_code == 200
 
         async def keep(session: str, call_id: str) -> None:
-            await stream.publish(f"{path}?", json.dumps(prompt(session)).encode(), message_id=call_id)
+            body = json.dumps(prompt(session)).encode()
+            await stream.publish(f"{path}?", body, message_id=sign_call_id(call_id, key))
 
         await pass_on("s-1", "one")
         await until(lambda: stored_prompts(cluster) == ["s-1"], "the first one is stored")

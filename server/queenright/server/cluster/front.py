@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.cluster.cluster_lease import Member
 from queenright.instrumentation.identity import new_id
+from queenright.server.access.access import Access
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.gateway import Gateway
@@ -52,6 +54,7 @@ class ClusterFront:
         partitions: All partitions, by number.
         proxy: Passes requests on to owners.
         local: Answers `LOCAL_PATHS` and `EMERGENCY_STOP`.
+        access: Has the key that the processes share.
         is_exposed: Whether other machines reach this process.
         guard: Puts the guards of the API before an app.
 
@@ -65,6 +68,7 @@ class ClusterFront:
         *,
         proxy: Proxy,
         local: ASGIApp,
+        access: Access,
         is_exposed: bool,
         guard: Callable[[ASGIApp], ASGIApp],
     ) -> None:
@@ -72,6 +76,7 @@ class ClusterFront:
         self._partitions = partitions
         self._proxy = proxy
         self._local = local
+        self._access = access
         self._is_exposed = is_exposed
         # One thread, so that requests get at most half of the GIL.
         self._thread = ThreadPoolExecutor(1, "split")
@@ -137,6 +142,10 @@ class ClusterFront:
         if self.refusal is not None:
             await JSONResponse({}, 503)(scope, receive, send)
             return
+        # With an id: an owner that is only late stores it too.
+        call_id = self._call_id(scope)
+        headers = [header for header in scope["headers"] if header[0] != CALL_ID]
+        scope = {**scope, "headers": [*headers, (CALL_ID, call_id.encode())]}
         if len(self._partitions) == 1 and (apps := self._partitions[0].apps) is not None:
             await apps.hooks(scope, receive, send)
             return
@@ -150,9 +159,6 @@ class ClusterFront:
         query = scope.get("query_string", b"").decode("latin-1")
         path = f"{scope['path']}?{query}"
         partition = self._partitions[await self._partition_of_hook(b"" if is_too_long else body)]
-        # With an id: an owner that is only late stores it too.
-        call_id = new_id()
-        scope = {**scope, "headers": [*scope["headers"], (CALL_ID, call_id.encode())]}
         if partition.apps is not None:
             await partition.apps.hooks(scope, _replay(body, receive), send)
             return
@@ -175,6 +181,14 @@ class ClusterFront:
             except (StreamUnavailableError, MessageTooLargeError) as error:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
         await JSONResponse({})(scope, receive, send)
+
+    def _call_id(self, scope: Scope) -> str:
+        """Return the id of a hook call: that of the process which passed it on, otherwise a new one."""
+        passed = Headers(scope=scope).get(CALL_ID.decode(), "")
+        key = self._access.sessions.key
+        if hmac.compare_digest(passed.encode(), sign_call_id(passed.partition(".")[0], key).encode()):
+            return passed
+        return sign_call_id(new_id(), key)
 
     async def _partition_of_hook(self, body: bytes) -> int:
         count = len(self._partitions)
@@ -228,6 +242,19 @@ class ClusterFront:
             partition=partition.number if len(self._partitions) > 1 else None,
             **options,
         )
+
+
+def sign_call_id(call_id: str, key: bytes) -> str:
+    """
+    Return the id of a hook call with its signature.
+
+    A client that chose an id could choose that of another message, which would then count as stored.
+
+    Args:
+        call_id: The id.
+        key: The key that the processes share.
+    """
+    return f"{call_id}.{hmac.digest(key, f'hook call {call_id}'.encode(), 'sha256').hex()}"
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -148,6 +148,7 @@ class ClusterMember:
             self.partitions,
             proxy=proxy,
             local=create_local_app(self, access=ports.access, bound=bound),
+            access=ports.access,
             is_exposed=ports.is_exposed,
             guard=partial(guarded_app, state={}, access=ports.access, bound=bound, page=render_error),
         )

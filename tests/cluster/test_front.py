@@ -1,0 +1,112 @@
+"""Hook calls that a process of a cluster passes on."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import Mock
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from queenright.health.cluster.cluster_lease import Member
+from queenright.server.access.access import Access
+from queenright.server.cluster.front import ClusterFront, sign_call_id
+from queenright.server.cluster.partition import OwnerApps
+from queenright.server.cluster.proxy import FORWARDED, Proxy
+from queenright.server.ops.sockets import listen, serve_app
+from queenright.server.settings import Settings
+from queenright.server.webhooks.hooks import CALL_ID
+
+pytestmark = pytest.mark.asyncio
+
+HOOK = "/hooks/claude-code"
+
+
+class Stream:
+    """
+    The stream, from one process.
+
+    Args:
+        is_slow: Whether NATS takes its time with messages of this process.
+    """
+
+    def __init__(self, *, is_slow: bool = False) -> None:
+        self.call_ids: list[str] = []
+        self.may_answer = asyncio.Event()
+        if not is_slow:
+            self.may_answer.set()
+
+    async def publish(self, path: str, body: bytes, *, message_id: str) -> None:
+        await self.may_answer.wait()
+        self.call_ids.append(message_id)
+
+
+def front(stream: Stream, *, proxy: Proxy | None = None, **partition: object) -> ClusterFront:
+    """Return the apps of a process with one partition; all processes have the same key."""
+    access = Access(Settings())
+    access.sessions.key = b"k" * 32
+    state = {"apps": None, "owner": None, "owner_changed": asyncio.Event(), "stream": stream, **partition}
+    return ClusterFront(
+        [Mock(number=0, **state)],
+        proxy=proxy or Mock(),
+        local=Mock(),
+        access=access,
+        is_exposed=False,
+        guard=Mock(),
+    )
+
+
+def client(app: ClusterFront) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app.hooks), base_url="http://q")
+
+
+async def test_hook_that_two_processes_keep_has_one_id() -> None:
+    """The process that it was passed on to is not the owner any more, and keeps it too late."""
+    here, there = Stream(), Stream(is_slow=True)
+    sock = listen("127.0.0.1", 0, what="hooks", option="")
+    former_owner = Member(
+        member_id="former",
+        host="127.0.0.1",
+        api_port=1,
+        otlp_port=sock.getsockname()[1],
+        version="1",
+        partitions=1,
+    )
+    proxy = Proxy()
+    async with serve_app(front(there).hooks, sock), client(front(here, proxy=proxy, owner=former_owner)) as q:
+        answer = await q.post(HOOK, json={"session_id": "s-1"})
+        there.may_answer.set()
+        async with asyncio.timeout(60):
+            while not there.call_ids:  # noqa: ASYNC110  # the other process is in no hurry
+                await asyncio.sleep(0.02)
+    await proxy.aclose()
+
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert here.call_ids == there.call_ids
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    ["0" * 32, "one.0", sign_call_id("one", b"x" * 32), "\xe9"],
+    ids=["id", "forged", "of another cluster", "no ASCII"],
+)
+async def test_client_cannot_choose_the_id_of_its_call(chosen: str) -> None:
+    """It could be that of a message of others, which would count as stored."""
+    stream = Stream()
+    at_owner: list[list[bytes]] = []
+
+    async def hooks(scope: Scope, receive: Receive, send: Send) -> None:
+        at_owner.append([value for name, value in scope["headers"] if name == CALL_ID])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    headers = [(CALL_ID, chosen.encode("latin-1")), (FORWARDED, b"1")]
+    for app in (front(stream), front(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
+        async with client(app) as q:
+            assert (await q.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200
+
+    [kept] = stream.call_ids
+    [[stored]] = at_owner
+    assert chosen not in {kept, stored.decode("latin-1")}
+    assert kept != stored.decode()
