@@ -1,4 +1,4 @@
-"""What a process notes when it cannot run a partition."""
+"""What a process does when it cannot run a partition, or not any longer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ from queenright.health.store.store import StoreError
 from queenright.server.cluster.partition import Partition
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from tests.waiting import until
+
+
+def make_partition(lease: AsyncMock) -> Partition:
+    return Partition(
+        0,
+        ports=Mock(settings=Settings()),
+        stream=Mock(),
+        lease=lease,
+        starting=asyncio.Semaphore(1),
+        fleet=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,16 +48,38 @@ async def test_database_that_is_away_is_no_failure_of_the_process(
         yield
 
     monkeypatch.setattr(Partition, "_run_service", run_service)
-    partition = Partition(
-        0,
-        ports=Mock(settings=Settings()),
-        stream=Mock(),
-        lease=AsyncMock(),
-        starting=asyncio.Semaphore(1),
-        fleet=None,
-    )
+    partition = make_partition(AsyncMock())
 
     partition.claim()
     await partition.wait_ended()
 
     assert partition.failure == failure
+
+
+async def test_partition_whose_lease_is_not_renewed_any_more_is_given_up_and_claimed_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B116: another process takes over when the lease expires, and this one would go on serving."""
+
+    @asynccontextmanager
+    async def run_service(self: Partition) -> AsyncIterator[Service]:
+        self._token = "token"
+        self._claimed.set()
+        yield Mock()
+
+    async def serve(self: Partition, service: Service, stack: object) -> None:
+        self.service = service
+
+    monkeypatch.setattr(Partition, "_run_service", run_service)
+    monkeypatch.setattr(Partition, "_serve", serve)
+    lease = AsyncMock()
+    lease.renew.side_effect = RuntimeError("no memory")
+    partition = make_partition(lease)
+
+    partition.claim()
+    await until(lambda: not partition.is_running, "it is given up", seconds=20)
+    partition.claim()
+
+    assert "no memory" in caplog.text
+    assert partition.is_running
+    await until(lambda: not partition.is_running, "it is given up again", seconds=20)

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from socket import gethostname
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -54,6 +54,7 @@ from queenright.server.cluster.stream import NatsConnection, StreamUnavailableEr
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import Exposition
 from queenright.server.middleware.guarded_app import guarded_app
+from queenright.server.ops.background_tasks import BackgroundTasks, Work
 from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
@@ -104,10 +105,12 @@ class ClusterMember:
         front: Its ASGI apps.
         registry: Its own metrics, without those of the partitions that it owns.
         fleet: State of all partitions; None if there is one.
+        tasks: Groups of its background tasks.
     """
 
     def __init__(self, ports: Ports, nats: NatsConnection, lease: ClusterLease, proxy: Proxy) -> None:
         self.ports = ports
+        self.tasks: list[BackgroundTasks] = []
         self._nats = nats
         self._lease = lease
         self._view: View | None = None
@@ -164,7 +167,8 @@ class ClusterMember:
 
     def faults(self) -> list[str]:
         """Return the faults of this process, as sentences."""
-        found = list(self._faults.values())
+        found = [f"{name} has stopped" for tasks in self.tasks for name in tasks.list_stopped()]
+        found += self._faults.values()
         refusing = self._refusing()
         if len(refusing) == len(self.partitions):
             found.append("NATS cannot take telemetry")
@@ -479,7 +483,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             replicas=cluster.replicas,
             max_bytes=cluster.max_backlog_bytes,
         )
-        await stack.enter_async_context(_background(nats.run()))
+        connecting = await stack.enter_async_context(_running({"nats-connection": nats.run}))
         lease = ClusterLease(
             parse_address(settings.database_url),
             Member(
@@ -495,6 +499,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         proxy = Proxy()
         stack.push_async_callback(proxy.aclose)
         member = ClusterMember(ports, nats, lease, proxy)
+        member.tasks.append(connecting)
         unread = CollectorRegistry()  # The owner counts spans, and which records are not used.
         intake = Intake(member.registry, unused_registry=unread)
         receiver = OtlpReceiver(
@@ -515,8 +520,8 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         # Before it takes telemetry, it knows the number of partitions of the others.
         await member.refresh_view()
         await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
-        await stack.enter_async_context(_background(member.run()))
-        await stack.enter_async_context(_background(member.watch_settings()))
+        work = {"cluster-view": member.run, "settings-file": member.watch_settings}
+        member.tasks.append(await stack.enter_async_context(_running(work)))
         stack.push_async_callback(member.stop)
         yield member
 
@@ -531,11 +536,10 @@ async def _refuse_ingest(events: object) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
+async def _running(work: Mapping[str, Work]) -> AsyncIterator[BackgroundTasks]:
+    tasks = BackgroundTasks()
+    await tasks.start(work)
     try:
-        yield
+        yield tasks
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await tasks.stop()

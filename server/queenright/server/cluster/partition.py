@@ -245,18 +245,20 @@ class Partition:
         return store
 
     async def _keep_lease(self) -> None:
-        """Renew the lease until another process has it."""
-        await self._claimed.wait()
-        while self._token is not None:
-            try:
-                await self._lease.renew(self.number, self._token)
-            except LeaseLostError:
-                _log.error("another process of the cluster has taken over%s", self._suffix)
-                self._lost.set()
-                return
-            except LeaseError as error:
-                _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
-            await asyncio.sleep(RENEWAL_SECONDS)
+        """Renew the lease until another process has it. If that ends, this process gives up the workers."""
+        try:
+            await self._claimed.wait()
+            while self._token is not None:
+                try:
+                    await self._lease.renew(self.number, self._token)
+                except LeaseLostError:
+                    _log.error("another process of the cluster has taken over%s", self._suffix)
+                    return
+                except LeaseError as error:
+                    _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
+                await asyncio.sleep(RENEWAL_SECONDS)
+        finally:
+            self._lost.set()
 
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
         calls = HookCalls(self.stream, service.pipeline.ingest, service.clock)
