@@ -56,7 +56,7 @@ class Nats:
             self._process = subprocess.Popen(
                 [
                     *(program, "-a", self._host, "-p", str(self.port)),
-                    *("-js", "-sd", self._folder / "jetstream", *self._options),
+                    *("-js", "-sd", str(self._folder / "jetstream"), *self._options),
                 ],
                 stdout=log,
                 stderr=log,

@@ -146,8 +146,10 @@ async def test_process_knows_when_the_next_lease_expires(url: str) -> None:
     await owner.read_cluster()
     change(url, f"UPDATE members SET seen_at = {DATABASE_TIME} - 3 WHERE member_id = 'three'")
     assert 0 <= (await watcher.read_cluster()).expires_in <= LEASE_SECONDS - 3
-    for each in (watcher, owner, *stores):
-        await each.close()
+    for store in stores:
+        await store.close()
+    await watcher.close()
+    await owner.close()
 
 
 async def refresh_until_vacant(lease: ClusterLease, number: int) -> View:
