@@ -188,7 +188,7 @@ POSTGRES: Final = frozenset(
 
 POSTGRES_SECONDS: Final = 120
 STORY_SECONDS: Final = 70
-CHAOS_SECONDS: Final = 7900
+CHAOS_SECONDS: Final = 3900
 """Of the 1,000 disturbances that `make test-slow` ends with."""
 
 
