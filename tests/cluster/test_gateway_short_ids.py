@@ -109,6 +109,7 @@ async def test_abbreviated_id_is_refused_while_a_partition_has_no_owner(fleet: F
         abbreviated = await http.get(f"/api/tickets/{ticket[:length]}")
         whole = await http.get(f"/api/tickets/{ticket}")
     assert (refused.status_code, abbreviated.status_code, whole.status_code) == (503, 503, 200)
+    assert refused.headers["retry-after"] == "2"
     assert f"{approval[:length]!r} is not a whole id" in refused.json()["title"]
     assert len(fleet.services[0].approvals.pending()) == 1
 

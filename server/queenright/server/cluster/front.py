@@ -19,7 +19,7 @@ from queenright.instrumentation.identity import new_id
 from queenright.server.access.access import Access
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
-from queenright.server.cluster.gateway.gateway import Gateway
+from queenright.server.cluster.gateway.gateway import RETRY_SECONDS, Gateway
 from queenright.server.cluster.keys import partition_of_agent, partition_of_hook, split_request
 from queenright.server.cluster.local import EMERGENCY_STOP, LOCAL_PATHS
 from queenright.server.cluster.partition import OwnerApps, Partition
@@ -36,7 +36,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_INLINE: Final = 64 * 1024
 """Longer hook calls are parsed in a thread."""
-_RETRY_SECONDS: Final = 2
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
 """More than the owner's maximum, and less than the clients' timeout of one second."""
 _NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
@@ -106,7 +105,7 @@ class ClusterFront:
             RejectedRequestError: It was not acknowledged (503), or is too large (413).
         """
         if self.refusal is not None:
-            raise unavailable_error(self.refusal, _RETRY_SECONDS)
+            raise unavailable_error(self.refusal, RETRY_SECONDS)
         count = len(self._partitions)
         parts = {0: piece} if count == 1 else await self._in_thread(split_request, path, piece, count)
         results = await asyncio.gather(
@@ -115,7 +114,7 @@ class ClusterFront:
         )
         for error in results:
             if isinstance(error, StreamUnavailableError):
-                raise unavailable_error(f"{error}; retry later", _RETRY_SECONDS) from None
+                raise unavailable_error(f"{error}; retry later", RETRY_SECONDS) from None
             if isinstance(error, MessageTooLargeError):
                 raise RejectedRequestError(413, RESOURCE_EXHAUSTED, str(error)) from None
             if error is not None:
@@ -283,6 +282,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def _answer_no_owner(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     wants_page = "text/html" in Headers(scope=scope).get("accept", "")
     response = render_error(503, f"Not available: {reason}.") if wants_page else problem(503, reason)
-    response.headers["Retry-After"] = str(_RETRY_SECONDS)
+    response.headers["Retry-After"] = str(RETRY_SECONDS)
     set_security_headers(response.headers)
     await response(scope, receive, send)

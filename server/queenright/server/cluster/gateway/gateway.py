@@ -38,6 +38,8 @@ from queenright.server.routes.pagination import ASKED, LOCATE, InvalidCursorErro
 from queenright.server.routes.short_ids import complete_id
 
 _MOST_REMEMBERED: Final = 100_000
+RETRY_SECONDS: Final = 2
+"""After so many seconds, a client may ask again; an owner is found by then."""
 _OWNER_SECONDS: Final = 4.0
 """How long a request that needs all partitions waits for one that is being handed over."""
 _POLL_SECONDS: Final = 0.1
@@ -309,6 +311,8 @@ class Gateway:
 
 async def _refuse(status: int, reason: str, send: Send) -> None:
     response = problem(status, reason)
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
     # No partition is asked, so no middleware does this.
     set_security_headers(response.headers)
     await Reply(status, response.raw_headers, bytes(response.body)).send(send)
