@@ -52,6 +52,17 @@ def test_partition_that_nobody_watches_yet_is_a_fault_with_its_owner() -> None:
     assert find_faults(view(seen_member("a"), owners=("a",))) == [WATCH.format("")]
 
 
+def test_other_number_of_partitions_is_a_fault_at_every_process() -> None:
+    """That of the oldest member that counts is the cluster's; a starting one does not count yet."""
+    starting = seen_member("b", is_counted=False)
+    other = seen_member("c", partitions=3, is_counted=False)
+
+    assert find_faults(view(seen_member("a"), starting, other)) == [
+        "cluster.partitions is 3 at http://c:1, and the cluster has 4: it owns nothing and takes no telemetry"
+    ]
+    assert find_faults(view(starting)) == []
+
+
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
     """Of members of one version: another one has other settings."""
     first = seen_member("a", settings={"judging": "1", "alerting": "1"})

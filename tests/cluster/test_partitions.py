@@ -224,6 +224,8 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     [fault] = await wait_for_faults(client, second, lambda faults: len(faults) == 1)
 
     assert fault.startswith(f"cluster.partitions is {number} here, and the cluster has 4")
+    [fault] = await wait_for_faults(client, first, lambda faults: len(faults) == 1)
+    assert fault.startswith(f"cluster.partitions is {number} at http://127.0.0.1:")
     assert await shares(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503
     # With its own number it would look for workers in other partitions than the others.

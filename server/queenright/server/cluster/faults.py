@@ -12,9 +12,20 @@ MAX_CLOCK_OFFSET: Final = 2.0
 """Seconds; ages of events and limits that several processes share are wrong by as much."""
 
 
-def find_faults(view: View) -> list[str]:
-    """Return what is wrong, as sentences; empty if all is well."""
-    return [*_lost_members(view), *_unwatched_partitions(view), *_settings(view), *_clocks(view)]
+def find_faults(view: View, own_id: str = "") -> list[str]:
+    """
+    Return what is wrong, as sentences; empty if all is well.
+
+    Args:
+        own_id: The member that asks. It reports its own number of partitions itself.
+    """
+    return [
+        *_lost_members(view),
+        *_unwatched_partitions(view),
+        *_numbers(view, own_id),
+        *_settings(view),
+        *_clocks(view),
+    ]
 
 
 def name_partitions(numbers: Sequence[int]) -> str:
@@ -41,6 +52,17 @@ def _unwatched_partitions(view: View) -> Iterator[str]:
             yield (
                 f"the workers{which} are not watched at the moment: {seen.member.api_url} is taking them "
                 "over or handing them over"
+            )
+
+
+def _numbers(view: View, own_id: str) -> Iterator[str]:
+    """Compare each member's number of partitions with that of the oldest one that counts."""
+    first = next((seen.member for seen in view.alive if seen.state.is_counted), None)
+    for member in (seen.member for seen in view.alive):
+        if first is not None and member.partitions != first.partitions and member.member_id != own_id:
+            yield (
+                f"cluster.partitions is {member.partitions} at {member.api_url}, and the cluster has "
+                f"{first.partitions}: it owns nothing and takes no telemetry"
             )
 
 

@@ -210,7 +210,7 @@ class ClusterMember:
         await self.refresh_view()
         faults, view = self.faults() + self.stream_faults(), self._view
         if view is not None:
-            faults += find_faults(view)
+            faults += find_faults(view, self.member.member_id)
         backlogs = await asyncio.gather(*(self._backlog(partition) for partition in self.partitions))
         known = [backlog for backlog in backlogs if backlog is not None]
         owners = [
