@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -61,6 +62,8 @@ def test_other_number_of_partitions_is_a_fault_at_every_process() -> None:
         "cluster.partitions is 3 at http://c:1, and the cluster has 4: it owns nothing and takes no telemetry"
     ]
     assert find_faults(view(starting)) == []
+    [fault] = find_faults(replace(view(seen_member("a")), stored_partitions=8))
+    assert fault.startswith("cluster.partitions is 4 at http://a:1, and the cluster has 8: ")
 
 
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from queenright.health.cluster.cluster_lease import LEASE_SECONDS, SeenMember, View
 from queenright.instrumentation.durations import format_duration
+from queenright.server.cluster.assignment import agreed_partitions
 
 MAX_CLOCK_OFFSET: Final = 2.0
 """Seconds; ages of events and limits that several processes share are wrong by as much."""
@@ -56,13 +57,12 @@ def _unwatched_partitions(view: View) -> Iterator[str]:
 
 
 def _numbers(view: View, own_id: str) -> Iterator[str]:
-    """Compare each member's number of partitions with that of the oldest one that counts."""
-    first = next((seen.member for seen in view.alive if seen.state.is_counted), None)
+    count = agreed_partitions(view, 0)
     for member in (seen.member for seen in view.alive):
-        if first is not None and member.partitions != first.partitions and member.member_id != own_id:
+        if member.partitions != count and member.member_id != own_id:
             yield (
                 f"cluster.partitions is {member.partitions} at {member.api_url}, and the cluster has "
-                f"{first.partitions}: it owns nothing and takes no telemetry"
+                f"{count}: it owns nothing and takes no telemetry"
             )
 
 
