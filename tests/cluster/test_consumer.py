@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -15,7 +16,8 @@ from queenright.health.store.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.cluster import consumer as consuming
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
-from queenright.server.cluster.stream import StreamMessage, StreamState
+from queenright.server.cluster.stream import StreamMessage, StreamState, TelemetryStream
+from queenright.server.otlp.receiver import OtlpReceiver
 from tests.databases import Postgres
 
 pytestmark = pytest.mark.asyncio
@@ -95,9 +97,9 @@ async def store(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 async def consume(pipeline: Pipeline) -> None:
     consumer = StreamConsumer(
-        Stream(),  # type: ignore[arg-type]
+        cast(TelemetryStream, Stream()),
         store=pipeline.store,
-        receiver=Receiver(),  # type: ignore[arg-type]
+        receiver=cast(OtlpReceiver, Receiver()),
         hooks=Mock(),
         ingest=pipeline.ingest,
         on_drop=Mock(),

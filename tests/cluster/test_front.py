@@ -17,6 +17,7 @@ from queenright.server.cluster.proxy import FORWARDED, Proxy
 from queenright.server.ops.sockets import listen, serve_app
 from queenright.server.settings import Settings
 from queenright.server.webhooks.hooks import CALL_ID
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -77,9 +78,7 @@ async def test_hook_that_two_processes_keep_has_one_id() -> None:
     async with serve_app(front(there).hooks, sock), client(front(here, proxy=proxy, owner=former_owner)) as q:
         answer = await q.post(HOOK, json={"session_id": "s-1"})
         there.may_answer.set()
-        async with asyncio.timeout(60):
-            while not there.call_ids:  # noqa: ASYNC110  # the other process is in no hurry
-                await asyncio.sleep(0.02)
+        await until(lambda: bool(there.call_ids), "the other process has kept it")
     await proxy.aclose()
 
     assert (answer.status_code, answer.json()) == (200, {})

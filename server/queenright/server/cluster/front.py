@@ -185,7 +185,9 @@ class ClusterFront:
         """Return the id of a hook call: that of the process which passed it on, otherwise a new one."""
         passed = Headers(scope=scope).get(CALL_ID.decode(), "")
         key = self._access.sessions.key
-        if hmac.compare_digest(passed.encode(), sign_call_id(passed.partition(".")[0], key).encode()):
+        if passed and hmac.compare_digest(
+            passed.encode(), sign_call_id(passed.partition(".")[0], key).encode()
+        ):
             return passed
         return sign_call_id(new_id(), key)
 
