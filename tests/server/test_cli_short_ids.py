@@ -59,9 +59,21 @@ def test_blank_id_is_refused() -> None:
 
 
 def test_beginning_of_an_id_names_the_only_match() -> None:
-    assert complete_id("018f", "silences", {WHOLE: "a", "4a0a2d0c": "b"}) == WHOLE
+    assert complete_id("018f6f7e", "silences", {WHOLE: "a", "4a0a2d0c": "b"}) == WHOLE
     assert complete_id(WHOLE, "silences", {WHOLE: "a", f"{WHOLE}0": "b"}) == WHOLE
     assert complete_id("b3c5", "silences", {WHOLE: "a"}) == "b3c5"
+
+
+def test_short_beginning_names_nothing_even_if_it_is_unique() -> None:
+    """`approvals approve 01` must not terminate the only worker with a request."""
+    with pytest.raises(HTTPException) as caught:
+        complete_id("01", "approvals", {WHOLE: "ada"})
+
+    assert caught.value.status_code == 409
+    assert caught.value.detail == (
+        f"'01' is too short for an abbreviated id: give at least 8 characters of {WHOLE} (ada)"
+    )
+    assert complete_id("call_1", "requests", {"call_1": "ada", "call_12": "bob"}) == "call_1"
 
 
 def test_ambiguous_beginning_lists_the_matches() -> None:

@@ -18,7 +18,9 @@ from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/approvals", tags=["interventions"])
 
-ApprovalId = Annotated[str, Path(description="The request's id, or any unique beginning of it.")]
+ApprovalId = Annotated[
+    str, Path(description="The request's id, or its unique beginning (8 characters or more).")
+]
 
 
 class ApprovalDecision(SeenWorker):

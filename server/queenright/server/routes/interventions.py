@@ -146,7 +146,9 @@ async def list_escalations(
 async def decide_escalation(
     request: Request,
     service: ServiceDep,
-    escalation_id: Annotated[str, Path(description="The escalation's id, or any unique beginning of it.")],
+    escalation_id: Annotated[
+        str, Path(description="The escalation's id, or its unique beginning (8 characters or more).")
+    ],
     body: EscalationDecisionRequest,
 ) -> api.Escalation:
     """Decide an escalation: more time, a hand-off, or termination."""

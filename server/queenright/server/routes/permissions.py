@@ -54,7 +54,9 @@ async def list_permissions(
 async def answer_permission(
     request: Request,
     service: ServiceDep,
-    request_id: Annotated[str, Path(description="The request's id, or any unique beginning of it.")],
+    request_id: Annotated[
+        str, Path(description="The request's id, or its unique beginning (8 characters or more).")
+    ],
     body: PermissionAnswerRequest,
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""

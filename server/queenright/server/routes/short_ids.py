@@ -9,6 +9,8 @@ from fastapi import HTTPException
 
 MAX_CANDIDATES: Final = 5
 """How many matches an error names."""
+MIN_PREFIX_LENGTH: Final = 8
+"""Characters of an abbreviated id, so that a slip of the keys names nothing."""
 
 
 def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
@@ -21,7 +23,8 @@ def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
         ids: The known ids, each with what a person knows it by.
 
     Raises:
-        HTTPException: 409 if several ids begin with ``prefix``; names the first.
+        HTTPException: 409 if several ids begin with ``prefix``, or one does and ``prefix`` is shorter than
+            ``MIN_PREFIX_LENGTH``; names the first.
     """
     matches = [id_ for id_ in ids if id_.startswith(prefix)]
     if prefix in matches or not matches:
@@ -30,4 +33,10 @@ def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
         named = ", ".join(f"{id_} ({ids[id_]})" for id_ in matches[:MAX_CANDIDATES])
         count = f"more than {MAX_CANDIDATES}" if len(matches) > MAX_CANDIDATES else len(matches)
         raise HTTPException(409, f"{count} {what} begin with {prefix[:80]!r}: {named}; give more of the id")
+    if len(prefix) < MIN_PREFIX_LENGTH:
+        raise HTTPException(
+            409,
+            f"{prefix!r} is too short for an abbreviated id: give at least {MIN_PREFIX_LENGTH} characters of "
+            f"{matches[0]} ({ids[matches[0]]})",
+        )
     return matches[0]

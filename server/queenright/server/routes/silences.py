@@ -63,7 +63,9 @@ async def add_silence(request: Request, service: ServiceDep, body: CreateSilence
 )
 async def expire_silence(
     service: ServiceDep,
-    silence_id: Annotated[str, Path(description="The silence's id, or any unique beginning of it.")],
+    silence_id: Annotated[
+        str, Path(description="The silence's id, or its unique beginning (8 characters or more).")
+    ],
 ) -> None:
     """End a silence now."""
     comments = {silence.id: silence.comment[:80] for silence, _, _ in service.silences.silences()}

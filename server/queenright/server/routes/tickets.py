@@ -180,7 +180,9 @@ async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id
 async def get_ticket(
     request: Request,
     service: ServiceDep,
-    ticket_id: Annotated[str, Path(description="The ticket's id, or any unique beginning of it.")],
+    ticket_id: Annotated[
+        str, Path(description="The ticket's id, or its unique beginning (8 characters or more).")
+    ],
 ) -> Any:
     """Return a ticket."""
     if ASKED in request.headers:
