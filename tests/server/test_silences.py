@@ -54,6 +54,12 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             yield Stack(running, http, alertmanager)
 
 
+async def test_list_names_a_missing_alertmanager(running: Running) -> None:
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["silences", "--url", running.url])
+
+    assert (result.exit_code, "No Alertmanager is configured" in result.output) == (0, True)
+
+
 async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: Stack) -> None:
     """B41: a silenced ticket is marked everywhere, and has no reminders during the silence."""
     ticket_id = await ticket_on(stack.running)

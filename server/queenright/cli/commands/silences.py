@@ -40,7 +40,11 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
             typer.echo(single_line(summary))
             typer.echo(single_line(f"  {', '.join(silence.matchers)}"))
             typer.echo(single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
-        if not (snapshot.silences or snapshot.unknown):
+        if not snapshot.peers:
+            typer.echo(
+                "No Alertmanager is configured, so there are no silences; set alerting.alertmanager_urls."
+            )
+        elif not (snapshot.silences or snapshot.unknown):
             typer.echo("No silences.")
         if snapshot.unknown:
             typer.echo(f"Unknown, because an Alertmanager did not answer: {snapshot.unknown}", err=True)
