@@ -617,7 +617,7 @@ async def test_nothing_in_the_chat_can_approve(fleet: JudgedFleet) -> None:
         "acknowledge_ticket",
     ]
     assert len(hands.did) == 1
-    assert "`stop it: REASON`" in answer.text
+    assert "`terminate it: REASON`" in answer.text
 
 
 async def test_refused_action_is_reported_as_not_done(fleet: JudgedFleet) -> None:

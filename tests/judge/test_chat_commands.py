@@ -56,7 +56,12 @@ def test_any_message_is_answered_with_all_that_is_known(text: str) -> None:
     answer = reply(text)
 
     assert not answer.tool_calls
-    for stated in (TICKET["cause"], "Give it another instruction.", "`stop it: REASON`", "`acknowledge`"):
+    for stated in (
+        TICKET["cause"],
+        "Give it another instruction.",
+        "`terminate it: REASON`",
+        "`acknowledge`",
+    ):
         assert stated in answer.text
     assert "queenright recover" not in answer.text  # the session may have no checkpoint, or be gone
 

@@ -188,9 +188,11 @@ async def test_only_one_message_at_a_time_is_sent_as_an_order(
     ticket_id = await ticket_on(running)
 
     code, out, err = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
+    again, refusal, _ = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
     everything, _, why = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
 
     assert (code, "ada" in out, err) == (0, True, "")
+    assert (again, refusal.partition(":")[0]) == (1, "That was not done")
     assert everything == 2
     assert "--say" in why
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()

@@ -88,8 +88,9 @@ def _describe_advice(ticket: Mapping[str, Any]) -> str:
     advice = _text(ticket, "suggested_action")
     return (
         f"You can: {f'{sentence(advice)} ' if advice else ''}"
-        "Write here `nudge it: TEXT`, `stop it: REASON`, `acknowledge` or, if loaded here, `restart it`; "
-        f"in the terminal, `queenright tickets show {ticket_id}` has the whole ticket and {follow}"
+        "Write here `nudge it: TEXT`, `terminate it: REASON`, `acknowledge` or, if loaded here, "
+        f"`restart it`; in the terminal, `queenright tickets show {ticket_id}` has the whole ticket, and "
+        f"{follow}"
     )
 
 

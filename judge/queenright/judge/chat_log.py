@@ -83,6 +83,8 @@ class ChatRecord:
     """For an answer, the id of its question; for a question, its own id."""
     outcome: str = ""
     """For an answer, ``answered``, or ``by_rule`` if the model gave none."""
+    actions: tuple[str, ...] = ()
+    """For an answer, the tools that the queen acted with."""
 
 
 def chat_event(type_: EventType, about: Subject, at: float, data: Mapping[str, Any]) -> AgentEvent:
@@ -127,4 +129,5 @@ def record_of(event: AgentEvent) -> ChatRecord:
         text=str(data["text"]),
         question_id=event.id if is_question else str(data["question_id"]),
         outcome="" if is_question else str(data["outcome"]),
+        actions=tuple(map(str, data.get("did", ()))),
     )

@@ -47,7 +47,7 @@ ACTING_TOOLS: Final = (NUDGE, REQUEST_TERMINATION, ACKNOWLEDGE)
 
 _COMMANDS: Final = {
     NUDGE: "`nudge it: TEXT`",
-    REQUEST_TERMINATION: "`stop it: REASON`",
+    REQUEST_TERMINATION: "`terminate it: REASON`",
     ACKNOWLEDGE: "`acknowledge`",
     WRITE_FILE: "`change FILE: TEXT`",
     RESTART: "`restart it`",

@@ -147,6 +147,10 @@ class ChatMessage(ApiModel):
     text: str
     question_id: str = Field(description="Id of the question that this answers; for a question, its own id.")
     outcome: str = Field(description="Of an answer: `answered`, or `by_rule` if the model did not answer.")
+    actions: list[str] = Field(
+        default_factory=list,
+        description="Of an answer: the tools that the queen acted with, such as `nudge_worker`.",
+    )
 
 
 class ChatMessages(ApiModel):

@@ -53,8 +53,9 @@ def chat(
     Chat with the queen about a ticket: the problem, what was tried, what to do next. Ctrl-D exits.
 
     The chat is stored with the ticket; earlier messages are shown first. Without a terminal, every input line
-    is a question. The queen acts on messages that start with an order: `nudge it: TEXT`, `stop it: REASON`,
-    `acknowledge`; for an admin also `restart it` and `change FILE: TEXT`.
+    is a question. The queen acts on messages that start with an order: `nudge it: TEXT`,
+    `terminate it: REASON`, `acknowledge`; for an admin also `restart it` and `change FILE: TEXT`. With
+    `--act`, the exit code is 1 if she did not act.
     """
     if say is not None and not say.strip():
         raise typer.BadParameter("the message is blank; give a text, or leave --say out")
@@ -71,6 +72,7 @@ def chat(
         print_result(answer, answer.text, as_json=True)
     else:
         printer.print_rest(answer.text)
+    raise typer.Exit(1 if act and not answer.actions else 0)
 
 
 def converse(

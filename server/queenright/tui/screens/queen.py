@@ -38,7 +38,7 @@ class QueenScreen(WorkerStreamScreen):
     """
 
     ALWAYS_TYPING: ClassVar[bool] = True
-    COMMAND_HINT: ClassVar[str] = "ask the queen · orders: nudge it: TEXT, stop it: REASON, acknowledge"
+    COMMAND_HINT: ClassVar[str] = "ask the queen · orders: nudge it: TEXT, terminate it: REASON, acknowledge"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "scroll(-1)", "Scroll", key_display="PgUp/PgDn"),
         Binding("pagedown", "scroll(1)", "Scroll", show=False),
