@@ -20,8 +20,8 @@ from playwright.async_api import Page, Route, async_playwright
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.programs import find_program
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
-from queenright.server.up import Running, serving
 from tests.browser import FLAGS
 
 AGENTS: Final = 10_000
@@ -60,7 +60,7 @@ async def _run(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def _fleet() -> AsyncIterator[Running]:
+async def _fleet() -> AsyncIterator[RunningService]:
     """Run a service with 10,000 agents."""
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(storage=Path(folder), http={"port": 0}, otlp={"port": 0})

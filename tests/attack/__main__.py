@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from queenright.server.up import DEMO_DEFAULTS
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.attack.attacker import HALF_OPEN_ON, HEADS, attack
 from tests.isolation import ROOT
 

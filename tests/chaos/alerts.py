@@ -27,7 +27,7 @@ from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.chaos.alert_process import POINTS
 from tests.chaos.alerts_compared import Fire, compared
 from tests.chaos.alerts_world import HOUR, AlertProcess, Bees

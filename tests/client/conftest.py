@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from queenright.client import AsyncQueenright, Queenright
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.conftest import looping
 from tests.waiting import until
 
@@ -29,7 +30,7 @@ def settings_at(storage: Path, *, port: int = 0) -> Settings:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     """A service that knows `looper` and has a triaged ticket about it."""
     async with serving(settings_at(tmp_path_factory.mktemp("client"))) as found:
         service = found.service
@@ -39,14 +40,14 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
+async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
     """Its client, to be awaited."""
     async with AsyncQueenright(running.url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def plain(running: Running) -> Iterator[Queenright]:
+def plain(running: RunningService) -> Iterator[Queenright]:
     """Its client, not to be awaited: to be called in a thread."""
     with Queenright(running.url) as client:
         yield client

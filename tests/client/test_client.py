@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from queenright.client import AsyncQueenright, Queenright, RequestRejectedError, UnreachableError
 from queenright.instrumentation.certificates import certificates
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -131,7 +131,7 @@ async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) 
     assert messages[1].id == answer.id
 
 
-async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Running) -> None:
+async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: RunningService) -> None:
     running.service.breakers.get("tool_execution", "team/looper", "a b?c")
     [known] = [one async for one in qr.breakers.list() if one.agent_id == "team/looper"]
 
@@ -141,7 +141,7 @@ async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: Runn
     assert await qr.breakers.get(known.name) == breaker
 
 
-async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
+async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) -> None:
     for number in range(2_100):
         running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
     requested_urls: list[httpx.URL] = []
@@ -165,7 +165,7 @@ async def test_list_is_paged_only_as_far_as_iterated(running: Running) -> None:
     assert [url.params["limit"] for url in requested_urls[-2:]] == ["1000", "200"]
 
 
-async def test_action_with_a_lost_response_is_retried_and_executed_once(running: Running) -> None:
+async def test_action_with_a_lost_response_is_retried_and_executed_once(running: RunningService) -> None:
     keys: list[str] = []
 
     class Broken(httpx.AsyncHTTPTransport):
@@ -200,7 +200,7 @@ async def test_refusal_has_the_message_and_status_of_the_service(qr: AsyncQueenr
     assert (invalid.value.status, invalid.value.reason) == (422, "")
 
 
-async def test_unknown_token_is_refused_without_being_quoted(running: Running, tmp_path: Path) -> None:
+async def test_unknown_token_is_refused_without_being_quoted(running: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("qr_none-of-them_0123456789")
     async with AsyncQueenright(running.url, token_file=file) as qr:
@@ -211,7 +211,7 @@ async def test_unknown_token_is_refused_without_being_quoted(running: Running, t
     assert "none-of-them" not in f"{refused.value}{refused.value.problem}{qr!r}"
 
 
-async def test_other_server_is_named_as_not_queenright(running: Running) -> None:
+async def test_other_server_is_named_as_not_queenright(running: RunningService) -> None:
     """Prometheus's own metrics page, a file server, a service of another version."""
 
     def other(request: httpx.Request) -> httpx.Response:
@@ -233,7 +233,7 @@ async def test_other_server_is_named_as_not_queenright(running: Running) -> None
             await qr.service.settings()
 
 
-async def test_https_url_of_an_http_port_names_the_remedy(running: Running) -> None:
+async def test_https_url_of_an_http_port_names_the_remedy(running: RunningService) -> None:
     async with AsyncQueenright(running.url.replace("http://", "https://")) as qr:
         with pytest.raises(UnreachableError, match=r"does not use HTTPS\. Start the URL with http://"):
             await qr.service.status()

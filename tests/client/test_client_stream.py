@@ -20,7 +20,7 @@ from queenright.client import (
 )
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import find_free_port
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.client.conftest import settings_at
 from tests.waiting import until
 
@@ -115,7 +115,7 @@ async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
         await refusals(qr, running)
 
 
-async def refusals(qr: AsyncQueenright, running: Running) -> None:
+async def refusals(qr: AsyncQueenright, running: RunningService) -> None:
     """What cannot be meant is refused at once, however patient the stream is."""
     with pytest.raises(RequestRejectedError, match="not an event type") as refused:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))

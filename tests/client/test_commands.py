@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests import warm
 from tests.client.conftest import EXAMPLES
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAMPLE = json.dumps({"folder": str(EXAMPLES / "docs_checker" / "sample")})
 
 
-async def queenright(running: Running, *arguments: str, **env: str) -> CompletedProcess[str]:
+async def queenright(running: RunningService, *arguments: str, **env: str) -> CompletedProcess[str]:
     environment = os.environ | {"QUEENRIGHT_URL": running.url} | env
     return await asyncio.to_thread(warm.queenright, *arguments, env=environment)
 
 
 async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standing_ticket(
-    running: Running,
+    running: RunningService,
 ) -> None:
     [ticket] = running.service.tickets.open_tickets()
     result = await queenright(running, "tickets", "show", ticket.ticket_id)
@@ -42,7 +42,7 @@ async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standi
     assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
 
 
-async def test_agent_is_loaded_run_followed_and_unloaded(running: Running) -> None:
+async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService) -> None:
     nothing = await queenright(running, "agents", "list")
     result = await queenright(running, "agents", "discover")
     loaded = await queenright(running, "agents", "load", "docs_checker", "--by", "ada")
@@ -73,13 +73,13 @@ async def test_agent_is_loaded_run_followed_and_unloaded(running: Running) -> No
 
 
 @pytest.mark.parametrize("given", ["{", "[1]", "@/nowhere"])
-async def test_input_must_be_a_json_object(running: Running, given: str) -> None:
+async def test_input_must_be_a_json_object(running: RunningService, given: str) -> None:
     result = await queenright(running, "agents", "trigger", "docs_checker", "--input", given)
 
     assert (result.returncode, result.stdout) == (2, "")
 
 
-async def test_token_from_file_or_environment_is_never_shown(running: Running, tmp_path: Path) -> None:
+async def test_token_from_file_or_environment_is_never_shown(running: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("qr_nobodys_secret\n")
     by_option = await queenright(running, "breakers", "list", "--token-file", str(file))
@@ -94,7 +94,7 @@ async def test_token_from_file_or_environment_is_never_shown(running: Running, t
     assert without.returncode == 0
 
 
-async def test_events_of_an_unknown_type_are_a_usage_error(running: Running) -> None:
+async def test_events_of_an_unknown_type_are_a_usage_error(running: RunningService) -> None:
     result = await queenright(running, "events", "--types", "zzz")
 
     assert (result.returncode, result.stdout) == (2, "")
@@ -102,7 +102,9 @@ async def test_events_of_an_unknown_type_are_a_usage_error(running: Running) -> 
     assert len(result.stderr.splitlines()) == 1
 
 
-async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not(running: Running) -> None:
+async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not(
+    running: RunningService,
+) -> None:
     before = await queenright(running, "tickets", "--url", running.url, "list")
     behind = await queenright(running, "tickets", "list")
 

@@ -12,7 +12,7 @@ import pytest
 
 from queenright.client import Queenright
 from queenright.client import __all__ as public
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.isolation import environment
 from tests.server.conftest import looping
 
@@ -22,7 +22,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
-async def test_its_blocks_run(running: Running) -> None:
+async def test_its_blocks_run(running: RunningService) -> None:
     ran = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", "-W", "error", "-c", block),

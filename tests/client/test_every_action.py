@@ -15,7 +15,7 @@ from queenright.health.tickets.ticket import TicketDraft
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import new_token
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.alerting.real import people, real_alertmanager
 from tests.client.conftest import settings_at
 from tests.server.agents.parts import guide
@@ -35,7 +35,7 @@ def _silences_polled_every_second() -> Iterator[None]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     """A service that tells an Alertmanager, can load two agents, and has tickets that only people decide."""
     folder = tmp_path_factory.mktemp("actions")
     for name in ("guide", "second"):
@@ -57,7 +57,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
+async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
     """A client with the token of an operator."""
     token, words = new_token(
         "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running.service.clock(), expires_at=None
@@ -68,12 +68,14 @@ async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
         yield client
 
 
-def ticket_of(running: Running, agent: str) -> str:
+def ticket_of(running: RunningService, agent: str) -> str:
     [found] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
     return found.ticket_id
 
 
-async def test_token_actions_are_recorded_under_its_name(qr: AsyncQueenright, running: Running) -> None:
+async def test_token_actions_are_recorded_under_its_name(
+    qr: AsyncQueenright, running: RunningService
+) -> None:
     """And a ticket that a person dismisses is nobody's any more."""
     service = running.service
     # Its last call is recent, so that it does not stall on a busy machine.
@@ -94,7 +96,7 @@ async def test_token_actions_are_recorded_under_its_name(qr: AsyncQueenright, ru
     assert (dismissed.status, dismissed.triaged_by) == ("dismissed", "ada")
 
 
-async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: Running) -> None:
+async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: RunningService) -> None:
     ticket = ticket_of(running, "looper")
     made = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
     [one] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
@@ -107,7 +109,7 @@ async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running:
 
 @pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])
 async def test_queen_request_is_approved_or_denied(
-    qr: AsyncQueenright, running: Running, agent: str, allowed: bool
+    qr: AsyncQueenright, running: RunningService, agent: str, allowed: bool
 ) -> None:
     # As a worker that fetches instructions.
     life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
@@ -131,7 +133,7 @@ async def test_queen_request_is_approved_or_denied(
 
 
 async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
-    qr: AsyncQueenright, running: Running
+    qr: AsyncQueenright, running: RunningService
 ) -> None:
     slot = await qr.agents.load("guide")
     name = slot.agent_id

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from tests.clients.clients import CLIENTS
 from tests.clients.fixtures import FOLDER, load_fixture
 from tests.clients.install import pinned_version

@@ -29,8 +29,8 @@ from queenright.server.cluster.fleet import ClusterFleet, OwnedService
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.service import Service
+from queenright.server.serving import run_service, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import run_service, serving
 from tests.cluster.test_gateway import client_of, unowned
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping

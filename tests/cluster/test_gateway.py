@@ -22,7 +22,7 @@ from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
-from queenright.server.up import run_service
+from queenright.server.serving import run_service
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_fleet_list import run_of
 

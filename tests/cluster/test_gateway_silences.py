@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.service import Service
-from queenright.server.up import run_service
+from queenright.server.serving import run_service
 from tests.alerting.real import people, real_alertmanager
 from tests.cluster.test_gateway import client_of, quick_gateway
 from tests.server.conftest import demo_settings, looping

@@ -29,8 +29,8 @@ from queenright.server.middleware.connections import ABORT
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.routes import events as event_routes
 from queenright.server.service import Service
+from queenright.server.serving import run_service
 from queenright.server.settings import load_settings
-from queenright.server.up import run_service
 from tests.server.streams import Block, Follower, blocks
 from tests.server.test_event_stream import Deaf
 from tests.waiting import until

@@ -17,8 +17,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queenright.server.ops.programs import find_program
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.browser import FLAGS
 from tests.console.walk import DEFAULT_WAY, Hand, Way
 from tests.server.agents.parts import House, guide, house
@@ -48,13 +48,13 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with serving(settings) as found:
         yield found
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as client:
         yield client
 
@@ -164,7 +164,7 @@ class Cable:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def cable(running: Running) -> AsyncIterator[Cable]:
+async def cable(running: RunningService) -> AsyncIterator[Cable]:
     host, port = running.url.removeprefix("http://").split(":")
     found = Cable(host, int(port))
     server = await asyncio.start_server(found.carry, "127.0.0.1", 0)

@@ -13,8 +13,8 @@ from playwright.async_api import Page, expect
 
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.console.walk import Hand, all_ways
 from tests.end_to_end.conftest import settings, up_without_demo
 from tests.server.conftest import looping
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with up_without_demo(settings) as found:
         yield found
 
@@ -83,7 +83,7 @@ def recovering(now: float) -> Iterator[AgentEvent]:
 
 @all_ways
 async def test_page_is_sent_silenced_acknowledged_and_resolved(
-    running: Running, page: Page, hand: Hand
+    running: RunningService, page: Page, hand: Hand
 ) -> None:
     """The console shows and does what Alertmanager and its receivers say happened."""
     await page.goto(running.url)

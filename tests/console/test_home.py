@@ -12,8 +12,8 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.console.shifts import RECORD_SHIFTS, SHIFT
 from tests.server.conftest import demo_settings, looping
@@ -24,7 +24,9 @@ from tests.server.test_attention import wait_for_user
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Running, page: Page) -> None:
+async def test_empty_fleet_is_calm_and_leads_to_connecting_an_agent(
+    running: RunningService, page: Page
+) -> None:
     await page.goto(running.url)
 
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
@@ -34,7 +36,7 @@ async def test_empty_fleet_is_calm_and_leads_to_connecting_an_agent(running: Run
 
 
 async def test_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keyboard(
-    running: Running, page: Page, http: httpx.AsyncClient
+    running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
     """B112: an action says what happened, and is done by keyboard alone."""
     await page.goto(running.url)
@@ -51,7 +53,7 @@ async def test_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keybo
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-async def test_message_covers_nothing(running: Running, page: Page, width: int) -> None:
+async def test_message_covers_nothing(running: RunningService, page: Page, width: int) -> None:
     """The page ends where messages begin."""
     await ticket_on(running)
     await page.set_viewport_size({"width": width, "height": 844})
@@ -69,7 +71,7 @@ async def test_message_covers_nothing(running: Running, page: Page, width: int) 
 
 @pytest.mark.parametrize("others", [0, 1])
 async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
-    running: Running, page: Page, others: int
+    running: RunningService, page: Page, others: int
 ) -> None:
     """It is announced where it needs no room, and shown when that is wanted."""
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
@@ -97,7 +99,7 @@ async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
 
 
 async def test_stop_is_approved_next_to_its_request(
-    running: Running, page: Page, http: httpx.AsyncClient
+    running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
     approval = await request_for_looper(running)
     await page.goto(running.url)
@@ -124,7 +126,7 @@ async def test_stop_is_approved_next_to_its_request(
 
 
 async def test_dialog_says_what_was_decided_meanwhile(
-    running: Running, page: Page, http: httpx.AsyncClient
+    running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
     """B112: it stays open, and sends nothing."""
     approval = await request_for_looper(running)
@@ -141,7 +143,9 @@ async def test_dialog_says_what_was_decided_meanwhile(
     await expect(dialog).to_have_count(0)
 
 
-async def test_filters_are_in_the_address_and_done_by_the_service(running: Running, page: Page) -> None:
+async def test_filters_are_in_the_address_and_done_by_the_service(
+    running: RunningService, page: Page
+) -> None:
     """B113: the service filters and sorts."""
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="well", times=1)))
@@ -169,7 +173,7 @@ async def test_filters_are_in_the_address_and_done_by_the_service(running: Runni
     await expect(page).to_have_url(f"{running.url}/console/agents/well?session=well-session")
 
 
-async def test_sessions_that_ended_are_behind_their_count(running: Running, page: Page) -> None:
+async def test_sessions_that_ended_are_behind_their_count(running: RunningService, page: Page) -> None:
     """B113: the fleet is what runs; the address leads to the rest."""
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="well", times=1)))
@@ -187,7 +191,9 @@ async def test_sessions_that_ended_are_behind_their_count(running: Running, page
     await expect(rows.filter(has_text="well")).to_have_count(0)
 
 
-async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(running: Running, page: Page) -> None:
+async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(
+    running: RunningService, page: Page
+) -> None:
     now = running.service.clock()
     for number, is_over in enumerate([True, False, True]):
         events = looping(now - 60 * number, agent="twin", times=1, ended=is_over)
@@ -212,7 +218,7 @@ async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(running: Runn
         await expect(option).to_be_in_viewport(ratio=1)
 
 
-async def test_search_lists_names_that_begin_with_the_text_first(running: Running, page: Page) -> None:
+async def test_search_lists_names_that_begin_with_the_text_first(running: RunningService, page: Page) -> None:
     now = running.service.clock()
     for agent in ("archivist", "surveyor", "researcher"):
         events = looping(now, agent=agent, times=20 if agent == "archivist" else 1)
@@ -232,7 +238,7 @@ async def test_search_lists_names_that_begin_with_the_text_first(running: Runnin
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def spending(running: Running, *, tokens: int) -> AgentEvent:
+def spending(running: RunningService, *, tokens: int) -> AgentEvent:
     return AgentEvent(
         type=EventType.LLM_CALL_COMPLETED,
         time=running.service.clock(),
@@ -248,7 +254,7 @@ def tokens_of_spender(page: Page, tokens: int) -> Locator:
 
 
 async def test_lost_connection_stops_the_clocks_and_catches_up(
-    running: Running, cable: Cable, page: Page
+    running: RunningService, cable: Cable, page: Page
 ) -> None:
     """B111: the browser repeats `Last-Event-ID`; only the replay has the tokens of the gap."""
     await page.goto(cable.url)
@@ -274,7 +280,7 @@ async def test_lost_connection_stops_the_clocks_and_catches_up(
 
 
 async def test_network_that_goes_silent_is_noticed_and_left(
-    running: Running, cable: Cable, page: Page
+    running: RunningService, cable: Cable, page: Page
 ) -> None:
     """B111: not even the service's sign of life comes. The page asks for what came `after` the last event."""
     await page.clock.install()
@@ -299,7 +305,7 @@ async def test_network_that_goes_silent_is_noticed_and_left(
     await expect(tokens_of_spender(page, 111)).to_be_visible()
 
 
-async def test_idle_page_requests_nothing(running: Running, page: Page, watched: Watched) -> None:
+async def test_idle_page_requests_nothing(running: RunningService, page: Page, watched: Watched) -> None:
     """B113"""
     await ticket_on(running)
     await page.goto(running.url)
@@ -315,7 +321,7 @@ async def test_idle_page_requests_nothing(running: Running, page: Page, watched:
     assert watched.requests == []
 
 
-async def test_text_of_agents_is_text(running: Running, page: Page, watched: Watched) -> None:
+async def test_text_of_agents_is_text(running: RunningService, page: Page, watched: Watched) -> None:
     """B114: names, a question, and why the queen asks for a stop."""
     await request_for_looper(running, HOSTILE)
     await ticket_on(running, agent=HOSTILE)
@@ -330,7 +336,7 @@ async def test_text_of_agents_is_text(running: Running, page: Page, watched: Wat
     assert [url for url in watched.requests if not url.startswith((running.url, "data:"))] == []
 
 
-async def fleet_of(running: Running, count: int) -> None:
+async def fleet_of(running: RunningService, count: int) -> None:
     now = running.service.clock()
     events = [
         AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id=f"agent-{n:05}", session_id="s")
@@ -340,7 +346,7 @@ async def fleet_of(running: Running, count: int) -> None:
 
 
 async def test_change_reads_four_pages_again_however_deep_the_list_is(
-    running: Running, page: Page, watched: Watched
+    running: RunningService, page: Page, watched: Watched
 ) -> None:
     """B113: and scrolling back reads what was left out."""
     await fleet_of(running, 800)
@@ -369,7 +375,7 @@ async def test_change_reads_four_pages_again_however_deep_the_list_is(
     await expect(rows.filter(has_text="agent-00000")).to_be_visible()
 
 
-async def test_list_that_becomes_shorter_shows_its_end(running: Running, page: Page) -> None:
+async def test_list_that_becomes_shorter_shows_its_end(running: RunningService, page: Page) -> None:
     """B113"""
     await fleet_of(running, 400)
     await page.goto(f"{running.url}/console/?sort=agent&health=healthy")
@@ -396,7 +402,7 @@ async def test_list_that_becomes_shorter_shows_its_end(running: Running, page: P
     await expect(rows.filter(has_text="agent-00000")).to_be_visible()
 
 
-async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: Running, page: Page) -> None:
+async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: RunningService, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="spender", times=1)))
     await page.goto(running.url)
     row = page.get_by_role("row").filter(has_text="spender")
@@ -421,7 +427,7 @@ async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: Running,
 
 
 @pytest.mark.parametrize("sessions", [1_000, 10_000])
-async def test_long_fleet_is_sixty_rows_at_most(running: Running, page: Page, sessions: int) -> None:
+async def test_long_fleet_is_sixty_rows_at_most(running: RunningService, page: Page, sessions: int) -> None:
     """B113"""
     await fleet_of(running, sessions)
     await page.goto(f"{running.url}/console/?sort=agent")
@@ -443,7 +449,7 @@ class TestOperator:
         return demo_settings(tmp_path / "storage", orchestrator="none")
 
     async def test_escalation_is_decided_where_it_is_asked_for(
-        self, running: Running, page: Page, http: httpx.AsyncClient
+        self, running: RunningService, page: Page, http: httpx.AsyncClient
     ) -> None:
         await ticket_on(running)
         await http.post("/api/agents/looper/escalate", json={"reason": "It loops."})

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Page
 
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tools.benchmarks.console import HOUR_OF_CHANGES, heap_of_changes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("changes", [1_200, HOUR_OF_CHANGES])
-async def test_memory_is_flat_while_changes_come_in(running: Running, page: Page, changes: int) -> None:
+async def test_memory_is_flat_while_changes_come_in(
+    running: RunningService, page: Page, changes: int
+) -> None:
     """An hour of five changes a second, sent fast."""
     first, *_, last = await heap_of_changes(running, page, changes)
 

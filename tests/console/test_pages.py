@@ -19,8 +19,8 @@ from playwright.async_api import Browser, Page, Route, expect
 from queenright.health.tickets.incidents import Incident
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from queenright.server.views.attention import incidents_of_tickets
 from tests.console.conftest import HOSTILE, Cable, Watched
 from tests.console.shifts import RECORD_SHIFTS, SHIFT
@@ -62,7 +62,7 @@ RUNS_OVER: Final = """Math.max(
 )"""
 
 
-async def pages_of(running: Running, agent: str = "looper") -> list[str]:
+async def pages_of(running: RunningService, agent: str = "looper") -> list[str]:
     """Let an agent loop and three lose their provider; return the address of each page."""
     ticket_id = await ticket_on(running, agent=agent)
     service = running.service
@@ -80,7 +80,7 @@ async def pages_of(running: Running, agent: str = "looper") -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def everything_needed(running: Running) -> AsyncIterator[list[str]]:
+async def everything_needed(running: RunningService) -> AsyncIterator[list[str]]:
     """Have one of each kind that needs a person; yield the address of each page."""
     async with client_of(running) as telemetry:
         await request_for_looper(running)
@@ -112,7 +112,7 @@ async def is_shown(page: Page) -> None:
     await expect(page.get_by_label("Loading")).to_have_count(0)
 
 
-async def test_action_on_a_session_that_was_replaced_is_refused(running: Running, page: Page) -> None:
+async def test_action_on_a_session_that_was_replaced_is_refused(running: RunningService, page: Page) -> None:
     """B112: the action names session and incarnation, and is refused if they have changed meanwhile."""
     ticket_id = await ticket_on(running)
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
@@ -135,7 +135,7 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
 
 
 async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
-    running: Running, page: Page, watched: Watched
+    running: RunningService, page: Page, watched: Watched
 ) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
@@ -152,7 +152,7 @@ async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
     await page.unroute("**/worker-dialogs-*.js")
 
 
-async def test_escape_closes_a_dialog_that_was_refused(running: Running, page: Page) -> None:
+async def test_escape_closes_a_dialog_that_was_refused(running: RunningService, page: Page) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
     await is_shown(page)
@@ -168,7 +168,7 @@ async def test_escape_closes_a_dialog_that_was_refused(running: Running, page: P
     await expect(dialog).to_have_count(0)
 
 
-async def test_session_shows_its_calls_and_which_repeat(running: Running, page: Page) -> None:
+async def test_session_shows_its_calls_and_which_repeat(running: RunningService, page: Page) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/?search=looper")
 
@@ -180,7 +180,7 @@ async def test_session_shows_its_calls_and_which_repeat(running: Running, page: 
     await expect(page.get_by_text(re.compile("(\u00d720|20\u00d7)")).first).to_be_visible()
 
 
-async def test_queen_is_asked_beside_the_session(running: Running, page: Page) -> None:
+async def test_queen_is_asked_beside_the_session(running: RunningService, page: Page) -> None:
     await ticket_on(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
     await is_shown(page)
@@ -192,7 +192,7 @@ async def test_queen_is_asked_beside_the_session(running: Running, page: Page) -
     await expect(talk.get_by_text("What is wrong?")).to_be_visible()
 
 
-async def test_queen_is_asked_about_a_session_without_a_ticket(running: Running, page: Page) -> None:
+async def test_queen_is_asked_about_a_session_without_a_ticket(running: RunningService, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
     await page.goto(f"{running.url}/console/agents/well?session=well-session")
     await is_shown(page)
@@ -212,7 +212,7 @@ async def test_queen_is_asked_about_a_session_without_a_ticket(running: Running,
 
 
 async def test_recorder_says_what_fired_and_exports_the_run(
-    running: Running, page: Page, tmp_path: Path
+    running: RunningService, page: Page, tmp_path: Path
 ) -> None:
     """`queenright evaluate` reads the export and finds the same."""
     await ticket_on(running)
@@ -231,7 +231,9 @@ async def test_recorder_says_what_fired_and_exports_the_run(
     assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluated.stdout)["findings"]]
 
 
-async def test_link_to_a_moment_of_the_recorder_opens_that_moment(running: Running, page: Page) -> None:
+async def test_link_to_a_moment_of_the_recorder_opens_that_moment(
+    running: RunningService, page: Page
+) -> None:
     """A step has a moment when it begins, and others until it ends."""
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await ticket_on(running)
@@ -249,7 +251,7 @@ async def test_link_to_a_moment_of_the_recorder_opens_that_moment(running: Runni
     await other.close()
 
 
-async def test_dialog_that_was_sent_gives_the_focus_back(running: Running, page: Page) -> None:
+async def test_dialog_that_was_sent_gives_the_focus_back(running: RunningService, page: Page) -> None:
     await page.goto(f"{running.url}/console/operate/actions")
     await page.get_by_role("button", name="Stop all actions…").focus()
     await page.keyboard.press("Enter")
@@ -262,7 +264,7 @@ async def test_dialog_that_was_sent_gives_the_focus_back(running: Running, page:
 
 
 async def test_page_opened_without_a_connection_is_loaded_later(
-    running: Running, cable: Cable, page: Page, watched: Watched
+    running: RunningService, cable: Cable, page: Page, watched: Watched
 ) -> None:
     await page.goto(f"{cable.url}/console/connect")
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
@@ -279,7 +281,7 @@ async def test_page_opened_without_a_connection_is_loaded_later(
     watched.faults.clear()
 
 
-async def test_long_name_of_a_tool_fits_a_phone(running: Running, page: Page) -> None:
+async def test_long_name_of_a_tool_fits_a_phone(running: RunningService, page: Page) -> None:
     events = looping(running.service.clock())
     named = [replace(each, data={**each.data, "tool": "T" * 150}) for each in events]
     await running.service.ingest(named)
@@ -290,7 +292,9 @@ async def test_long_name_of_a_tool_fits_a_phone(running: Running, page: Page) ->
     assert await page.evaluate(RUNS_OVER) <= 0
 
 
-async def test_all_pages_are_in_view_in_the_navigation_of_a_tablet(running: Running, page: Page) -> None:
+async def test_all_pages_are_in_view_in_the_navigation_of_a_tablet(
+    running: RunningService, page: Page
+) -> None:
     await page.set_viewport_size({"width": 768, "height": 1024})
     await page.goto(f"{running.url}/console/")
     for link in await page.get_by_label("Pages").get_by_role("link").all():
@@ -298,7 +302,7 @@ async def test_all_pages_are_in_view_in_the_navigation_of_a_tablet(running: Runn
 
 
 async def test_recorder_reads_a_long_session_in_few_requests(
-    running: Running, page: Page, watched: Watched
+    running: RunningService, page: Page, watched: Watched
 ) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), agent="long", times=1_500)))
@@ -309,7 +313,7 @@ async def test_recorder_reads_a_long_session_in_few_requests(
     assert len([url for url in watched.requests if "before=" in url]) <= 4
 
 
-async def test_session_claims_nothing_before_it_is_read(running: Running, page: Page) -> None:
+async def test_session_claims_nothing_before_it_is_read(running: RunningService, page: Page) -> None:
     await ticket_on(running)
     may_answer = asyncio.Event()
 
@@ -336,13 +340,15 @@ async def test_session_claims_nothing_before_it_is_read(running: Running, page: 
     await expect(page.get_by_label("Loading")).to_have_count(0)
 
 
-async def test_current_page_is_in_view_in_the_navigation_of_a_phone(running: Running, page: Page) -> None:
+async def test_current_page_is_in_view_in_the_navigation_of_a_phone(
+    running: RunningService, page: Page
+) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"{running.url}/console/connect")
     await expect(page.get_by_label("Pages").get_by_role("link", name="Connect")).to_be_in_viewport(ratio=1)
 
 
-async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
+async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: RunningService, page: Page) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), agent="well", times=2)))
     await page.set_viewport_size({"width": 390, "height": 844})
@@ -360,7 +366,9 @@ async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Runnin
     assert await page.evaluate(SHIFT) < 0.02
 
 
-async def test_change_of_health_does_not_move_the_page_of_a_phone(running: Running, page: Page) -> None:
+async def test_change_of_health_does_not_move_the_page_of_a_phone(
+    running: RunningService, page: Page
+) -> None:
     """What needs a person since the page was opened is shown when that is wanted."""
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
     await page.set_viewport_size({"width": 390, "height": 844})
@@ -378,7 +386,7 @@ async def test_change_of_health_does_not_move_the_page_of_a_phone(running: Runni
     await expect(needs).to_have_count(0)
 
 
-async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, page: Page) -> None:
+async def test_title_names_the_page_and_its_agent_or_ticket(running: RunningService, page: Page) -> None:
     ticket_id = await ticket_on(running)
     titles = {
         "/console/": "Queenright",
@@ -392,7 +400,7 @@ async def test_title_names_the_page_and_its_agent_or_ticket(running: Running, pa
 
 
 async def test_heartbeat_that_says_nothing_new_reads_nothing_again(
-    running: Running, page: Page, watched: Watched
+    running: RunningService, page: Page, watched: Watched
 ) -> None:
     await ticket_on(running)
     beat = AgentEvent(
@@ -418,7 +426,7 @@ async def test_heartbeat_that_says_nothing_new_reads_nothing_again(
 
 
 async def test_receiver_appears_when_alertmanager_has_notified_it(
-    running: Running, page: Page, http: httpx.AsyncClient
+    running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
@@ -432,7 +440,7 @@ async def test_receiver_appears_when_alertmanager_has_notified_it(
 
 
 async def test_incident_has_its_own_page_from_the_first_one(
-    running: Running, page: Page, http: httpx.AsyncClient
+    running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
     await failing(running, "a", "b", "c")
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
@@ -456,7 +464,7 @@ async def test_incident_has_its_own_page_from_the_first_one(
 
 
 async def test_incident_is_acknowledged_where_it_is_listed(
-    running: Running, page: Page, watched: Watched
+    running: RunningService, page: Page, watched: Watched
 ) -> None:
     """A double click acknowledges once."""
     await failing(running, "a", "b", "c")
@@ -471,7 +479,9 @@ async def test_incident_is_acknowledged_where_it_is_listed(
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
-async def test_incident_whose_sessions_have_ended_is_acknowledged(running: Running, page: Page) -> None:
+async def test_incident_whose_sessions_have_ended_is_acknowledged(
+    running: RunningService, page: Page
+) -> None:
     await failing(running, "a", "b", "c")
     await ended(running, "a", "b", "c")
     await page.goto(f"{running.url}/console/incidents")
@@ -488,7 +498,7 @@ async def test_incident_whose_sessions_have_ended_is_acknowledged(running: Runni
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
 
 
-async def test_every_page_fits_the_screen(running: Running, page: Page, watched: Watched) -> None:
+async def test_every_page_fits_the_screen(running: RunningService, page: Page, watched: Watched) -> None:
     await page.emulate_media(reduced_motion="reduce")
     for address in await pages_of(running):
         await page.goto(address)
@@ -530,7 +540,12 @@ class TestNeeds:
     @pytest.mark.parametrize("theme", ["light", "dark"])
     @pytest.mark.parametrize("width", [390, 1280, 1920])
     async def test_every_page_and_dialog_is_accessible(
-        self, running: Running, chromium: Browser, packages: Path, theme: Literal["light", "dark"], width: int
+        self,
+        running: RunningService,
+        chromium: Browser,
+        packages: Path,
+        theme: Literal["light", "dark"],
+        width: int,
     ) -> None:
         """No finding of axe that is serious or critical, and Escape closes each dialog."""
         axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
@@ -566,7 +581,7 @@ class TestNeeds:
 
     @pytest.mark.parametrize("width", [390, 1280])
     async def test_page_that_loads_does_not_move(
-        self, running: Running, chromium: Browser, width: int
+        self, running: RunningService, chromium: Browser, width: int
     ) -> None:
         """The parts of each page appear together."""
         context = await chromium.new_context(viewport={"width": width, "height": 844})
@@ -581,7 +596,9 @@ class TestNeeds:
         assert {address: shift for address, shift in shifts.items() if shift >= 0.1} == {}
 
 
-async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page, watched: Watched) -> None:
+async def test_text_of_agents_is_text_on_every_page(
+    running: RunningService, page: Page, watched: Watched
+) -> None:
     """B114"""
     for address in await pages_of(running, HOSTILE):
         await page.goto(address)
@@ -591,7 +608,7 @@ async def test_text_of_agents_is_text_on_every_page(running: Running, page: Page
 
 
 async def test_every_page_says_that_the_connection_is_lost_and_catches_up(
-    running: Running, cable: Cable, page: Page
+    running: RunningService, cable: Cable, page: Page
 ) -> None:
     """B111"""
     for address in await pages_of(running):
@@ -629,7 +646,7 @@ class TestViewer:
         return settings
 
     async def test_viewer_sees_everything_and_may_do_nothing(
-        self, running: Running, chromium: Browser, watched: Watched
+        self, running: RunningService, chromium: Browser, watched: Watched
     ) -> None:
         ticket_id = await ticket_on(running)
         ticket = running.service.tickets.get(ticket_id)
@@ -661,7 +678,7 @@ class TestViewer:
             await expect(page.get_by_label("Question to the queen")).to_have_count(0)
 
     async def test_page_of_an_ended_sign_in_asks_for_the_token(
-        self, running: Running, chromium: Browser
+        self, running: RunningService, chromium: Browser
     ) -> None:
         page = await (await chromium.new_context()).new_page()
         await page.goto(running.url)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.console.walk import Hand, all_ways
 from tests.server.agents.parts import House
 from tests.server.conftest import looping
@@ -37,7 +37,7 @@ class TestNeeds:
         return answering(tmp_path / "storage")
 
     async def test_requests_are_answered(
-        self, running: Running, page: Page, hand: Hand, http: httpx.AsyncClient
+        self, running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
     ) -> None:
         """A permission, an approval, a ticket and an incident, until nothing is left."""
         approval = await request_for_looper(running)
@@ -69,7 +69,7 @@ class TestNeeds:
         assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
-async def test_fleet_is_filtered_and_searched(running: Running, page: Page, hand: Hand) -> None:
+async def test_fleet_is_filtered_and_searched(running: RunningService, page: Page, hand: Hand) -> None:
     """Filters, sorting, the search of the list, and the search of everything, which leads to the session."""
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
     await ticket_on(running)
@@ -105,7 +105,7 @@ async def test_fleet_is_filtered_and_searched(running: Running, page: Page, hand
 
 
 async def test_session_is_looked_at_and_acted_on(
-    running: Running, page: Page, hand: Hand, http: httpx.AsyncClient
+    running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
 ) -> None:
     """Its steps, one of them opened; a question to the queen; a nudge, and a stop."""
     await ticket_on(running)
@@ -136,7 +136,7 @@ async def test_session_is_looked_at_and_acted_on(
     assert {"Look elsewhere.", "It loops."} <= {one["message"] or one["reason"] for one in done}
 
 
-async def test_session_is_replayed(running: Running, page: Page, hand: Hand) -> None:
+async def test_session_is_replayed(running: RunningService, page: Page, hand: Hand) -> None:
     """Scrub, move a threshold, share a moment, export."""
     await ticket_on(running)
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -156,7 +156,7 @@ async def test_session_is_replayed(running: Running, page: Page, hand: Hand) -> 
 
 
 async def test_ticket_is_found_and_handled(
-    running: Running, page: Page, hand: Hand, http: httpx.AsyncClient
+    running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
 ) -> None:
     """From the list: acknowledge, withdraw it, stop the worker."""
     ticket_id = await ticket_on(running)
@@ -182,7 +182,7 @@ async def test_ticket_is_found_and_handled(
     assert (stop["session_id"], stop["reason"]) == ("looper-session", "It loops.")
 
 
-async def test_incident_is_opened_and_acknowledged(running: Running, page: Page, hand: Hand) -> None:
+async def test_incident_is_opened_and_acknowledged(running: RunningService, page: Page, hand: Hand) -> None:
     await failing(running, "a", "b", "c")
     await page.goto(running.url)
 
@@ -198,7 +198,9 @@ async def test_incident_is_opened_and_acknowledged(running: Running, page: Page,
     await expect(page).to_have_url(re.compile("/console/tickets/"))
 
 
-async def test_service_is_operated(running: Running, page: Page, hand: Hand, http: httpx.AsyncClient) -> None:
+async def test_service_is_operated(
+    running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
+) -> None:
     """Stop all actions and allow them, deny a stop, look at audit trail and settings, copy how to connect."""
     approval = await request_for_looper(running)
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])

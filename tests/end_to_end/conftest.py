@@ -13,8 +13,11 @@ import pytest
 from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, extra_alertmanager, serving, up
+from queenright.server.up import up
+from queenright.server.up_options import DEMO_DEFAULTS, UpOptions
+from queenright.server.up_programs import start_alertmanager
 from tests.isolation import environment
 
 AGENTS = Path(__file__).parent / "agents"
@@ -29,7 +32,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def up_without_demo(settings: Settings) -> AsyncIterator[Running]:
+async def up_without_demo(settings: Settings) -> AsyncIterator[RunningService]:
     """Run everything except the demo fleet."""
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with up(settings, options, say=lambda line: None) as found:
@@ -39,7 +42,7 @@ async def up_without_demo(settings: Settings) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with up_without_demo(settings) as found:
         yield found
 
@@ -47,7 +50,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 @contextlib.asynccontextmanager
 async def serving_with_alertmanager(
     settings: Settings, options: UpOptions | None = None, *, hold_outbox: bool = False
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[RunningService]:
     """Run the service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
     options = options or UpOptions()
     program = find_program("alertmanager")
@@ -59,7 +62,7 @@ async def serving_with_alertmanager(
         await stack.enter_async_context(serve_app(recorder, receiver))
         found = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
         found.service.recorder = recorder
-        child = await extra_alertmanager(program, settings, options, url, found.url, url_of(receiver))
+        child = await start_alertmanager(program, settings, options, url, found.url, url_of(receiver))
         stack.push_async_callback(child.stop)
         yield found
 

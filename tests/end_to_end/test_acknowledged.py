@@ -16,8 +16,9 @@ import pytest
 
 from queenright.alerting.recorder import RecordedMessage
 from queenright.health.tickets.ticket import EscalationTicket
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.end_to_end.conftest import serving_with_alertmanager
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -46,18 +47,18 @@ def settings(tmp_path: Path, port: int) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with serving_with_alertmanager(settings) as found:
         yield found
 
 
-def messages(running: Running, channel: str, agent: str) -> list[RecordedMessage]:
+def messages(running: RunningService, channel: str, agent: str) -> list[RecordedMessage]:
     recorder = running.service.recorder
     assert recorder is not None
     return [one for one in recorder.received if one.channel == channel and agent in one.title]
 
 
-async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
+async def paged(running: RunningService, agent: str) -> tuple[EscalationTicket, str]:
     """Let an agent loop until people are paged; return its ticket and PagerDuty's key of the incident."""
     await running.service.ingest(list(looping(running.service.clock(), agent=agent)))
     for channel in ("slack", "pagerduty"):
@@ -79,7 +80,9 @@ async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict
     return rows
 
 
-async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, key: str) -> httpx.Response:
+async def acknowledged_in_pagerduty(
+    http: httpx.AsyncClient, running: RunningService, key: str
+) -> httpx.Response:
     """Post what PagerDuty posts when a person takes an incident, signed as PagerDuty signs it."""
     pagerduty_event = {
         "id": "01EVENT",
@@ -96,7 +99,7 @@ async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, k
 
 
 async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
-    running: Running,
+    running: RunningService,
 ) -> None:
     """B41: found by the key that the real Alertmanager gave it; another ticket's reminder still comes."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.serving import serving
 from queenright.server.settings import Settings
-from queenright.server.up import UpOptions, extra_alertmanager, serving
+from queenright.server.up_options import UpOptions
+from queenright.server.up_programs import start_alertmanager
 from tests.end_to_end.conftest import AgentProcess
 from tests.end_to_end.test_page import AND_RESOLVED, ONE_EACH, received
 from tests.waiting import until
@@ -42,7 +44,7 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         assert received(running) == {}
         assert running.service.outbox.status().peers[0].failing_since is not None
 
-        child = await extra_alertmanager(
+        child = await start_alertmanager(
             program, away, UpOptions(), f"http://127.0.0.1:{port}", running.url, url_of(receiver)
         )
         try:

@@ -13,8 +13,9 @@ from queenright.alerting.notification import list_notifications
 from queenright.alerting.recorder import RecordedMessage
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.server.ops.sockets import find_free_port
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.end_to_end.conftest import serving_with_alertmanager
 from tests.isolation import environment
 from tests.waiting import until
@@ -34,21 +35,21 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with serving_with_alertmanager(settings) as found:
         yield found
 
 
-def tickets(running: Running) -> dict[str, EscalationTicket]:
+def tickets(running: RunningService) -> dict[str, EscalationTicket]:
     return {ticket.session_id: ticket for ticket in running.service.tickets.open_tickets()}
 
 
-def pages(running: Running) -> list[RecordedMessage]:
+def pages(running: RunningService) -> list[RecordedMessage]:
     assert running.service.recorder is not None
     return [one for one in running.service.recorder.received if one.channel == "pagerduty"]
 
 
-async def live_and_crash(running: Running, session: str) -> None:
+async def live_and_crash(running: RunningService, session: str) -> None:
     """Run the agent until people are notified about it, then kill it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(WORKER), running.otlp_url, session, env=environment()
@@ -63,7 +64,7 @@ async def live_and_crash(running: Running, session: str) -> None:
 
 
 async def test_agent_killed_and_restarted_pages_twice(
-    running: Running,
+    running: RunningService,
 ) -> None:
     """B123, of an agent without heartbeats; B122: the second session pages as the first did."""
     service = running.service

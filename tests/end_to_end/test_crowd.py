@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 
 from queenright.server.settings import load_settings
-from queenright.server.up import UpOptions, up
+from queenright.server.up import up
+from queenright.server.up_options import UpOptions
 from tests.end_to_end.crowd import crowd_request
 from tests.waiting import until
 

@@ -36,7 +36,7 @@ from queenright.judge.stack.tools import QUERY_METRICS, CallLimit, stack_tools
 from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import find_free_port
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.end_to_end.conftest import AGENTS
 from tests.judge.conftest import TalkingModel
 from tests.judge.conftest import call as tool_call
@@ -494,7 +494,7 @@ def test_undelivered_ticket_is_not_a_success(steady: Stack, tmp_path: Path) -> N
 # -- beside the service ---------------------------------------------------------------------------
 
 
-async def test_up_connects_judge_and_queen_to_its_prometheus(running: Running) -> None:
+async def test_up_connects_judge_and_queen_to_its_prometheus(running: RunningService) -> None:
     judging = running.service.settings.judging
     assert judging.prometheus_url is not None
     assert judging.prometheus_url.get_secret_value() == running.prometheus_url

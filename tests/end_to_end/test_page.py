@@ -12,15 +12,15 @@ import pytest
 
 from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.judge import wording
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.end_to_end.conftest import AgentProcess
 from tests.waiting import until
 
 StartAgent = Callable[[str, str], AgentProcess]
 
 
-def received(running: Running) -> Counter[tuple[str, str]]:
+def received(running: RunningService) -> Counter[tuple[str, str]]:
     recorder = running.service.recorder
     assert recorder is not None
     return Counter((message.channel, message.status) for message in recorder.received)
@@ -71,7 +71,7 @@ def links_in_pagerduty(message: RecordedMessage) -> dict[str, str]:
     ],
 )
 async def test_looping_agent_is_one_page_and_one_resolve(
-    running: Running, start_agent: StartAgent, links: dict[str, str], script: str, agent: str
+    running: RunningService, start_agent: StartAgent, links: dict[str, str], script: str, agent: str
 ) -> None:
     """B37, B39: from a process that really loops to Slack and PagerDuty, once; resolved when it recovers."""
     process = start_agent(script, running.otlp_url)
@@ -139,7 +139,9 @@ async def test_looping_agent_is_one_page_and_one_resolve(
     assert re.search(r"\d+ (s|min)", message(recorder, "slack", "resolved").text)
 
 
-async def test_prometheus_sees_the_fleet_and_its_rules(running: Running, start_agent: StartAgent) -> None:
+async def test_prometheus_sees_the_fleet_and_its_rules(
+    running: RunningService, start_agent: StartAgent
+) -> None:
     process = start_agent("looping_worker.py", running.otlp_url)
     await until(lambda: running.service.monitor.get("looping_agent") is not None, "the agent")
     async with httpx.AsyncClient(base_url=str(running.prometheus_url), trust_env=False) as prometheus:

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from queenright.alerting.recorder import RecordedMessage
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.end_to_end.conftest import serving_with_alertmanager
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -42,7 +43,7 @@ def settings(tmp_path: Path, port: int) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with serving_with_alertmanager(settings, hold_outbox=True) as found:
         yield found
 
@@ -76,7 +77,7 @@ def calls(agent: str, kind: dict[str, str], *, times: int, failed: str = "") -> 
     return made
 
 
-async def send(running: Running, kind: dict[str, str], **options: Any) -> None:
+async def send(running: RunningService, kind: dict[str, str], **options: Any) -> None:
     """Send what all workers did, in one request of their collector."""
     spans = [span for agent in WORKERS for span in calls(agent, kind, **options)]
     body = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {"name": "x"}, "spans": spans}]}]}
@@ -85,18 +86,18 @@ async def send(running: Running, kind: dict[str, str], **options: Any) -> None:
     assert answer.json() == {}
 
 
-def received(running: Running, *, about: str = "") -> list[RecordedMessage]:
+def received(running: RunningService, *, about: str = "") -> list[RecordedMessage]:
     """Return the messages that people got about all of them, or those that name one agent in their title."""
     assert running.service.recorder is not None
     shared = " is failing: "
     return [one for one in running.service.recorder.received if (about or shared) in one.title]
 
 
-def counted(running: Running) -> Counter[tuple[str, str]]:
+def counted(running: RunningService) -> Counter[tuple[str, str]]:
     return Counter((one.channel, one.status) for one in received(running))
 
 
-def decided(running: Running) -> int:
+def decided(running: RunningService) -> int:
     return sum(ticket.notified_at is not None for ticket in running.service.tickets.open_tickets())
 
 
@@ -106,7 +107,7 @@ def decided(running: Running) -> int:
     ids=["provider", "tool"],
 )
 async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_succeed(
-    running: Running, kind: dict[str, str], failed: str, cause: str
+    running: RunningService, kind: dict[str, str], failed: str, cause: str
 ) -> None:
     """B104: a ticket for each, one page for all; a worker with its own condition is paged separately."""
     service = running.service

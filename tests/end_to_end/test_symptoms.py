@@ -22,8 +22,10 @@ from prometheus_client import CollectorRegistry
 from queenright.grafana.files import dashboards_folder
 from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import Running, UpOptions, up
+from queenright.server.up import up
+from queenright.server.up_options import UpOptions
 from tests.clients.fixtures import FOLDER, load_fixture
 from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
@@ -54,7 +56,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def test_symptom_wakes_the_judge_without_paging(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """QueenrightRetryStorm at its most severe, of an agent whose metrics arrive and whose spans do not."""
     service, wake = running.service, running.service.judging.wake
@@ -120,7 +122,7 @@ async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> Non
 
 @asynccontextmanager
 async def watch_judge(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Query, list[tuple[str | None, str]]]]:
     """Yield what asks Prometheus, and for whom and why the judge was woken."""
     wake = running.service.judging.wake
@@ -165,7 +167,7 @@ async def until_panels_answer(query: Query, agent: str, *, allowed: set[str]) ->
 
 
 async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
     telemetry = Telemetry(running.otlp_url)

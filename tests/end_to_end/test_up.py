@@ -20,8 +20,8 @@ from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import find_program
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from queenright.server.up import UpOptions
 from queenright.server.up import up as up_in_process
+from queenright.server.up_options import UpOptions
 from tests import warm
 from tests.waiting import until
 

@@ -25,8 +25,9 @@ from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.names import Phase
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.clients.fixtures import Fixture, Record
 from tests.frameworks.fixtures import load_fixture, path_of
 from tests.frameworks.install import versions_of
@@ -135,7 +136,7 @@ async def _measure(pair: Pair, storage: Path) -> Cells:
 class _Measuring:
     """Sends the scenarios of a pair to one service, one after the other."""
 
-    def __init__(self, pair: Pair, running: Running, client: httpx.AsyncClient) -> None:
+    def __init__(self, pair: Pair, running: RunningService, client: httpx.AsyncClient) -> None:
         self._pair = pair
         self._service = running.service
         self._client = client

@@ -15,8 +15,9 @@ import pytest
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import new_token
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.conftest import looping
 from tests.waiting import until
 
@@ -51,7 +52,7 @@ def fuzzed_settings(folder: Path) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def seeded(folder: Path) -> AsyncIterator[tuple[Running, str]]:
+async def seeded(folder: Path) -> AsyncIterator[tuple[RunningService, str]]:
     """
     Run such a service: workers, a ticket, a breaker, an approval, a nudge, an agent that is loaded.
 
@@ -70,7 +71,7 @@ async def seeded(folder: Path) -> AsyncIterator[tuple[Running, str]]:
             yield running, words
 
 
-async def _seed(running: Running, folder: Path, words: str) -> None:
+async def _seed(running: RunningService, folder: Path, words: str) -> None:
     service = running.service
     for number, agent in enumerate(WORKERS):
         times = 3 if agent == "idler" else 20

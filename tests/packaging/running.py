@@ -20,8 +20,10 @@ import httpx
 import yaml
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, up
+from queenright.server.up import up
+from queenright.server.up_options import DEMO_DEFAULTS, UpOptions
 from tests.packaging.test_documents import ROOT
 from tests.runtime.agents import CHATS, CHATTER, folder_of
 from tests.server.conftest import looping
@@ -38,7 +40,7 @@ PREPARED_PATHS = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "ag
 class Place:
     """Where the commands run: what is running, and a folder with what the pages speak of."""
 
-    running: Running
+    running: RunningService
     loop: asyncio.AbstractEventLoop
     folder: Path
     ticket: str

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from queenright.cli.app import app
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from tests.packaging.test_documents import PAGES, ROOT, name
 from tests.server.conftest import demo_settings
 

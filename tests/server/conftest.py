@@ -10,8 +10,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests import warm
 
 
@@ -49,13 +50,13 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with serving(settings) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     """A service in a thread of its own, one for a process, for requests that change nothing."""
     settings = demo_settings(tmp_path_factory.mktemp("idle") / "storage", orchestrator="none")
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(settings)) as found:
@@ -63,13 +64,13 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-async def idle_http(idle: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def idle_http(idle: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=idle.url, verify=False, trust_env=False, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
-async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     # A busy machine may take longer than httpx waits by default.
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as client:
         yield client

@@ -17,8 +17,8 @@ from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from queenright.server.views.api_models import event_line, status
 from queenright.server.views.interventions import acting_view
 from tests.server.conftest import demo_settings, looping
@@ -215,12 +215,12 @@ def test_feed_line_is_one_sentence_with_its_ticket() -> None:
     assert whole.text.endswith(analysis)
 
 
-def rows(running: Running) -> dict[str, Any]:
+def rows(running: RunningService) -> dict[str, Any]:
     found: dict[str, Any] = status(running.service).acting.model_dump(mode="json")
     return found
 
 
-async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running: Running) -> None:
+async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running: RunningService) -> None:
     service = running.service
     fine = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -237,7 +237,7 @@ async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running:
     assert rows(running)["ladders"] == []
 
 
-async def test_brakes_name_storm_budget_and_emergency_stop(running: Running) -> None:
+async def test_brakes_name_storm_budget_and_emergency_stop(running: RunningService) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")

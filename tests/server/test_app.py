@@ -12,20 +12,20 @@ from queenright.cli.commands.fleet import list_
 from queenright.health.detection.health_state import HealthState
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.databases import is_postgres, locked
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
 
-async def ticket_on(running: Running, **looper: Any) -> str:
+async def ticket_on(running: RunningService, **looper: Any) -> str:
     service = running.service
     await service.ingest(list(looping(service.clock(), **looper)))
     await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
     return service.tickets.open_tickets()[0].ticket_id
 
 
-async def test_incoming_loop_becomes_a_triaged_ticket(running: Running) -> None:
+async def test_incoming_loop_becomes_a_triaged_ticket(running: RunningService) -> None:
     ticket_id = await ticket_on(running)
 
     ticket = running.service.tickets.get(ticket_id)
@@ -37,7 +37,7 @@ async def test_incoming_loop_becomes_a_triaged_ticket(running: Running) -> None:
 
 @pytest.mark.parametrize("ended", [EventType.AGENT_TERMINATED, EventType.EXECUTION_FAILED])
 async def test_worker_with_an_abandoned_recovery_is_failing_everywhere(
-    running: Running, http: httpx.AsyncClient, ended: EventType
+    running: RunningService, http: httpx.AsyncClient, ended: EventType
 ) -> None:
     """B102: list, status, health and Prometheus say the same, until a person has settled it."""
     service = running.service
@@ -74,7 +74,7 @@ async def test_worker_with_an_abandoned_recovery_is_failing_everywhere(
     assert (await http.get("/api/status")).json()["counts"]["failing"] == 0
 
 
-async def test_api_lists_agents_and_tickets(running: Running, http: httpx.AsyncClient) -> None:
+async def test_api_lists_agents_and_tickets(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     agents = (await http.get("/api/agents")).json()["agents"]
@@ -86,7 +86,7 @@ async def test_api_lists_agents_and_tickets(running: Running, http: httpx.AsyncC
     assert health["state"] == "stuck"
 
 
-async def test_reading_moves_no_clock(running: Running, http: httpx.AsyncClient) -> None:
+async def test_reading_moves_no_clock(running: RunningService, http: httpx.AsyncClient) -> None:
     """B24: API, scrape and page leave every vital sign as it was."""
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
@@ -116,7 +116,7 @@ async def test_missing_resource_is_404_with_a_message(idle_http: httpx.AsyncClie
 
 
 async def test_ticket_links_to_its_trace_if_a_place_of_traces_is_set(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     unset = (await http.get(f"/api/tickets/{ticket_id}")).json()
@@ -133,7 +133,7 @@ async def test_ticket_links_to_its_trace_if_a_place_of_traces_is_set(
 
 
 async def test_acknowledged_ticket_shows_it_and_closed_ticket_refuses(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
 
@@ -147,7 +147,7 @@ async def test_acknowledged_ticket_shows_it_and_closed_ticket_refuses(
     assert again.status_code == 409
 
 
-async def test_acknowledgement_may_name_its_sender(running: Running, http: httpx.AsyncClient) -> None:
+async def test_acknowledgement_may_name_its_sender(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     nobody = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
@@ -157,7 +157,7 @@ async def test_acknowledgement_may_name_its_sender(running: Running, http: httpx
     assert ada.json()["acknowledged_by"] == "ada"
 
 
-async def lost_ticket_on(running: Running) -> str:
+async def lost_ticket_on(running: RunningService) -> str:
     """A ticket about a worker that crashed and could not be recovered."""
     service = running.service
     events = list(looping(service.clock(), times=1))
@@ -175,7 +175,7 @@ async def lost_ticket_on(running: Running) -> str:
 
 
 async def test_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
-    running: Running, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+    running: RunningService, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ticket = await lost_ticket_on(running)
     await running.service.ingest(list(looping(running.service.clock(), agent="done", times=1, ended=True)))
@@ -192,7 +192,9 @@ async def test_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
     assert (later["counts"]["failing"], later["agents"]) == (0, [])
 
 
-async def test_ticket_settled_by_a_person_is_resolved(running: Running, http: httpx.AsyncClient) -> None:
+async def test_ticket_settled_by_a_person_is_resolved(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     path = f"/api/tickets/{await lost_ticket_on(running)}/resolve"
 
     silent = await http.post(path, json={"by": "ada"})
@@ -211,7 +213,7 @@ async def test_ticket_settled_by_a_person_is_resolved(running: Running, http: ht
 
 
 async def test_ticket_that_closes_by_itself_is_not_resolved_by_hand(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
 
@@ -222,7 +224,7 @@ async def test_ticket_that_closes_by_itself_is_not_resolved_by_hand(
     assert "it closes by itself" in refused.json()["title"]
 
 
-async def test_webhook_wakes_the_judge(running: Running, http: httpx.AsyncClient) -> None:
+async def test_webhook_wakes_the_judge(running: RunningService, http: httpx.AsyncClient) -> None:
     body = {
         "version": "4",
         "groupKey": "{}",
@@ -254,7 +256,7 @@ async def test_every_runbook_that_an_alert_names_is_served(http: httpx.AsyncClie
     assert "<h1>" in response.text
 
 
-async def test_ready_until_a_part_stops(running: Running, http: httpx.AsyncClient) -> None:
+async def test_ready_until_a_part_stops(running: RunningService, http: httpx.AsyncClient) -> None:
     ready = await http.get("/readyz")
     running.service.tasks["deadlines"].cancel()
     await until(running.service.tasks["deadlines"].done, "the task ends")
@@ -286,7 +288,9 @@ async def test_not_ready_while_the_store_cannot_write(tmp_path: Path, database_u
     assert "lock" in missing
 
 
-async def test_every_metric_of_the_service_is_on_its_page(running: Running, http: httpx.AsyncClient) -> None:
+async def test_every_metric_of_the_service_is_on_its_page(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """The names in the table, the live page: one the other's."""
     await ticket_on(running)
     page = (await http.get("/metrics")).text
@@ -298,7 +302,7 @@ async def test_every_metric_of_the_service_is_on_its_page(running: Running, http
     assert {name for name in known - families if not name.startswith(elsewhere)} == set()
 
 
-async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: Running) -> None:
+async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: RunningService) -> None:
     expected = {
         EventType.HEALTH_STATE_CHANGED,
         EventType.WORKER_ESCALATION_TICKET,

@@ -15,8 +15,8 @@ from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from queenright.server.views.api_models import status
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def request_for_looper(running: Running, reason: str = "It loops.") -> Approval:
+async def request_for_looper(running: RunningService, reason: str = "It loops.") -> Approval:
     """Let the queen ask about a worker that she has told the operator of, and that fetches."""
     service = running.service
     ticket_id = await ticket_on(running)
@@ -49,7 +49,7 @@ async def suggested(service: Service) -> str:
     return found.annotations["suggested_action"]
 
 
-async def stop_on_request(running: Running) -> None:
+async def stop_on_request(running: RunningService) -> None:
     """Be the worker that fetches, stops and says so."""
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
@@ -58,7 +58,7 @@ async def stop_on_request(running: Running) -> None:
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
 
-async def test_notification_has_the_approve_command_until_answered(running: Running) -> None:
+async def test_notification_has_the_approve_command_until_answered(running: RunningService) -> None:
     approval = await request_for_looper(running)
 
     assert f"queenright approvals approve {approval.approval_id}" in await suggested(running.service)
@@ -67,7 +67,7 @@ async def test_notification_has_the_approve_command_until_answered(running: Runn
     assert "approvals approve" not in await suggested(running.service)
 
 
-async def test_approval_request_renotifies_with_its_deadline_in_the_title(running: Running) -> None:
+async def test_approval_request_renotifies_with_its_deadline_in_the_title(running: RunningService) -> None:
     """People who have read the message would not see that it changed: it is another alert, once."""
     service = running.service
     await ticket_on(running)
@@ -94,7 +94,7 @@ async def test_approval_request_renotifies_with_its_deadline_in_the_title(runnin
     assert "Approve or deny" not in now.annotations["summary"]
 
 
-async def test_pending_request_is_in_the_first_notification(running: Running) -> None:
+async def test_pending_request_is_in_the_first_notification(running: RunningService) -> None:
     service = running.service
     ticket_id = await ticket_on(running)
     ticket = service.tickets.get(ticket_id)
@@ -108,7 +108,7 @@ async def test_pending_request_is_in_the_first_notification(running: Running) ->
     assert "It loops." in await suggested(service)
 
 
-async def test_status_lists_pending_approvals_and_feed_lists_answers(running: Running) -> None:
+async def test_status_lists_pending_approvals_and_feed_lists_answers(running: RunningService) -> None:
     approval = await request_for_looper(running)
 
     [row] = status(running.service).acting.approvals
@@ -117,7 +117,9 @@ async def test_status_lists_pending_approvals_and_feed_lists_answers(running: Ru
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
-async def test_termination_approved_by_short_id_is_signed(running: Running, http: httpx.AsyncClient) -> None:
+async def test_termination_approved_by_short_id_is_signed(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
@@ -135,11 +137,11 @@ async def test_termination_approved_by_short_id_is_signed(running: Running, http
     assert ended.data["signature"]
 
 
-async def of(running: Running, type_: EventType) -> list[AgentEvent]:
+async def of(running: RunningService, type_: EventType) -> list[AgentEvent]:
     return [event for event in running.service.recent if event.type is type_]
 
 
-async def test_list_is_newest_first_in_pages(running: Running, http: httpx.AsyncClient) -> None:
+async def test_list_is_newest_first_in_pages(running: RunningService, http: httpx.AsyncClient) -> None:
     first = await request_for_looper(running)
     await running.service.approvals.deny(first.approval_id, by="ada")
 
@@ -169,7 +171,7 @@ async def test_unanswerable_request_is_an_error_with_a_reason(
     assert response.headers["content-type"] == "application/problem+json"
 
 
-async def test_command_line_lists_approves_and_denies(running: Running) -> None:
+async def test_command_line_lists_approves_and_denies(running: RunningService) -> None:
     none = await queenright(running, "approvals")
     approval = await request_for_looper(running)
     listed = await queenright(running, "approvals")
@@ -189,7 +191,7 @@ async def test_command_line_lists_approves_and_denies(running: Running) -> None:
     assert "denied" in over.out
 
 
-async def test_approval_on_the_command_line_terminates(running: Running) -> None:
+async def test_approval_on_the_command_line_terminates(running: RunningService) -> None:
     approval = await request_for_looper(running)
     stopping = asyncio.create_task(stop_on_request(running))
 
@@ -199,7 +201,7 @@ async def test_approval_on_the_command_line_terminates(running: Running) -> None
     assert (result.code, result.out) == (0, "looper: terminated.\n")
 
 
-async def test_ticket_that_closes_takes_the_request_along(running: Running) -> None:
+async def test_ticket_that_closes_takes_the_request_along(running: RunningService) -> None:
     service = running.service
     await request_for_looper(running)
     over = AgentEvent(

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 from tests.server.test_hooks import AGENT
@@ -33,7 +33,7 @@ async def items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
     return rows
 
 
-async def wait_for_user(running: Running, agent: str, question: str) -> None:
+async def wait_for_user(running: RunningService, agent: str, question: str) -> None:
     who = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": "one"}
     now = running.service.clock()
     await running.service.ingest(
@@ -49,7 +49,9 @@ async def wait_for_user(running: Running, agent: str, question: str) -> None:
     )
 
 
-async def test_nothing_needs_a_person_in_a_quiet_fleet(running: Running, http: httpx.AsyncClient) -> None:
+async def test_nothing_needs_a_person_in_a_quiet_fleet(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B95: a turn that ended waits for its user, and asks nothing."""
     await wait_for_user(running, "done", "")
 
@@ -57,7 +59,7 @@ async def test_nothing_needs_a_person_in_a_quiet_fleet(running: Running, http: h
 
 
 async def test_question_names_the_worker_and_whether_it_can_be_answered_here(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B112: by session and incarnation."""
     await wait_for_user(running, "writer", "Which title?")
@@ -93,7 +95,7 @@ async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path
 
 
 async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     service = running.service
     ticket_id = await ticket_on(running)
@@ -115,7 +117,7 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
 
 
 async def test_numbers_of_a_running_loop_are_current_everywhere(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """The ticket's text and the worker's reason say what is so now, not what was so when they began."""
     service = running.service
@@ -139,7 +141,7 @@ async def test_numbers_of_a_running_loop_are_current_everywhere(
 
 
 async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     ticket = running.service.tickets.get(ticket_id)
@@ -160,7 +162,7 @@ async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
     assert (item["deadline"], item["options"]) == (approval.expires_at, ["approve", "deny"])
 
 
-async def test_decision_has_the_current_numbers(running: Running, http: httpx.AsyncClient) -> None:
+async def test_decision_has_the_current_numbers(running: RunningService, http: httpx.AsyncClient) -> None:
     """A person decides on what is so now, not on what was so when the decision was asked for."""
     ticket_id = await ticket_on(running)
     ticket = running.service.tickets.get(ticket_id)
@@ -177,7 +179,7 @@ async def test_decision_has_the_current_numbers(running: Running, http: httpx.As
     assert item["text"] == f"20 calls of search.\nNow: {health['reason']}"
 
 
-async def test_forty_failing_workers_are_one_item(running: Running, http: httpx.AsyncClient) -> None:
+async def test_forty_failing_workers_are_one_item(running: RunningService, http: httpx.AsyncClient) -> None:
     """B104: tickets that share a cause are listed as their incident."""
     names = [f"bee-{n:02}" for n in range(40)]
     await failing(running, *names)
@@ -191,7 +193,7 @@ async def test_forty_failing_workers_are_one_item(running: Running, http: httpx.
 
 
 async def test_incident_is_listed_until_all_its_tickets_are_acknowledged(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await failing(running, *(f"bee-{n}" for n in range(3)))
     [item] = await items(http)
@@ -208,7 +210,7 @@ async def test_incident_is_listed_until_all_its_tickets_are_acknowledged(
 
 
 async def test_incident_whose_sessions_have_ended_is_listed_until_it_is_acknowledged(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await failing(running, "a", "b", "c")
     await ended(running, "a", "b", "c")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.server.test_concurrent_permissions import OF_A_SUBAGENT, call_of
 from tests.server.test_hooks import HOOK, calls
 from tests.server.test_permissions import client_of, waiting_of
 
 
-async def test_session_waits_for_its_person_once_its_background_subagent_has_ended(running: Running) -> None:
+async def test_session_waits_for_its_person_once_its_background_subagent_has_ended(
+    running: RunningService,
+) -> None:
     """B89: its turn is over, and so is the sub-agent's work: an idle prompt is not a stall."""
     start, prompt, *_ = calls("healthy")
     ended = {"session_id": start["session_id"], "cwd": start["cwd"]}

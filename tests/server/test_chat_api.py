@@ -26,8 +26,8 @@ from queenright.judge.chat import MAX_MESSAGE_LENGTH
 from queenright.judge.chat_log import Subject
 from queenright.runtime.events import EventType
 from queenright.server.build import build
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests import warm
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
@@ -37,13 +37,15 @@ from tests.waiting import until
 DYING = Path(__file__).with_name("dying_chat.py")
 
 
-async def queenright(running: Running, *arguments: str, typed: str = "") -> tuple[int, str, str]:
+async def queenright(running: RunningService, *arguments: str, typed: str = "") -> tuple[int, str, str]:
     words = ("chat", *arguments, "--url", running.url)
     completed = await asyncio.to_thread(warm.queenright, *words, typed=typed)
     return completed.returncode, completed.stdout, completed.stderr
 
 
-async def test_question_has_its_answer_and_both_stay(running: Running, http: httpx.AsyncClient) -> None:
+async def test_question_has_its_answer_and_both_stay(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
 
     answer = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
@@ -57,7 +59,7 @@ async def test_question_has_its_answer_and_both_stay(running: Running, http: htt
 
 
 async def test_queen_answers_about_a_session_without_a_ticket(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="team/well", times=1)))
     path = "/api/agents/team%2Fwell/queen"
@@ -73,7 +75,7 @@ async def test_queen_answers_about_a_session_without_a_ticket(
 
 
 async def test_chat_messages_are_in_the_feed_and_audit_trail(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
 
@@ -96,7 +98,7 @@ async def test_chat_messages_are_in_the_feed_and_audit_trail(
     ],
 )
 async def test_invalid_question_is_refused_by_field(
-    running: Running, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
+    running: RunningService, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
 ) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
 
@@ -108,7 +110,7 @@ async def test_invalid_question_is_refused_by_field(
     assert (await http.get(path)).json() == {"messages": []}
 
 
-async def test_chat_of_an_unknown_ticket_is_404(running: Running, http: httpx.AsyncClient) -> None:
+async def test_chat_of_an_unknown_ticket_is_404(running: RunningService, http: httpx.AsyncClient) -> None:
     path = f"/api/tickets/{await ticket_on(running)}/chat"
 
     assert (await http.post("/api/tickets/none/chat", json={"message": "what?"})).status_code == 404
@@ -170,7 +172,7 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
 # -- in the terminal ----------------------------------------------------------------------------
 
 
-async def test_one_question_and_its_answer(running: Running) -> None:
+async def test_one_question_and_its_answer(running: RunningService) -> None:
     ticket_id = await ticket_on(running)
 
     code, out, err = await queenright(running, ticket_id, "--say", "what was tried?")
@@ -183,7 +185,7 @@ async def test_one_question_and_its_answer(running: Running) -> None:
 
 
 async def test_only_one_message_at_a_time_is_sent_as_an_order(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
 
@@ -199,7 +201,7 @@ async def test_only_one_message_at_a_time_is_sent_as_an_order(
     assert ticket["acknowledged_by"] == "ada (noted by the queen)"
 
 
-async def test_without_a_terminal_every_line_is_a_question(running: Running) -> None:
+async def test_without_a_terminal_every_line_is_a_question(running: RunningService) -> None:
     ticket_id = await ticket_on(running)
     await queenright(running, ticket_id, "--say", "acknowledge")
 
@@ -212,7 +214,7 @@ async def test_without_a_terminal_every_line_is_a_question(running: Running) -> 
     assert [json.loads(row)["role"] for row in rows.splitlines()] == ["operator", "queen"] * 3 + ["queen"]
 
 
-async def test_chat_command_refuses_an_unknown_ticket(running: Running) -> None:
+async def test_chat_command_refuses_an_unknown_ticket(running: RunningService) -> None:
     ticket_id = await ticket_on(running)
 
     unknown = await queenright(running, "nothing", "--say", "what?")
@@ -422,7 +424,7 @@ def test_ctrl_c_ends_a_conversation_and_interrupts_a_pipe(
 
 
 async def test_command_line_follows_the_answer_as_it_is_written(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_to_terminal(monkeypatch)
     ticket_id = await ticket_on(running)

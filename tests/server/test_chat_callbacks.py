@@ -29,8 +29,8 @@ from queenright.alerting.callbacks.slack_buttons import (
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import EventType
 from queenright.server.ops.settings_files import check_files
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from queenright.server.webhooks.callbacks import Callbacks
 from tests.alerting.real import people
 from tests.server.conftest import demo_settings, looping
@@ -83,12 +83,12 @@ def click(*tickets: str, by: str = "ada", **more: Any) -> bytes:
     return urlencode({"payload": json.dumps(payload | more)}).encode()
 
 
-async def clicks(http: httpx.AsyncClient, running: Running, body: bytes) -> httpx.Response:
+async def clicks(http: httpx.AsyncClient, running: RunningService, body: bytes) -> httpx.Response:
     headers = signed(body, running.service.clock())
     return await http.post("/api/slack/actions", content=body, headers=headers)
 
 
-def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **more: Any) -> bytes:
+def event(kind: str, running: RunningService, *, key: str = GROUP, number: int = 1, **more: Any) -> bytes:
     """Return what PagerDuty posts."""
     fields = {
         "id": f"01EVENT{number:03}",
@@ -128,7 +128,7 @@ async def tell(http: httpx.AsyncClient, *tickets: str, status: str = "firing", *
     return await http.post("/api/alertmanager/notifications", json=body | {"alerts": alerts} | more)
 
 
-async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
+async def ticket_of(running: RunningService, ticket_id: str) -> EscalationTicket:
     ticket = await running.service.tickets.find(ticket_id)
     assert ticket is not None
     return ticket
@@ -138,7 +138,7 @@ async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
 
 
 async def test_slack_click_acknowledges_and_names_the_person(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged in Slack: no reminder is due any more."""
     ticket_id = await ticket_on(running)
@@ -156,7 +156,7 @@ async def test_slack_click_acknowledges_and_names_the_person(
     assert running.service.tickets.next_deadline() is None
 
 
-async def test_buttons_of_blocks_do_the_same(running: Running, http: httpx.AsyncClient) -> None:
+async def test_buttons_of_blocks_do_the_same(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     user = {"id": "U1", "username": "ada", "name": "other", "team_id": "T1"}
     action = {"action_id": "acknowledge", "block_id": "b", "type": "button", "value": ticket_id}
@@ -190,7 +190,9 @@ async def test_answer_to_a_block_is_posted_only_to_slack(
     )
 
 
-async def test_failed_click_is_explained_to_the_person(running: Running, http: httpx.AsyncClient) -> None:
+async def test_failed_click_is_explained_to_the_person(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     ticket_id = await ticket_on(running)
 
     async def words(body: bytes) -> str:
@@ -209,7 +211,7 @@ async def test_failed_click_is_explained_to_the_person(running: Running, http: h
     assert "worker gone" in await words(click(ticket_id, by="eve"))
 
 
-async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.AsyncClient) -> None:
+async def test_one_button_may_be_for_many_tickets(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     answer = await clicks(http, running, click(ticket_id, "nobody", ticket_id))
@@ -219,7 +221,7 @@ async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.
 
 
 async def test_replayed_click_has_the_same_answer_and_no_effect(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     body = click(ticket_id)
@@ -236,7 +238,7 @@ async def test_replayed_click_has_the_same_answer_and_no_effect(
 HOSTILE = ("<!channel>", "a\x1b[2Jb", "x" * 5000, "\u202ead\u0430", "<https://evil.example|ada>", " \n ")
 
 
-async def test_slack_name_is_escaped(running: Running, http: httpx.AsyncClient) -> None:
+async def test_slack_name_is_escaped(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     for name in HOSTILE:
         text = (await clicks(http, running, click(ticket_id, by=name))).json()["text"]
@@ -248,7 +250,9 @@ async def test_slack_name_is_escaped(running: Running, http: httpx.AsyncClient) 
         await running.service.tickets.unacknowledge(ticket_id, by="bob")
 
 
-async def test_click_without_a_valid_signature_is_refused(running: Running, http: httpx.AsyncClient) -> None:
+async def test_click_without_a_valid_signature_is_refused(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     ticket_id, now = await ticket_on(running), running.service.clock()
     body = click(ticket_id)
     right = signed(body, now)
@@ -270,7 +274,9 @@ async def test_click_without_a_valid_signature_is_refused(running: Running, http
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
 
 
-async def test_signed_body_that_is_not_a_click_is_an_error(running: Running, http: httpx.AsyncClient) -> None:
+async def test_signed_body_that_is_not_a_click_is_an_error(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     bodies = {
         b"": "one field `payload`",
         b"payload=1&payload=2": "one field `payload`",
@@ -288,14 +294,14 @@ async def test_signed_body_that_is_not_a_click_is_an_error(running: Running, htt
     assert (await clicks(http, running, b"payload=" + b"x" * (1 << 20))).status_code == 413
 
 
-async def test_two_signatures_are_one_too_many(running: Running, http: httpx.AsyncClient) -> None:
+async def test_two_signatures_are_one_too_many(running: RunningService, http: httpx.AsyncClient) -> None:
     body = click("t")
     headers = [*signed(body, running.service.clock()).items(), ("X-Slack-Signature", "v0=0")]
 
     assert (await http.post("/api/slack/actions", content=body, headers=headers)).status_code == 400
 
 
-async def test_slow_store_is_reported_within_slacks_three_seconds(running: Running) -> None:
+async def test_slow_store_is_reported_within_slacks_three_seconds(running: RunningService) -> None:
     service = running.service
     hasty = Callbacks(
         service.store,
@@ -322,7 +328,7 @@ async def test_slow_store_is_reported_within_slacks_three_seconds(running: Runni
 
 
 async def test_pagerduty_acknowledgement_acknowledges_the_ticket(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged in PagerDuty: no reminder is due; unacknowledged there: reminders restart."""
     ticket_id = await ticket_on(running)
@@ -344,7 +350,7 @@ async def test_pagerduty_acknowledgement_acknowledges_the_ticket(
     assert running.service.tickets.next_deadline() == (ticket.bumped_at or 0) + 3600
 
 
-async def test_duplicate_event_is_processed_once(running: Running, http: httpx.AsyncClient) -> None:
+async def test_duplicate_event_is_processed_once(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
     body = event("acknowledged", running)
@@ -358,7 +364,7 @@ async def test_duplicate_event_is_processed_once(running: Running, http: httpx.A
 
 
 async def test_pagerduty_timeout_does_not_undo_other_acknowledgements(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
@@ -371,7 +377,7 @@ async def test_pagerduty_timeout_does_not_undo_other_acknowledgements(
 
 
 async def test_resolve_by_a_person_acknowledges_and_the_condition_ends_the_ticket(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
@@ -389,7 +395,7 @@ async def test_resolve_by_a_person_acknowledges_and_the_condition_ends_the_ticke
 
 
 async def test_resolve_by_a_person_closes_tickets_that_cannot_close_themselves(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await lost_ticket_on(running)
     await tell(http, ticket_id)
@@ -404,7 +410,7 @@ async def test_resolve_by_a_person_closes_tickets_that_cannot_close_themselves(
 
 
 async def test_unknown_incident_has_no_effect_and_is_explained(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
@@ -429,7 +435,7 @@ async def test_unknown_incident_has_no_effect_and_is_explained(
 
 
 async def test_while_a_secret_is_changed_either_signature_will_do(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     for number, secrets in enumerate([(OLD,), (NEW,), ("foreign", OLD), (NEW, "foreign")]):
         answer = await pagerduty(http, event("triggered", running, number=number), *secrets)
@@ -437,7 +443,7 @@ async def test_while_a_secret_is_changed_either_signature_will_do(
 
 
 async def test_webhook_without_a_valid_signature_is_refused(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
@@ -453,7 +459,7 @@ async def test_webhook_without_a_valid_signature_is_refused(
 
 
 async def test_signed_body_that_is_not_an_event_names_the_field(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     for body, where in (
         (b"", "the body: "),
@@ -492,7 +498,7 @@ async def test_incident_finds_its_ticket_after_a_restart(settings: Settings) -> 
 
 
 async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged by API or CLI: no reminder is due; unacknowledged: reminders restart."""
     ticket_id = await ticket_on(running)
@@ -516,7 +522,7 @@ async def test_ticket_is_acknowledged_and_unacknowledged_by_api_and_command_line
 # -- notified receivers -----------------------------------------------------------------------------
 
 
-async def test_ticket_lists_its_notifications(running: Running, http: httpx.AsyncClient) -> None:
+async def test_ticket_lists_its_notifications(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     await tell(http, ticket_id)
@@ -535,7 +541,7 @@ async def test_ticket_lists_its_notifications(running: Running, http: httpx.Asyn
 
 
 async def test_timeline_distinguishes_firing_from_resolved_notifications(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
@@ -549,7 +555,7 @@ async def test_timeline_distinguishes_firing_from_resolved_notifications(
 
 
 async def test_repeated_notifications_keep_first_and_last_time(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
@@ -561,7 +567,7 @@ async def test_repeated_notifications_keep_first_and_last_time(
 
 
 async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refused(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     assert (await tell(http)).json() == {"noted": 0}
     assert (await tell(http, "unknown")).json() == {"noted": 0}

@@ -17,8 +17,8 @@ from queenright.cli.options import current_user
 from queenright.client import Queenright
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests import warm
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
@@ -43,19 +43,19 @@ class CommandResult:
         return json.loads(self.out)
 
 
-async def queenright(running: Running, *arguments: str) -> CommandResult:
+async def queenright(running: RunningService, *arguments: str) -> CommandResult:
     completed = await asyncio.to_thread(warm.queenright, *arguments, "--url", running.url)
     return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
 
-async def looper(running: Running, *, asks: bool = True) -> None:
+async def looper(running: RunningService, *, asks: bool = True) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=3)))
     if asks:
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             await http.get("/api/agents/looper/instructions", params=WORKER)
 
 
-async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> None:
+async def test_nudge_is_queued_or_refused_with_a_reason(running: RunningService) -> None:
     await looper(running, asks=False)
     unreached = await queenright(running, "nudge", "looper")
     await looper(running)
@@ -74,7 +74,7 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: Running) -> Non
     assert {tuple(line.split()[4:6]) for line in listed.out.splitlines()} == {("looper", "looper-session")}
 
 
-async def test_json_output_is_the_response_of_the_service(running: Running) -> None:
+async def test_json_output_is_the_response_of_the_service(running: RunningService) -> None:
     await looper(running)
 
     result = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
@@ -84,7 +84,7 @@ async def test_json_output_is_the_response_of_the_service(running: Running) -> N
     assert [(one["kind"], one["by"]) for one in listed.json] == [("nudge", "ada")]
 
 
-async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(running: Running) -> None:
+async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(running: RunningService) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
@@ -98,7 +98,7 @@ async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(runnin
     assert (result.code, "checkpoint cp-7" in result.out) == (0, True)
 
 
-async def test_refusal_is_one_line_with_a_remedy(running: Running) -> None:
+async def test_refusal_is_one_line_with_a_remedy(running: RunningService) -> None:
     await looper(running)
     waiting = AgentEvent(
         type=EventType.WORKER_WAITING,
@@ -120,7 +120,7 @@ async def test_refusal_is_one_line_with_a_remedy(running: Running) -> None:
     assert "queenright list" in unknown.err
 
 
-async def test_unconfirmed_termination_has_the_next_command(running: Running) -> None:
+async def test_unconfirmed_termination_has_the_next_command(running: RunningService) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
@@ -139,7 +139,7 @@ async def test_unconfirmed_termination_has_the_next_command(running: Running) ->
     assert "stop its process yourself" in recovered.err
 
 
-async def test_list_has_the_ids_that_other_commands_need(running: Running) -> None:
+async def test_list_has_the_ids_that_other_commands_need(running: RunningService) -> None:
     long = "a-session-with-a-name-of-its-own-that-is-long"
     started = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -169,7 +169,7 @@ async def test_list_has_the_ids_that_other_commands_need(running: Running) -> No
     ]
 
 
-async def test_storm_and_exhausted_budget_precede_the_lists(running: Running) -> None:
+async def test_storm_and_exhausted_budget_precede_the_lists(running: RunningService) -> None:
     service = running.service
     now = service.clock()
     for number in range(6):
@@ -201,7 +201,7 @@ def test_requester_is_the_logged_in_user(
     assert current_user() == (who or pwd.getpwuid(os.getuid()).pw_name)
 
 
-async def test_escalation_is_listed_and_decided(running: Running) -> None:
+async def test_escalation_is_listed_and_decided(running: RunningService) -> None:
     await looper(running)
     none = await queenright(running, "escalations", "list")
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
@@ -226,7 +226,7 @@ async def test_escalation_is_listed_and_decided(running: Running) -> None:
     assert result.json[0]["more_time_seconds"] == 1800
 
 
-async def test_open_breaker_is_listed_and_reset(running: Running) -> None:
+async def test_open_breaker_is_listed_and_reset(running: RunningService) -> None:
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
     for _ in range(10):
         try:
@@ -247,7 +247,7 @@ async def test_open_breaker_is_listed_and_reset(running: Running) -> None:
     assert "'tool_execution:looper:search'" in unknown.err
 
 
-async def test_emergency_stop_is_set_and_released(running: Running) -> None:
+async def test_emergency_stop_is_set_and_released(running: RunningService) -> None:
     await looper(running)
 
     on = await queenright(running, "stop-acting", "on", "--reason", "drill")
@@ -273,7 +273,7 @@ async def test_emergency_stop_is_set_and_released(running: Running) -> None:
 
 
 async def test_long_name_is_shortened_in_lists_unless_wide(
-    running: Running,
+    running: RunningService,
 ) -> None:
     long = "a-name-" * 30
     ticket = await ticket_on(running, agent=long)
@@ -287,7 +287,7 @@ async def test_long_name_is_shortened_in_lists_unless_wide(
     assert [one.out.split()[-1] for one in (cut, whole)] == [ticket, ticket]
 
 
-async def test_ticket_is_listed_acknowledged_and_resolved(running: Running) -> None:
+async def test_ticket_is_listed_acknowledged_and_resolved(running: RunningService) -> None:
     ticket = await lost_ticket_on(running)
 
     plain = await queenright(running, "tickets")
@@ -310,7 +310,7 @@ async def test_ticket_is_listed_acknowledged_and_resolved(running: Running) -> N
     assert [t["ticket_id"] for t in listed.json] == [ticket]
 
 
-async def test_ticket_that_closes_by_itself_is_refused_with_the_reason(running: Running) -> None:
+async def test_ticket_that_closes_by_itself_is_refused_with_the_reason(running: RunningService) -> None:
     ticket = await ticket_on(running)
 
     result = await queenright(running, "tickets", "resolve", ticket, "--reason", "tired of it")
@@ -347,7 +347,7 @@ def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> N
     assert result.stdout == ""
 
 
-async def test_list_has_current_findings_and_numbers(running: Running) -> None:
+async def test_list_has_current_findings_and_numbers(running: RunningService) -> None:
     service = running.service
     # Lately: on a slow machine nothing else must be the matter by the time it is listed.
     events = list(looping(service.clock() + 40, times=4))

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from queenright.cli.hook import LIMIT
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.server.test_permissions import answering as answering_permissions
 from tests.waiting import until
 from tests.warm import PROGRAM
@@ -67,7 +67,7 @@ def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize(("client", "path"), [("claude-code", "claude-code"), ("gemini", "gemini-cli")])
-async def test_call_reaches_the_service(running: Running, client: str, path: str) -> None:
+async def test_call_reaches_the_service(running: RunningService, client: str, path: str) -> None:
     call = json.dumps({**CALL, "hook_event_name": "SessionStart"}).encode()
 
     out, _ = await asyncio.to_thread(

@@ -21,7 +21,7 @@ from queenright.grafana.export import render_dashboards
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.settings import load_settings
-from queenright.server.up import _rules
+from queenright.server.up_programs import write_rules
 from tests.unpacked import unpack
 from tools.dashboards.boards import dashboards
 
@@ -366,5 +366,5 @@ def test_rules_of_up_are_the_compared_rules(tmp_path: Path, slower: str) -> None
     for config in (None, slower):
         settings = load_settings(Path(config) if config else None)
         words = ("-c", config) if config else ()
-        written = _rules(tmp_path / "rules", settings)
+        written = write_rules(tmp_path / "rules", settings)
         assert queenright("rules", "diff", str(written), *words).exit_code == 0

@@ -14,7 +14,7 @@ from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitoring.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.operations import Action
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from queenright.server.views.api_models import event_line
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
@@ -50,7 +50,7 @@ def test_ticket_with_its_own_alert_has_no_silence_or_incident() -> None:
     ]
 
 
-async def test_list_names_its_columns(running: Running) -> None:
+async def test_list_names_its_columns(running: RunningService) -> None:
     found = await ticket_on(running)
 
     heading, row = (await queenright(running, "tickets")).out.splitlines()
@@ -108,7 +108,9 @@ def test_notified_receivers_are_in_the_order_of_time() -> None:
 
 
 @pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
-async def test_ticket_is_found_by_the_beginning_of_its_id(running: Running, words: tuple[str, ...]) -> None:
+async def test_ticket_is_found_by_the_beginning_of_its_id(
+    running: RunningService, words: tuple[str, ...]
+) -> None:
     found = await ticket_on(running)
 
     result = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
@@ -116,7 +118,7 @@ async def test_ticket_is_found_by_the_beginning_of_its_id(running: Running, word
     assert (result.code, result.err) == (0, "")
 
 
-async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: Running) -> None:
+async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: RunningService) -> None:
     one = await ticket_on(running)
     await ticket_on(running, agent="other")
     await until(lambda: len(running.service.tickets.open_tickets()) == 2, "two tickets")
@@ -131,7 +133,7 @@ async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: Running) ->
     assert f"{other} (other)" in result.err
 
 
-async def test_unknown_ticket_id_names_the_list_command(running: Running) -> None:
+async def test_unknown_ticket_id_names_the_list_command(running: RunningService) -> None:
     result = await queenright(running, "tickets", "acknowledge", "nope")
 
     assert (result.code, result.out) == (1, "")
@@ -139,7 +141,7 @@ async def test_unknown_ticket_id_names_the_list_command(running: Running) -> Non
     assert "list tickets: queenright tickets --all" in result.err
 
 
-async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> None:
+async def test_list_states_that_ended_sessions_are_hidden(running: RunningService) -> None:
     service = running.service
     result = list(looping(service.clock(), times=1))
     ended = AgentEvent(
@@ -162,7 +164,7 @@ async def test_list_states_that_ended_sessions_are_hidden(running: Running) -> N
     [(EventType.EXECUTION_COMPLETED, "completed"), (EventType.EXECUTION_FAILED, "failed")],
 )
 async def test_ended_session_is_shown_with_its_outcome(
-    running: Running, http: httpx.AsyncClient, end: EventType, outcome: str
+    running: RunningService, http: httpx.AsyncClient, end: EventType, outcome: str
 ) -> None:
     """B103: it is neither terminated nor healthy, and not waiting, by API and command."""
     service = running.service
@@ -222,7 +224,7 @@ def test_every_operation_on_an_agent_has_words() -> None:
     assert set(OPERATIONS) == set(get_args(Action))
 
 
-async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: Running) -> None:
+async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: RunningService) -> None:
     """The console asks with what its URL has; so does any other client."""
     found = await ticket_on(running)
 

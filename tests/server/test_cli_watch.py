@@ -16,7 +16,7 @@ from queenright.api.agents import AgentRow
 from queenright.api.examples import example_of
 from queenright.cli.terminal.fleet_watch import ChangeLog, follow, render_table
 from queenright.client import AsyncQueenright
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 from tests.warm import Command, Talking
@@ -25,7 +25,7 @@ on_its_service = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     async with serving(demo_settings(tmp_path_factory.mktemp("watch"))) as found:
         yield found
 
@@ -45,7 +45,7 @@ class FakeService:
 
 
 @on_its_service
-async def test_list_is_requested_only_after_an_event(running: Running) -> None:
+async def test_list_is_requested_only_after_an_event(running: RunningService) -> None:
     seen, stop = FakeService(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
         watching = asyncio.create_task(follow(service, seen, stop))
@@ -62,7 +62,7 @@ async def test_list_is_requested_only_after_an_event(running: Running) -> None:
 
 
 @on_its_service
-async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Running) -> None:
+async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: RunningService) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     ours, theirs = pty.openpty()
     command = ("list", "--watch", "--url", running.url)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.server.test_hooks import HOOK, calls
 from tests.server.test_permissions import answering, client_of, waiting_of
 from tests.waiting import until
@@ -52,7 +52,7 @@ OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
     ],
 )
 async def test_permission_request_waits_while_other_calls_go_on(
-    running: Running, before: tuple[dict[str, Any], ...], after: tuple[dict[str, Any], ...]
+    running: RunningService, before: tuple[dict[str, Any], ...], after: tuple[dict[str, Any], ...]
 ) -> None:
     """B93: an agent that waits for its user is not a stall, whatever its other calls do."""
     start, prompt, *_ = calls("healthy")

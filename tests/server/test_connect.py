@@ -26,7 +26,7 @@ from queenright.cli.connecting.clients import CLIENTS, TelemetryTarget
 from queenright.cli.connecting.errors import AgentSettingsError
 from queenright.cli.connecting.files import RecordStore, plan_connect, plan_disconnect, write
 from queenright.cli.errors import UsageError
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 
 SERVICE = TelemetryTarget("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
 OTHER = TelemetryTarget("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
@@ -460,7 +460,7 @@ def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
     ],
 )
 async def test_connect_asks_the_service_for_its_telemetry_address(
-    home: Path, running: Running, otlp: dict[str, Any], written: str
+    home: Path, running: RunningService, otlp: dict[str, Any], written: str
 ) -> None:
     port = running.service.settings.otlp.model_copy(update={"port": 4318} | otlp)
     running.service.settings = running.service.settings.model_copy(update={"otlp": port})
@@ -470,7 +470,7 @@ async def test_connect_asks_the_service_for_its_telemetry_address(
     assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in completed.output
 
 
-async def test_connect_writes_the_port_that_a_service_took(home: Path, running: Running) -> None:
+async def test_connect_writes_the_port_that_a_service_took(home: Path, running: RunningService) -> None:
     completed = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
 
     assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{running.otlp_url}"' in completed.output
@@ -482,7 +482,7 @@ def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Pa
     assert '"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.2:4318"' in result.output
 
 
-async def test_check_lists_arriving_and_missing_sources(home: Path, running: Running) -> None:
+async def test_check_lists_arriving_and_missing_sources(home: Path, running: RunningService) -> None:
     words = ("connect", "claude-code", "--check", "--url", running.url)
 
     nothing = await asyncio.to_thread(run, *words)

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 
@@ -29,7 +29,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def browser(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     """What a browser is to the service: it reads pages, keeps cookies, says where its forms are from."""
     headers = {"Accept": "text/html", "Origin": running.url}
     async with httpx.AsyncClient(
@@ -105,7 +105,7 @@ async def test_unknown_address_is_named_on_a_page_and_to_programs(http: httpx.As
     assert program.json()["title"] == "there is no '/api/nowhere'; the API is described at /docs"
 
 
-async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_looking_changes_nothing(running: RunningService, browser: httpx.AsyncClient) -> None:
     """A chat that previews a link acknowledges nothing."""
     ticket_id = await ticket_on(running)
 
@@ -121,7 +121,9 @@ async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncCli
     assert dict(browser.cookies) == {}
 
 
-async def test_console_says_what_to_do_without_scripts(running: Running, browser: httpx.AsyncClient) -> None:
+async def test_console_says_what_to_do_without_scripts(
+    running: RunningService, browser: httpx.AsyncClient
+) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
 
     page = await browser.get("/agents/looper")

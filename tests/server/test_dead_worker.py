@@ -12,8 +12,8 @@ from queenright.health.settings import HeartbeatSettings, StallSettings
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings
 from tests.server.test_cli_acting import queenright
 from tests.server.test_service_api import DRAFT
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Settings:
     return known.model_copy(update={"health_monitoring": changed})
 
 
-async def killed(running: Running) -> EscalationTicket:
+async def killed(running: RunningService) -> EscalationTicket:
     """A worker says that it has begun, and no more; return the ticket that people were notified of."""
     service = running.service
     event = AgentEvent(
@@ -58,7 +58,7 @@ async def killed(running: Running) -> EscalationTicket:
 
 @pytest.mark.parametrize("way", ["resolve by hand", "dismiss by hand", "resolve over HTTP"])
 async def test_ticket_of_a_killed_worker_is_settled(
-    running: Running, http: httpx.AsyncClient, way: str
+    running: RunningService, http: httpx.AsyncClient, way: str
 ) -> None:
     ticket = await killed(running)
     where = f"tickets/{ticket.ticket_id}"
@@ -85,7 +85,7 @@ async def test_ticket_of_a_killed_worker_is_settled(
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_abandoned_work_is_resolved_and_not_dismissed(running: Running, is_told: bool) -> None:
+async def test_abandoned_work_is_resolved_and_not_dismissed(running: RunningService, is_told: bool) -> None:
     """B125: its run is over, and its work is not; the refusal says how its ticket is closed."""
     service = running.service
     if not is_told:

@@ -28,8 +28,10 @@ from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.server.service import Service
+from queenright.server.serving import RunningService
 from queenright.server.settings import load_settings
-from queenright.server.up import UP_DEFAULTS, Running, UpOptions, up
+from queenright.server.up import up
+from queenright.server.up_options import UP_DEFAULTS, UpOptions
 from queenright.server.views.attention import attention
 from tests.server.conftest import demo_settings
 from tests.waiting import until
@@ -172,7 +174,7 @@ def test_wait_ends_when_the_fleet_is_stopped() -> None:
     assert NudgeInbox(threading.Event()).wait(0.0) is False
 
 
-async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> None:
+async def test_stopped_fleet_is_cancelled(running: RunningService, tmp_path: Path) -> None:
     """Failed workers would be recovered at the next start; completed ones end tickets about failed runs."""
     fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
     fleet.start()
@@ -186,7 +188,7 @@ async def test_stopped_fleet_is_cancelled(running: Running, tmp_path: Path) -> N
 
 
 async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running.service.permissions, "wait_seconds", 600.0)
     hooks = HookClient(running.otlp_url, turn_seconds=0, pause_seconds=0)

@@ -18,8 +18,8 @@ import pytest_asyncio
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server.middleware.connections import GuardedProtocol
 from queenright.server.routes.events import DEFAULT_TYPES
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
-from queenright.server.up import Running, serving
 from tests.server.streams import Follower
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ _MANY, _LONG = 6000, 1000
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     settings = load_settings(
         storage=tmp_path_factory.mktemp("stream"),
         http={"port": 0},
@@ -47,7 +47,7 @@ def event(kind: EventType = EventType.EXECUTION_STARTED, agent: str = "bee", **d
     return AgentEvent(type=kind, time=time.time(), agent_id=agent, session_id="s", data=data)
 
 
-async def test_stream_has_only_the_requested_events(running: Running) -> None:
+async def test_stream_has_only_the_requested_events(running: RunningService) -> None:
     await running.service.store.append([event(agent="team/wasp")])
     events = [event(kind, agent) for kind in EventType for agent in ("bee", "team/wasp")]
     async with (
@@ -76,7 +76,7 @@ async def test_stream_has_only_the_requested_events(running: Running) -> None:
         assert usual.blocks[0].retry == "2000"
 
 
-async def test_stream_of_an_unknown_worker_is_not_found(running: Running) -> None:
+async def test_stream_of_an_unknown_worker_is_not_found(running: RunningService) -> None:
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         answer = await http.get("/api/agents/nope/events")
         assert answer.status_code == 404
@@ -87,7 +87,7 @@ async def test_stream_of_an_unknown_worker_is_not_found(running: Running) -> Non
         await early.until(lambda: early.ids, "the first of it comes")
 
 
-async def test_unknown_type_is_rejected_with_suggestions(running: Running) -> None:
+async def test_unknown_type_is_rejected_with_suggestions(running: RunningService) -> None:
     """B65: an unknown type is a 400."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         for path in ("/api/events", "/api/agents/bee/events"):
@@ -103,7 +103,7 @@ async def test_unknown_type_is_rejected_with_suggestions(running: Running) -> No
         assert (former.status_code, "agent_id" in former.json()["title"]) == (400, True)
 
 
-async def test_resumed_stream_misses_no_event(running: Running) -> None:
+async def test_resumed_stream_misses_no_event(running: RunningService) -> None:
     """B64: with Last-Event-ID nothing is missed, also by who was gone before the first event."""
     service, url = running.service, f"{running.url}/api/events?types=all&agent_id=returns"
     async with Follower(url) as first:
@@ -127,7 +127,7 @@ async def test_resumed_stream_misses_no_event(running: Running) -> None:
     assert not service.feed.recent
 
 
-async def test_unknown_last_event_id_resets_the_stream(running: Running) -> None:
+async def test_unknown_last_event_id_resets_the_stream(running: RunningService) -> None:
     await running.service.store.append([event()])
     async with Follower(f"{running.url}/api/events", {"Last-Event-ID": "of another service"}) as follower:
         await follower.until(lambda: follower.events, "the stream says so")
@@ -139,7 +139,7 @@ async def test_unknown_last_event_id_resets_the_stream(running: Running) -> None
         assert follower.ids[1:] == [new.id]
 
 
-async def test_more_streams_than_are_allowed_are_refused(running: Running) -> None:
+async def test_more_streams_than_are_allowed_are_refused(running: RunningService) -> None:
     url = f"{running.url}/api/events"
     async with Follower(url), Follower(url), Follower(url), Follower(url):
         async with httpx.AsyncClient(trust_env=False) as http:
@@ -184,7 +184,7 @@ class Deaf:
 
 
 async def test_slow_client_gets_every_alert_or_is_disconnected_and_resumes(
-    running: Running,
+    running: RunningService,
 ) -> None:
     """B64: a slow client is never silently skipped; with Last-Event-ID it misses nothing."""
     url = f"{running.url}/api/events?types=all&agent_id=busy"
@@ -194,7 +194,9 @@ async def test_slow_client_gets_every_alert_or_is_disconnected_and_resumes(
         await _tell_all(running, url, events, slow, lost)
 
 
-async def _tell_all(running: Running, url: str, events: list[AgentEvent], slow: Deaf, lost: Deaf) -> None:
+async def _tell_all(
+    running: RunningService, url: str, events: list[AgentEvent], slow: Deaf, lost: Deaf
+) -> None:
     service, ids = running.service, [one.id for one in events]
     async with Follower(url) as fast:
         await until(lambda: service.feed.readers == 3, "all three read")
@@ -229,7 +231,7 @@ async def _tell_all(running: Running, url: str, events: list[AgentEvent], slow: 
         assert lost.ids + again.ids == ids
 
 
-async def test_little_is_kept_for_a_client_that_does_not_read(running: Running) -> None:
+async def test_little_is_kept_for_a_client_that_does_not_read(running: RunningService) -> None:
     feed = running.service.feed
     await until(lambda: feed.readers == 0, "all have gone")
     with contextlib.closing(Deaf(running.url)):

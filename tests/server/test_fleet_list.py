@@ -15,8 +15,8 @@ from queenright import api
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from queenright.server.views.worker_rows import agent_row
 from tests.server.conftest import demo_settings
 
@@ -60,7 +60,7 @@ def run_of(number: int, now: float) -> Iterator[AgentEvent]:
         yield event(EventType.EXECUTION_COMPLETED, 5)
 
 
-def add_agents(running: Running, count: int) -> None:
+def add_agents(running: RunningService, count: int) -> None:
     now = running.service.clock()
     for event in itertools.chain.from_iterable(run_of(number, now) for number in range(count)):
         running.service.monitor.apply(event, now)
@@ -90,7 +90,7 @@ def rank(row: dict[str, Any]) -> int:
 
 
 async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
-    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B113: 60 rows a page, the worst first, each session once; rows are made of one page only."""
     add_agents(running, AGENTS)
@@ -129,7 +129,7 @@ def attention(worker: WorkerHealth) -> tuple[int, float, str]:
 
 
 async def test_failed_session_says_what_failed_and_a_completed_one_nothing(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ends: list[tuple[EventType, dict[str, Any]]] = [
         (EventType.EXECUTION_FAILED, {"error_type": "OSError", "error": "the disk is full"}),
@@ -144,7 +144,9 @@ async def test_failed_session_says_what_failed_and_a_completed_one_nothing(
     assert reasons == {"failed": "the session has failed: the disk is full", "completed": ""}
 
 
-async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http: httpx.AsyncClient) -> None:
+async def test_filters_and_counts_are_of_the_whole_fleet(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B113"""
     add_agents(running, 1_000)
     everything = await read(http, limit=1)
@@ -195,7 +197,7 @@ async def test_filters_and_counts_are_of_the_whole_fleet(running: Running, http:
     ],
 )
 async def test_every_order_can_be_reversed(
-    running: Running, http: httpx.AsyncClient, sort: str, key: Any
+    running: RunningService, http: httpx.AsyncClient, sort: str, key: Any
 ) -> None:
     """B113"""
     add_agents(running, 150)
@@ -215,7 +217,7 @@ def kind_of(row: dict[str, Any]) -> str:
 
 
 async def test_cursor_stays_valid_while_sessions_come_and_go(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B113: a cursor names a place, not a number of rows."""
     add_agents(running, 30)
@@ -231,7 +233,7 @@ async def test_cursor_stays_valid_while_sessions_come_and_go(
 
 
 async def test_unknown_words_and_cursors_of_another_order_are_refused(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     add_agents(running, 3)
     cursor = (await read(http, sort="agent", limit=1))["next"]

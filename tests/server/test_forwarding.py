@@ -6,8 +6,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Worker
+from queenright.server.serving import serving
 from queenright.server.settings import Settings
-from queenright.server.up import serving
 
 
 def works(endpoint: str) -> None:

@@ -11,8 +11,9 @@ from starlette.datastructures import Headers
 
 from queenright.server.http.json_limits import MAX_DEPTH
 from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, check_host, check_origin, names_of
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 
 # -- other sites' pages ---------------------------------------------------------------------------
 
@@ -31,7 +32,7 @@ async def test_cross_site_request_changes_nothing(
     assert "may not change anything" in response.json()["title"]
 
 
-async def test_our_own_page_and_programs_may(idle: Running, idle_http: httpx.AsyncClient) -> None:
+async def test_our_own_page_and_programs_may(idle: RunningService, idle_http: httpx.AsyncClient) -> None:
     ours = await idle_http.post("/api/deadman", headers={"Origin": idle.url})
     program = await idle_http.post("/api/deadman")
 
@@ -146,7 +147,7 @@ OTLP = {"Content-Type": "application/json"}
 
 
 async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
-    idle: Running, idle_http: httpx.AsyncClient
+    idle: RunningService, idle_http: httpx.AsyncClient
 ) -> None:
     """A name that was let point to 127.0.0.1 makes no worker."""
     for path in ("/v1/traces", "/v1/logs", "/nowhere"):
@@ -167,7 +168,7 @@ async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
     "host", ["localhost:4318", "[::1]", "host.docker.internal:4318", "host.containers.internal"]
 )
 async def test_telemetry_with_our_host_name_is_accepted(
-    idle: Running, idle_http: httpx.AsyncClient, host: str
+    idle: RunningService, idle_http: httpx.AsyncClient, host: str
 ) -> None:
     """By a container engine's name of its machine, too: no other site can have it."""
     response = await idle_http.post(f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})

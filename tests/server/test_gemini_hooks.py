@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 
 HOOK = "/hooks/gemini-cli?user=ada&host=laptop"
@@ -49,13 +49,13 @@ async def replay(telemetry: httpx.AsyncClient, name: str, *, until: float = math
 
 
 @pytest.fixture
-async def telemetry(running: Running) -> Any:
+async def telemetry(running: RunningService) -> Any:
     async with httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False) as client:
         yield client
 
 
 async def test_session_is_in_the_fleet_with_the_command_that_failed(
-    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: RunningService
 ) -> None:
     """B84, B89: from hook calls, log records and spans together."""
     await replay(telemetry, "healthy")
@@ -70,7 +70,7 @@ async def test_session_is_in_the_fleet_with_the_command_that_failed(
     assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 5100)
 
 
-async def test_loop_is_found(telemetry: httpx.AsyncClient, running: Running) -> None:
+async def test_loop_is_found(telemetry: httpx.AsyncClient, running: RunningService) -> None:
     """B26."""
     await replay(telemetry, "loop-unguarded", until=19.2)
 

@@ -11,8 +11,8 @@ import pytest
 
 from queenright.health.interventions.target import Target
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
@@ -26,11 +26,11 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def looper(running: Running, **how: Any) -> None:
+async def looper(running: RunningService, **how: Any) -> None:
     await running.service.ingest(list(looping(running.service.clock(), **how)))
 
 
-async def say(running: Running, kind: EventType, **data: object) -> None:
+async def say(running: RunningService, kind: EventType, **data: object) -> None:
     event = AgentEvent(type=kind, time=running.service.clock(), agent_id="looper", data=data, **WORKER)
     await running.service.ingest([event])
 
@@ -52,7 +52,7 @@ async def answered(http: httpx.AsyncClient, instruction_id: str, outcome: str = 
 
 
 async def test_workers_health_has_state_signals_metrics_and_breakers(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: a worker's health, and each signal behind it, can be asked for while it works."""
     await looper(running, times=3)
@@ -67,7 +67,7 @@ async def test_workers_health_has_state_signals_metrics_and_breakers(
     assert health["state"] in ("healthy", "degraded", "stuck")
 
 
-async def test_name_with_slashes_is_a_name(running: Running, http: httpx.AsyncClient) -> None:
+async def test_name_with_slashes_is_a_name(running: RunningService, http: httpx.AsyncClient) -> None:
     await looper(running, agent="team/looper", times=1)
 
     health = await http.get("/api/agents/team%2Flooper/health")
@@ -76,7 +76,7 @@ async def test_name_with_slashes_is_a_name(running: Running, http: httpx.AsyncCl
 
 
 async def test_history_lists_state_changes_and_interventions(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await looper(running)
     await pull(http)
@@ -89,7 +89,7 @@ async def test_history_lists_state_changes_and_interventions(
     assert "nudge_sent" in kinds
 
 
-async def test_history_lists_failed_interventions(running: Running, http: httpx.AsyncClient) -> None:
+async def test_history_lists_failed_interventions(running: RunningService, http: httpx.AsyncClient) -> None:
     await looper(running)
     unreached = await http.post("/api/agents/looper/nudge", json={"by": "ada"})
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "bob"})
@@ -117,7 +117,7 @@ async def test_history_of_no_time_is_refused(idle_http: httpx.AsyncClient, secon
 # -- heartbeats ---------------------------------------------------------------------------------
 
 
-async def test_received_heartbeat_is_readable(running: Running, http: httpx.AsyncClient) -> None:
+async def test_received_heartbeat_is_readable(running: RunningService, http: httpx.AsyncClient) -> None:
     """002 §11: heartbeats of any agent, over plain HTTP."""
     sent = {"agentId": "bee", "taskId": "nectar", "tokenCount": 12, "phase": "search", "sessionId": "s"}
 
@@ -131,7 +131,7 @@ async def test_received_heartbeat_is_readable(running: Running, http: httpx.Asyn
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"agent_id": ""}', b'{"agent_id": "looper", "token'])
 async def test_torn_heartbeat_is_refused_and_moves_nothing(
-    running: Running, http: httpx.AsyncClient, body: bytes
+    running: RunningService, http: httpx.AsyncClient, body: bytes
 ) -> None:
     """B68: it is unknown, never a kill."""
     await looper(running, times=1)
@@ -145,7 +145,9 @@ async def test_torn_heartbeat_is_refused_and_moves_nothing(
     assert (after["state"], after["last_heartbeat"]) == (before["state"], before["last_heartbeat"])
 
 
-async def test_missing_heartbeat_is_404_with_a_message(running: Running, http: httpx.AsyncClient) -> None:
+async def test_missing_heartbeat_is_404_with_a_message(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     await looper(running, times=1)
 
     response = await http.get("/api/agents/looper/heartbeat")
@@ -157,7 +159,7 @@ async def test_missing_heartbeat_is_404_with_a_message(running: Running, http: h
 # -- instructions -------------------------------------------------------------------------------
 
 
-async def test_nudge_reaches_a_worker_that_fetches(running: Running, http: httpx.AsyncClient) -> None:
+async def test_nudge_reaches_a_worker_that_fetches(running: RunningService, http: httpx.AsyncClient) -> None:
     """002 §11: a nudge gets to an agent in another process."""
     await looper(running, times=3)
     polling = asyncio.create_task(pull(http, wait=30))
@@ -176,7 +178,7 @@ async def test_nudge_reaches_a_worker_that_fetches(running: Running, http: httpx
 
 
 async def test_other_incarnation_gets_no_instruction_and_cannot_answer(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B67: a nudge is for one life of a worker."""
     await looper(running, times=3)
@@ -201,7 +203,7 @@ async def test_invalid_answer_is_refused(idle_http: httpx.AsyncClient, more: dic
     assert await answered(idle_http, "none", **more) == 422
 
 
-async def test_unreachable_worker_is_reported(running: Running, http: httpx.AsyncClient) -> None:
+async def test_unreachable_worker_is_reported(running: RunningService, http: httpx.AsyncClient) -> None:
     await looper(running, times=3)
 
     nudged = await http.post("/api/agents/looper/nudge")
@@ -212,7 +214,7 @@ async def test_unreachable_worker_is_reported(running: Running, http: httpx.Asyn
 
 
 async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: termination stops an agent and keeps its state."""
     await looper(running, times=3)
@@ -229,7 +231,7 @@ async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
     assert [(one["kind"], one["outcome"]) for one in listed] == [("terminate", "done")]
 
 
-async def test_long_poll_does_not_delay_a_stop(running: Running, http: httpx.AsyncClient) -> None:
+async def test_long_poll_does_not_delay_a_stop(running: RunningService, http: httpx.AsyncClient) -> None:
     polling = asyncio.create_task(pull(http, wait=60))
     await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker asks")
 
@@ -291,7 +293,7 @@ async def test_impossible_request_is_refused_by_field(
 
 @pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
 async def test_waiting_worker_is_not_acted_on_with_a_reason(
-    running: Running, http: httpx.AsyncClient, action: str
+    running: RunningService, http: httpx.AsyncClient, action: str
 ) -> None:
     """B69: every request passes the guard."""
     await looper(running, times=1)
@@ -320,7 +322,7 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
     ],
 )
 async def test_actions_that_are_offered_are_not_refused(
-    running: Running,
+    running: RunningService,
     http: httpx.AsyncClient,
     state: tuple[EventType, dict[str, Any]] | None,
     possible: set[str],
@@ -348,7 +350,7 @@ async def test_actions_that_are_offered_are_not_refused(
     assert wrong == []
 
 
-async def test_running_worker_is_not_recovered(running: Running, http: httpx.AsyncClient) -> None:
+async def test_running_worker_is_not_recovered(running: RunningService, http: httpx.AsyncClient) -> None:
     await looper(running, times=1)
 
     response = await http.post("/api/recoveries", json={"task_id": "looper-session"})
@@ -358,7 +360,7 @@ async def test_running_worker_is_not_recovered(running: Running, http: httpx.Asy
 
 
 async def test_emergency_stop_freezes_acting_and_not_seeing(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B71: nothing is done to anybody, and everything is still seen."""
     put = await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
@@ -378,7 +380,7 @@ async def test_emergency_stop_freezes_acting_and_not_seeing(
 
 
 @pytest.mark.parametrize("message", ["", " ", "\n\t "])
-async def test_empty_nudge_is_refused(running: Running, http: httpx.AsyncClient, message: str) -> None:
+async def test_empty_nudge_is_refused(running: RunningService, http: httpx.AsyncClient, message: str) -> None:
     await looper(running)
 
     response = await http.post("/api/agents/looper/nudge", json={"message": message})
@@ -387,7 +389,9 @@ async def test_empty_nudge_is_refused(running: Running, http: httpx.AsyncClient,
     assert "message" in response.json()["title"]
 
 
-async def test_name_is_kept_without_control_characters(running: Running, http: httpx.AsyncClient) -> None:
+async def test_name_is_kept_without_control_characters(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     body = {"on": True, "reason": "drill", "by": "\x1b[31mada\x07\r\nlovelace\u202e"}
 
     state = (await http.put("/api/emergency-stop", json=body)).json()
@@ -398,7 +402,7 @@ async def test_name_is_kept_without_control_characters(running: Running, http: h
 
 
 async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await looper(running)
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
@@ -412,7 +416,9 @@ async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
 # -- escalations, breakers ----------------------------------------------------------------------
 
 
-async def test_escalation_is_listed_and_decided_once(running: Running, http: httpx.AsyncClient) -> None:
+async def test_escalation_is_listed_and_decided_once(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     await looper(running, times=3)
     escalated = (await http.post("/api/agents/looper/escalate", json={"reason": "odd"})).json()
     path = f"/api/escalations/{escalated['escalation_id']}/decision"
@@ -428,7 +434,7 @@ async def test_escalation_is_listed_and_decided_once(running: Running, http: htt
     assert (await http.get("/api/escalations", params={"open": True})).json()["escalations"] == []
 
 
-async def test_breaker_is_shown_and_closed_by_hand(running: Running, http: httpx.AsyncClient) -> None:
+async def test_breaker_is_shown_and_closed_by_hand(running: RunningService, http: httpx.AsyncClient) -> None:
     """002 §11: an open breaker can be seen and reset."""
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
     await looper(running, times=1)
@@ -448,7 +454,7 @@ async def test_breaker_is_shown_and_closed_by_hand(running: Running, http: httpx
 
 
 async def test_breaker_of_a_workers_process_is_listed_with_its_session(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     running.service.breakers.get("tool_execution", "looper", "search")
     await looper(running, times=1)

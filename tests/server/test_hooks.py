@@ -19,8 +19,8 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.otlp import OtlpReceiver
+from queenright.server.serving import RunningService, serving
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.up import Running, serving
 from queenright.server.webhooks import hooks as hooks_module
 from queenright.server.webhooks.hooks import CALL_ID, HookReceiver, with_hooks
 from tests.clients.fixtures import FOLDER, Record, load_fixture
@@ -51,7 +51,7 @@ async def send(telemetry: httpx.AsyncClient, record: Record) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def telemetry(running: Running) -> Any:
+async def telemetry(running: RunningService) -> Any:
     async with httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False) as client:
         yield client
 
@@ -61,7 +61,7 @@ async def ask(telemetry: httpx.AsyncClient, call: dict[str, Any]) -> dict[str, A
 
 
 async def test_session_name_has_its_owner(
-    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: RunningService
 ) -> None:
     """B84: with its tools, tokens and end, from hook calls and log records together."""
     for record in records("healthy"):
@@ -189,14 +189,14 @@ async def test_invalid_call_is_answered_with_a_reason_and_counted(
     assert f'queenright_hook_calls_total{{client="{client}",outcome="{outcome}"}} 1.0' in metrics
 
 
-def refused(running: Running) -> float | None:
+def refused(running: RunningService) -> float | None:
     labels = {"client": "claude-code", "outcome": "refused"}
     return running.service.registry.get_sample_value("queenright_hook_calls_total", labels)
 
 
 @pytest.mark.parametrize("limit", ["MAX_BODY", "MAX_HELD"])
 async def test_oversized_call_is_refused_and_the_next_accepted(
-    telemetry: httpx.AsyncClient, running: Running, limit: str, monkeypatch: pytest.MonkeyPatch
+    telemetry: httpx.AsyncClient, running: RunningService, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B91: what was held of it is let go, so that the next call is taken."""
     monkeypatch.setattr(hooks_module, limit, 10_000)
@@ -211,7 +211,7 @@ async def test_oversized_call_is_refused_and_the_next_accepted(
 
 
 async def test_call_that_does_not_arrive_is_refused(
-    telemetry: httpx.AsyncClient, running: Running, monkeypatch: pytest.MonkeyPatch
+    telemetry: httpx.AsyncClient, running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B91."""
     monkeypatch.setattr(hooks_module, "BODY_SECONDS", 0.05)
@@ -228,7 +228,7 @@ async def test_call_that_does_not_arrive_is_refused(
     assert refused(running) == 1
 
 
-async def test_replayed_call_counts_once(telemetry: httpx.AsyncClient, running: Running) -> None:
+async def test_replayed_call_counts_once(telemetry: httpx.AsyncClient, running: RunningService) -> None:
     """B84, B91: a proxy, or a client that got no answer, may send it again."""
     *work, _end = calls("healthy")
     for call in work:
@@ -243,7 +243,7 @@ async def test_replayed_call_counts_once(telemetry: httpx.AsyncClient, running: 
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://example.org"}, {"Host": "example.org"}])
 async def test_call_of_a_web_page_is_refused_and_counted(
-    telemetry: httpx.AsyncClient, running: Running, headers: dict[str, str]
+    telemetry: httpx.AsyncClient, running: RunningService, headers: dict[str, str]
 ) -> None:
     """A page that its user opens must not be able to speak for an agent."""
     start, *_ = calls("healthy")
@@ -273,7 +273,7 @@ async def test_call_without_a_token_is_refused_and_counted(tmp_path: Path) -> No
 
 
 async def test_hostile_content_is_data_and_secrets_are_masked(
-    telemetry: httpx.AsyncClient, running: Running
+    telemetry: httpx.AsyncClient, running: RunningService
 ) -> None:
     start, _, before, *_ = calls("healthy")
     secret = "sk-ant-api03-abcdefghijklmnop1234567890"
@@ -320,7 +320,7 @@ class Keeper:
         self.kept.append((path, body, call_id))
 
 
-async def test_call_that_cannot_be_stored_in_a_cluster_is_kept(running: Running) -> None:
+async def test_call_that_cannot_be_stored_in_a_cluster_is_kept(running: RunningService) -> None:
     """B119: PostgreSQL is away. What cannot be kept either is refused; the agent continues in any case."""
     database = Slow()
     keeper = Keeper(database)
@@ -355,7 +355,7 @@ async def test_call_that_cannot_be_stored_in_a_cluster_is_kept(running: Running)
     assert {event.session_id for event in database.stored} == {start["session_id"]}
 
 
-async def test_call_from_the_stream_waits_for_the_same_call_that_is_late(running: Running) -> None:
+async def test_call_from_the_stream_waits_for_the_same_call_that_is_late(running: RunningService) -> None:
     """B118: another process has kept it, as this one did not answer in time."""
     database = Slow()
     keeper = Keeper(database)
@@ -384,7 +384,7 @@ async def test_call_from_the_stream_waits_for_the_same_call_that_is_late(running
     assert keeper.call_ids == ["call-7"]
 
 
-async def test_slow_or_failing_service_does_not_block_the_agent(running: Running) -> None:
+async def test_slow_or_failing_service_does_not_block_the_agent(running: RunningService) -> None:
     """B91: it is answered within the second that its client gives us, and what it said is stored later."""
     slow, assembler, registry = Slow(), Assembler(), CollectorRegistry()
     hooks = HookReceiver(
@@ -419,7 +419,7 @@ async def test_slow_or_failing_service_does_not_block_the_agent(running: Running
         assert [event.type.value for event in slow.stored] == ["client_input_received", "llm_call_started"]
 
 
-async def test_unstored_hook_calls_count_when_repeated(running: Running) -> None:
+async def test_unstored_hook_calls_count_when_repeated(running: RunningService) -> None:
     """A client that is answered 503 sends its log records again."""
     slow, registry = Slow(), CollectorRegistry()
     slow.let.set()

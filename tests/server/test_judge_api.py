@@ -8,12 +8,12 @@ from queenright.api.examples import example_of
 from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.server.test_app import ticket_on
 
 
 async def test_checks_are_listed_newest_first_with_their_cost(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await ticket_on(running)
 
@@ -30,7 +30,7 @@ async def test_checks_are_listed_newest_first_with_their_cost(
 
 
 async def test_judge_and_queen_have_trace_tools_and_no_metric_tools_without_a_url(
-    running: Running,
+    running: RunningService,
 ) -> None:
     runtime = running.service.runtime
     for graph in (JUDGE_GRAPH, QUEEN_GRAPH):
@@ -39,7 +39,7 @@ async def test_judge_and_queen_have_trace_tools_and_no_metric_tools_without_a_ur
         assert "query_metrics" not in tools
 
 
-async def test_checks_are_read_in_pages(running: Running, http: httpx.AsyncClient) -> None:
+async def test_checks_are_read_in_pages(running: RunningService, http: httpx.AsyncClient) -> None:
     for number in range(5):
         data = example_of(JudgeCheck) | {"woken_by": [str(number)]}
         await running.service.bus.publish(
@@ -59,7 +59,7 @@ async def test_checks_are_read_in_pages(running: Running, http: httpx.AsyncClien
 
 @pytest.mark.parametrize("missing", [name for name in example_of(JudgeCheck) if name != "checked_at"])
 async def test_check_with_missing_fields_is_listed(
-    running: Running, http: httpx.AsyncClient, missing: str
+    running: RunningService, http: httpx.AsyncClient, missing: str
 ) -> None:
     whole = example_of(JudgeCheck)
     for data in ({name: whole[name] for name in whole if name != missing}, whole | {missing: {"odd": 1}}):

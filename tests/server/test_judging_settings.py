@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from queenright.cli.app import app
 from queenright.instrumentation.errors import QueenrightError
+from queenright.server.serving import serving
 from queenright.server.settings import load_settings
-from queenright.server.up import serving
 
 FAULTS = {
     "missing": (

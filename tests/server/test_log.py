@@ -16,7 +16,7 @@ import pytest
 
 from queenright.cli.output.log_filter import INTERVAL_SECONDS, RateLimiter
 from queenright.health.store.store import StoreError
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from tests.databases import locked
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until

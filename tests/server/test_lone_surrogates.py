@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.server.http.json_limits import without_lone_surrogates
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.server.test_hooks import HOOK
 
 
@@ -26,7 +26,9 @@ def test_valid_text_is_unchanged(text: str) -> None:
             )
 
 
-async def test_hook_call_with_half_a_character_counts(running: Running, http: httpx.AsyncClient) -> None:
+async def test_hook_call_with_half_a_character_counts(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B90: nothing of it is lost but that half."""
     body = b'{"hook_event_name":"PreToolUse","session_id":"s","tool_use_id":"t","tool_name":"cut \\ud83d"}'
     async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client:
@@ -38,7 +40,7 @@ async def test_hook_call_with_half_a_character_counts(running: Running, http: ht
 
 
 @pytest.mark.parametrize("half", [b"\\ud83d", b"\\uDE00"])
-async def test_span_with_half_a_character_counts(running: Running, half: bytes) -> None:
+async def test_span_with_half_a_character_counts(running: RunningService, half: bytes) -> None:
     """B90: its request is taken whole."""
     span = {"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "1", "name": "chat HALF", "kind": 1}
     span |= {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}

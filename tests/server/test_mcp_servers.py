@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.clients.clients import CLIENTS
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.conftest import demo_settings
@@ -63,13 +63,13 @@ async def row(http: httpx.AsyncClient) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def telemetry(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def telemetry(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False) as client:
         yield client
 
 
 async def test_unstartable_server_is_shown_until_it_connects(
-    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: RunningService
 ) -> None:
     """One finding of one session, however often it is reported; a warning, no ticket."""
     records = recorded("claude-code")
@@ -123,7 +123,7 @@ async def test_finding_ends_with_the_session_and_an_exit_is_not_a_finding(
 
 
 async def test_hostile_name_is_quoted_on_one_line(
-    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: RunningService
 ) -> None:
     """B48."""
     records = recorded("claude-code", "mcp_missing")

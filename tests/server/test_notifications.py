@@ -14,8 +14,9 @@ from queenright.alerting.notification import list_notifications
 from queenright.api import Outbox
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from queenright.server.views.api_models import event_line, notification_row, status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
@@ -47,23 +48,23 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
     )
 
 
-def notification_rows(running: Running) -> list[dict[str, Any]]:
+def notification_rows(running: RunningService) -> list[dict[str, Any]]:
     service = running.service
     outbox = Outbox.of(service.outbox.status())
     records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
     return [notification_row(one, outbox).model_dump(mode="json") for one in records]
 
 
-async def loop(running: Running, **looper: Any) -> None:
+async def loop(running: RunningService, **looper: Any) -> None:
     await running.service.ingest(list(looping(running.service.clock(), **looper)))
 
 
-def is_delivered(running: Running) -> bool:
+def is_delivered(running: RunningService) -> bool:
     return any(p["delivered_at"] for n in notification_rows(running) for p in n["peers"])
 
 
 async def test_api_lists_every_notification_with_its_deliveries(
-    running: Running, http: httpx.AsyncClient, peer: Peer
+    running: RunningService, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     await loop(running)
     await until(lambda: is_delivered(running), "the peer has it")
@@ -86,7 +87,7 @@ async def test_api_lists_every_notification_with_its_deliveries(
 
 
 async def test_unavailable_peer_is_named_with_the_reason(
-    running: Running, http: httpx.AsyncClient, peer: Peer
+    running: RunningService, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     peer.status = 503
     await loop(running)
@@ -103,7 +104,7 @@ async def test_unavailable_peer_is_named_with_the_reason(
     assert "hunter2secret" not in json.dumps(notification)
 
 
-async def test_refusal_of_a_peer_is_shown_with_its_reason(running: Running, peer: Peer) -> None:
+async def test_refusal_of_a_peer_is_shown_with_its_reason(running: RunningService, peer: Peer) -> None:
     peer.refuses.add("looper")
     await loop(running)
     await until(
@@ -117,7 +118,7 @@ async def test_refusal_of_a_peer_is_shown_with_its_reason(running: Running, peer
     assert notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
 
 
-async def test_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer) -> None:
+async def test_end_of_a_run_is_shown_as_the_end(running: RunningService, peer: Peer) -> None:
     await loop(running)
     await until(lambda: is_delivered(running), "the peer has it")
 
@@ -153,7 +154,9 @@ async def test_without_a_peer_a_notification_waits(tmp_path: Path) -> None:
     assert waiting["peers"] == []
 
 
-async def test_rendering_does_not_query_the_store(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rendering_does_not_query_the_store(
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await loop(running)
     await until(lambda: is_delivered(running), "the peer has it")
     queries: list[object] = []

@@ -19,7 +19,7 @@ from queenright.health.vitals.vital_events import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from queenright.server.views.api_models import event_line
 from queenright.tui.event_lines import feed_line
 from tests.server.conftest import demo_settings
@@ -91,7 +91,7 @@ def test_record_that_lacks_its_fields_has_a_line(data: dict[str, Any]) -> None:
 
 
 async def test_status_has_lines_for_records_that_lack_their_fields(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     running.service.recent.extend(AgentEvent(type=kind, time=1.0, agent_id="bee") for kind in EventType)
     status = (await http.get("/api/status")).json()

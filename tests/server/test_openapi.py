@@ -33,7 +33,7 @@ from queenright.health.tickets.ticket import OPEN_STATUSES, AckChannel, TicketSt
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.console.api_page import pieces
 from queenright.server.routes.openapi import ERRORS, TAGS
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
@@ -60,7 +60,7 @@ SPEC: Final = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     """A service with a worker in trouble, one that is well, and one whose run is over."""
     settings = demo_settings(tmp_path_factory.mktemp("openapi"), orchestrator="none")
     async with serving(settings) as found:
@@ -73,7 +73,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as client:
         yield client
 
@@ -246,7 +246,7 @@ async def test_unknown_enum_value_is_read_unchanged() -> None:
 
 
 async def test_responses_match_the_document(
-    running: Running, http: httpx.AsyncClient, document: dict[str, Any]
+    running: RunningService, http: httpx.AsyncClient, document: dict[str, Any]
 ) -> None:
     """Also what is in no example: a ticket, a ladder, a history, all of them really there."""
     await until(
@@ -362,7 +362,7 @@ async def test_agents_are_listed_by_state_and_by_name(http: httpx.AsyncClient) -
 
 
 async def test_tickets_are_listed_by_worker_status_severity_and_time(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """003: a worker's escalations, and one of them."""
     await until(

@@ -15,8 +15,8 @@ from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
 from tests.waiting import until
@@ -49,7 +49,7 @@ def requests_of(service: Service) -> OperatorRequests:
 
 
 async def test_pending_decision_is_notified_once_with_deadline_and_command(
-    running: Running, settings: Settings
+    running: RunningService, settings: Settings
 ) -> None:
     service = running.service
     await ticket_on(running)
@@ -100,7 +100,7 @@ async def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-async def test_unreachable_termination_is_notified_once(running: Running) -> None:
+async def test_unreachable_termination_is_notified_once(running: RunningService) -> None:
     service = running.service
     await ticket_on(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
@@ -140,7 +140,7 @@ async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
 
 
-async def test_notification_by_the_ladder_names_no_queen(running: Running, tmp_path: Path) -> None:
+async def test_notification_by_the_ladder_names_no_queen(running: RunningService, tmp_path: Path) -> None:
     service = running.service
     await ticket_on(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")

@@ -16,7 +16,7 @@ import stamina
 from pydantic import SecretStr
 
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from queenright.server.webhooks.orchestrator import (
     ATTEMPTS,
     SIGNATURE,

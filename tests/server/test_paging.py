@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from queenright.client import Queenright
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes.pagination import InvalidCursorError, cursor_at, place_of
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 
 LISTS = {
@@ -72,7 +72,7 @@ async def test_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
 
 
 async def test_every_agent_is_listed_once_while_others_start(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: the health of all agents can be asked for."""
     names = ["a", "b/c", "d", "health", "z"]
@@ -102,7 +102,7 @@ async def test_every_agent_is_listed_once_while_others_start(
 
 
 async def test_interventions_are_listed_once_newest_first_while_others_start(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="bee", times=1)))
 
@@ -118,7 +118,7 @@ async def test_interventions_are_listed_once_newest_first_while_others_start(
 
 
 async def test_history_is_read_back_from_its_end_each_page_oldest_first(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="bee", times=1)))
@@ -142,7 +142,7 @@ async def test_history_is_read_back_from_its_end_each_page_oldest_first(
 
 
 async def test_breakers_are_listed_by_name_and_filtered_by_state(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     for target in "abcde":
         breaker = running.service.breakers.get("tool_execution", "bee", target)
@@ -189,7 +189,7 @@ def test_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[An
         place_of(made, "agents", kind)
 
 
-async def test_command_line_reads_every_page(running: Running) -> None:
+async def test_command_line_reads_every_page(running: RunningService) -> None:
     for number in range(1003):
         running.service.breakers.get("tool_execution", "bee", f"t{number}")
 

@@ -13,8 +13,9 @@ import pytest
 from queenright.health.store.event_log import read_events
 from queenright.runtime.events import EventType
 from queenright.server.access.roles import Role
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.access.test_service_with_tokens import token_for
 from tests.server.conftest import HOUR
 from tests.server.test_cli_acting import queenright
@@ -39,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
     return answering(tmp_path / "storage")
 
 
-def client_of(running: Running) -> httpx.AsyncClient:
+def client_of(running: RunningService) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False, timeout=60)
 
 
@@ -69,14 +70,14 @@ async def open_request(http: httpx.AsyncClient) -> dict[str, Any]:
     raise AssertionError("the request is not listed")
 
 
-def waiting_of(running: Running) -> str:
+def waiting_of(running: RunningService) -> str:
     [worker] = running.service.monitor.of_agent(AGENT)
     return worker.vitals.waiting.value if worker.vitals.waiting else ""
 
 
 @pytest.mark.parametrize("decision", ["allow", "deny"])
 async def test_answer_reaches_the_client_and_ends_the_wait(
-    running: Running, http: httpx.AsyncClient, decision: str
+    running: RunningService, http: httpx.AsyncClient, decision: str
 ) -> None:
     """B93: it is a wait from the moment it is asked, and none once it is answered."""
     async with client_of(running) as telemetry:
@@ -108,7 +109,7 @@ async def test_answer_reaches_the_client_and_ends_the_wait(
 
 
 async def test_late_answer_is_refused_with_a_reason(
-    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B93: the client gets an empty answer and asks at the terminal; the wait continues."""
     elapsed = asyncio.Event()
@@ -137,7 +138,9 @@ async def test_late_answer_is_refused_with_a_reason(
     assert unknown.status_code == 404
 
 
-async def test_answer_after_the_client_hung_up_is_refused(running: Running, http: httpx.AsyncClient) -> None:
+async def test_answer_after_the_client_hung_up_is_refused(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B93: its own limit was shorter, or the person at the terminal was faster."""
     async with client_of(running) as telemetry:
         waiting = await ask(telemetry)
@@ -152,7 +155,7 @@ async def test_answer_after_the_client_hung_up_is_refused(running: Running, http
     assert "its client no longer waits" in late.json()["title"]
 
 
-async def test_answer_at_the_terminal_comes_first(running: Running, http: httpx.AsyncClient) -> None:
+async def test_answer_at_the_terminal_comes_first(running: RunningService, http: httpx.AsyncClient) -> None:
     """B93: Claude Code asks there at the same time; once its tool has ended, nothing is asked here."""
     async with client_of(running) as telemetry:
         waiting = await ask(telemetry)
@@ -182,7 +185,7 @@ async def test_by_default_the_hook_is_answered_at_once_with_nothing(tmp_path: Pa
 
 
 async def test_answer_begins_at_once_so_that_the_client_keeps_waiting(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B91: a client may give the first byte a second, and the answer longer."""
     async with client_of(running) as telemetry:
@@ -201,7 +204,7 @@ async def test_answer_begins_at_once_so_that_the_client_keeps_waiting(
 
 
 async def test_request_is_masked_quoted_and_shown_by_api_and_command_line(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B52: hostile words are data; a secret is nowhere."""
     hostile = f"curl -H 'Authorization: Bearer {SECRET}' x\n<script>alert(1)</script> \x1b[31mallow\u202e"

@@ -10,8 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ def settings(storage: Path, *, respawns: bool) -> Settings:
     )
 
 
-async def enter_states(running: Running, http: httpx.AsyncClient) -> None:
+async def enter_states(running: RunningService, http: httpx.AsyncClient) -> None:
     """Bring one worker into each state; its name is the state."""
     now = running.service.clock()
     worker = {"session_id": "s", "incarnation_id": "one"}

@@ -11,7 +11,7 @@ import pytest
 
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import evaluate_run
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.server.test_hooks import AGENT, ask, telemetry
 
 __all__ = ["telemetry"]
@@ -70,7 +70,7 @@ TROUBLED = {"edits refused for one reason", "prose as a command", "one missing m
 
 @pytest.mark.parametrize("name", RUNS)
 async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
-    name: str, telemetry: httpx.AsyncClient, running: Running, tmp_path: Path
+    name: str, telemetry: httpx.AsyncClient, running: RunningService, tmp_path: Path
 ) -> None:
     """B30: errors are of one class by what they say, not by what the client calls all of them."""
     steps = [

@@ -33,8 +33,9 @@ from queenright.health.recovery.respawner import (
 from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import find_free_port
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, TIMESTAMP
 from queenright.server.webhooks.respawn import IDEMPOTENCY_KEY, RespawnWebhook
 from tests.isolation import environment
@@ -309,11 +310,11 @@ def settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
     )
 
 
-def tried(running: Running) -> Recovery | None:
+def tried(running: RunningService) -> Recovery | None:
     return next(iter(running.service.remediation.recovery.active()), None)
 
 
-async def a_worker_that_crashed(running: Running, *, repeatable: bool = False) -> None:
+async def a_worker_that_crashed(running: RunningService, *, repeatable: bool = False) -> None:
     service = running.service
     now = service.clock() - 5
     started = event(

@@ -11,8 +11,8 @@ import pytest
 from queenright.health.interventions.target import Target
 from queenright.health.recovery.respawner import CheckpointRef, RespawnRefusedError
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
@@ -55,7 +55,7 @@ def settings(tmp_path: Path) -> Settings:
     return known.model_copy(update={"health_monitoring": health})
 
 
-async def crash(running: Running) -> None:
+async def crash(running: RunningService) -> None:
     now = running.service.clock()
     for kind, data in (
         (EventType.EXECUTION_STARTED, {"task_id": TASK, "repeatable": True}),
@@ -67,7 +67,7 @@ async def crash(running: Running) -> None:
         await running.service.ingest([event])
 
 
-async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: Running) -> None:
+async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: RunningService) -> None:
     await crash(running)
 
     refused = await queenright(running, "recover", TASK, "--reviewed")
@@ -80,7 +80,7 @@ async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: Run
 
 
 async def test_review_by_a_person_allows_exceeding_the_task_limit(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: after the last attempt a person must act; the audit trail names who did."""
     service = running.service

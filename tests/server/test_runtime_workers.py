@@ -21,8 +21,9 @@ from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.server.ops.sockets import listen, serve_app, url_of
 from queenright.server.service import Service
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
 from tests.server.dying_runtime import SEARCH, search, searching
@@ -42,7 +43,7 @@ def findings(service: Service, agent: str) -> list[FindingKind]:
 
 
 async def test_vital_signs_are_updated_before_any_subscriber_acts(
-    running: Running,
+    running: RunningService,
 ) -> None:
     service = running.service
     [first, *_] = looping(service.clock())
@@ -60,7 +61,7 @@ async def test_vital_signs_are_updated_before_any_subscriber_acts(
 
 
 async def test_monitor_findings_are_logged_before_anyone_acts(
-    running: Running,
+    running: RunningService,
 ) -> None:
     service = running.service
     logged: list[bool] = []
@@ -81,7 +82,7 @@ async def test_monitor_findings_are_logged_before_anyone_acts(
 
 
 async def test_findings_during_a_store_failure_are_published_afterwards(
-    running: Running, settings: Settings, caplog: pytest.LogCaptureFixture
+    running: RunningService, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B76: the condition is reported once, so it must not be lost."""
     service = running.service
@@ -102,7 +103,7 @@ async def test_findings_during_a_store_failure_are_published_afterwards(
     assert FindingKind.DOOM_LOOP in [event.data["kind"] for event in events]
 
 
-async def test_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(running: Running) -> None:
+async def test_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(running: RunningService) -> None:
     service = running.service
     now = service.clock()
 
@@ -113,7 +114,7 @@ async def test_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(running
     assert findings(service, "ours") == findings(service, "theirs") != []
 
 
-async def test_events_without_an_agent_are_not_workers(running: Running) -> None:
+async def test_events_without_an_agent_are_not_workers(running: RunningService) -> None:
     await running.service.bus.publish(
         AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, graph_id="queen", data={"verdict": "RETRY"})
     )
@@ -158,7 +159,7 @@ async def peer() -> AsyncIterator[tuple[MoodyPeer, str]]:
 
 
 @pytest.fixture
-async def fleet(tmp_path: Path, peer: tuple[MoodyPeer, str]) -> AsyncIterator[Running]:
+async def fleet(tmp_path: Path, peer: tuple[MoodyPeer, str]) -> AsyncIterator[RunningService]:
     """A service without a start grace, with a receiver of alerts."""
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
@@ -205,7 +206,7 @@ async def handed_over(service: Service, agent: str) -> EscalationTicket:
 
 
 async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_over_otlp(
-    fleet: Running,
+    fleet: RunningService,
 ) -> None:
     """B37: same kind, same severity, one ticket and one notification each."""
     service = fleet.service
@@ -231,7 +232,7 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
     assert ours.status is TicketStatus.INTERVENING
 
 
-async def test_self_reported_health_of_a_worker_is_ignored(fleet: Running) -> None:
+async def test_self_reported_health_of_a_worker_is_ignored(fleet: RunningService) -> None:
     """B52: its words are evidence, never an instruction."""
     await works_in_circles(fleet.service, "talker", text=INJECTION)
 
@@ -240,7 +241,7 @@ async def test_self_reported_health_of_a_worker_is_ignored(fleet: Running) -> No
     assert (ticket.kind, ticket.triage_decision) == ("doom_loop", "intervene")
 
 
-async def test_two_graphs_with_one_node_id_are_two_workers(fleet: Running) -> None:
+async def test_two_graphs_with_one_node_id_are_two_workers(fleet: RunningService) -> None:
     """B62: routing is by graph and node."""
     service = fleet.service
     events_by_worker: dict[str, list[AgentEvent]] = {"one": [], "two": []}
@@ -258,7 +259,7 @@ async def test_two_graphs_with_one_node_id_are_two_workers(fleet: Running) -> No
     assert findings(service, "second") == []
 
 
-async def test_every_worker_event_carries_its_graph(fleet: Running) -> None:
+async def test_every_worker_event_carries_its_graph(fleet: RunningService) -> None:
     """B63: from any source: node, monitor, judge, queen or outbox."""
     service = fleet.service
     events: list[AgentEvent] = []
@@ -279,7 +280,7 @@ async def test_every_worker_event_carries_its_graph(fleet: Running) -> None:
     }
 
 
-async def test_judge_and_queen_at_work_are_not_workers(fleet: Running) -> None:
+async def test_judge_and_queen_at_work_are_not_workers(fleet: RunningService) -> None:
     """B50."""
     await works_in_circles(fleet.service, "bee")
     await handed_over(fleet.service, "bee")
@@ -287,7 +288,7 @@ async def test_judge_and_queen_at_work_are_not_workers(fleet: Running) -> None:
     assert {health.vitals.agent_id for health in fleet.service.monitor.workers()} == {"bee"}
 
 
-async def test_guard_warns_the_model_and_then_holds_the_visit(fleet: Running) -> None:
+async def test_guard_warns_the_model_and_then_holds_the_visit(fleet: RunningService) -> None:
     """B26: the detectors that write tickets look on from inside, too."""
     service = fleet.service
     steps: list[AgentEvent] = []

@@ -15,12 +15,12 @@ from queenright.alerting.recorder import Recorder
 from queenright.api.attention import AttentionItem
 from queenright.cli.output.up_screen import UpScreen, attention_text
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from tests.tui.canned import row
 from tests.waiting import until
 
 
-async def test_every_page_is_printed_once_also_after_the_recorder_is_full(running: Running) -> None:
+async def test_every_page_is_printed_once_also_after_the_recorder_is_full(running: RunningService) -> None:
     """The recorder keeps 200 pages: those that arrive later are printed too, and none again."""
     recorder = running.service.recorder = Recorder()
     output = StringIO()
@@ -65,7 +65,7 @@ FACTS: Final = [
 ]
 
 
-async def print_events(running: Running) -> list[str]:
+async def print_events(running: RunningService) -> list[str]:
     """Return the lines of some events, without times, with the ANSI codes of their colours."""
     running.service.recent.extend(
         AgentEvent(type=type_, time=0.0, agent_id="bee", data=data) for type_, data in EVENTS
@@ -82,13 +82,13 @@ def without_colours(lines: list[str]) -> list[str]:
     return [Text.from_ansi(line).plain for line in lines]
 
 
-async def test_each_fact_is_printed_once(running: Running) -> None:
+async def test_each_fact_is_printed_once(running: RunningService) -> None:
     running.service.recorder = Recorder()
 
     assert without_colours(await print_events(running)) == FACTS
 
 
-async def test_answers_of_alertmanager_are_printed_without_the_stand_in(running: Running) -> None:
+async def test_answers_of_alertmanager_are_printed_without_the_stand_in(running: RunningService) -> None:
     *facts, accepted, ended = await print_events(running)
 
     assert without_colours(facts) == FACTS
@@ -96,7 +96,9 @@ async def test_answers_of_alertmanager_are_printed_without_the_stand_in(running:
     assert ended == "\x1b[32mAlertmanager accepted the end of the alert on bee\x1b[0m"
 
 
-async def test_notifications_of_a_real_receiver_are_printed_beside_the_stand_in(running: Running) -> None:
+async def test_notifications_of_a_real_receiver_are_printed_beside_the_stand_in(
+    running: RunningService,
+) -> None:
     running.service.recorder = Recorder()
     running.has_real_receiver = True
 

@@ -11,7 +11,7 @@ import pytest
 
 from queenright.alerting.settings import AlertingSettings
 from queenright.server.ops.secret_files import InvalidSecretError, callback_secrets, read_secret
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator

@@ -24,11 +24,12 @@ from queenright.health.store.retention import prune
 from queenright.health.store.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
 from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.telemetry.dialects import ATTRIBUTES
 from queenright.server.telemetry.logs import RECORDS
 from queenright.server.telemetry.process import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import demo_settings
 from tests.waiting import until
@@ -132,7 +133,7 @@ def records(secrets: Secrets) -> ExportLogsServiceRequest:
     return request
 
 
-async def post_otlp(http: httpx.AsyncClient, running: Running, secrets: Secrets) -> None:
+async def post_otlp(http: httpx.AsyncClient, running: RunningService, secrets: Secrets) -> None:
     first = spans(secrets, 0)
     second = spans(secrets, 100)
     proto = {"content-type": "application/x-protobuf"}
@@ -238,7 +239,7 @@ def kept_in(folder: Path) -> dict[str, str]:
 
 
 async def test_secret_in_any_input_is_in_no_output(
-    running: Running, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    running: RunningService, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B129: the database, the API, the event stream, the metrics, the pages and the log."""
     caplog.set_level(logging.DEBUG)

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
@@ -59,7 +59,7 @@ async def instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
 
 
 async def test_secret_in_any_text_is_masked_except_for_its_worker(
-    running: Running, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    running: RunningService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     fresh, used = secrets(), []

@@ -11,12 +11,12 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 
 EVIL = "<script>alert(1)</script>\x1b[2J\r\nroot: all is well"
 
 
-async def raw(running: Running, request: bytes) -> bytes:
+async def raw(running: RunningService, request: bytes) -> bytes:
     """Send bytes as they are, and return what comes back."""
     parts = urlsplit(running.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -27,7 +27,7 @@ async def raw(running: Running, request: bytes) -> bytes:
     return answer
 
 
-async def test_path_traversal_is_404(running: Running, http: httpx.AsyncClient) -> None:
+async def test_path_traversal_is_404(running: RunningService, http: httpx.AsyncClient) -> None:
     for path in (
         "/static/..%2f..%2fsettings.py",
         "/static/%2e%2e/%2e%2e/settings.py",
@@ -53,7 +53,7 @@ async def test_path_traversal_is_404(running: Running, http: httpx.AsyncClient) 
         assert "from __future__" not in response.text
 
 
-async def test_unnormalized_path_traversal_is_404(running: Running) -> None:
+async def test_unnormalized_path_traversal_is_404(running: RunningService) -> None:
     answer = await raw(
         running, b"GET /static/../../settings.py HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     )
@@ -72,7 +72,7 @@ async def test_unnormalized_path_traversal_is_404(running: Running) -> None:
         b"Idempotency-Key: a\rSet-Cookie: b",
     ],
 )
-async def test_ambiguous_headers_cannot_inject_into_a_response(idle: Running, lines: bytes) -> None:
+async def test_ambiguous_headers_cannot_inject_into_a_response(idle: RunningService, lines: bytes) -> None:
     request = b"POST /api/deadman HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lines + b"\r\nConnection: close\r\n\r\n"
     answer = await raw(idle, request)
 
@@ -92,7 +92,7 @@ async def test_request_text_never_reaches_a_response_header(http: httpx.AsyncCli
 
 
 async def test_worker_name_is_escaped_in_pages_and_terminals(
-    running: Running, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    running: RunningService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = int(time.time() * 1e9)
 
@@ -127,7 +127,7 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
 
 
 async def test_json_bomb_is_refused_and_the_next_request_answered(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     deep = "[" * 200_000
     wide = json.dumps({"message": "x" * 900_000})

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
 from tests.server.test_permissions import answering, ask, client_of, open_request
@@ -29,7 +29,7 @@ async def post(http: httpx.AsyncClient, path: str, **body: Any) -> httpx.Respons
     return await http.post(f"/api/{path}", json=body)
 
 
-async def restart(running: Running) -> None:
+async def restart(running: RunningService) -> None:
     """Restart the worker's process: its session goes on in another incarnation."""
     who = {"agent_id": "looper", "session_id": SESSION, "incarnation_id": "two"}
     now = running.service.clock()
@@ -45,7 +45,7 @@ def require_refusal(answer: httpx.Response, words: str) -> None:
 
 @pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
 async def test_action_on_a_restarted_worker_is_refused(
-    running: Running, http: httpx.AsyncClient, action: str
+    running: RunningService, http: httpx.AsyncClient, action: str
 ) -> None:
     """B112: it names its target by session and incarnation, and nothing is done to another."""
     await ticket_on(running)
@@ -61,7 +61,7 @@ async def test_action_on_a_restarted_worker_is_refused(
 
 
 async def test_recovery_of_a_task_whose_worker_changed_is_refused(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B112"""
     await ticket_on(running)
@@ -77,7 +77,7 @@ async def test_recovery_of_a_task_whose_worker_changed_is_refused(
 
 
 async def test_action_without_a_known_incarnation_is_not_refused(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B112: an empty one is unknown."""
     await ticket_on(running)
@@ -92,7 +92,7 @@ async def test_action_without_a_known_incarnation_is_not_refused(
     [("acknowledge", {}), ("unacknowledge", {}), ("dismiss", {"reason": "x"}), ("resolve", {"reason": "x"})],
 )
 async def test_ticket_of_a_worker_that_changed_is_left_alone(
-    running: Running, http: httpx.AsyncClient, action: str, body: dict[str, str]
+    running: RunningService, http: httpx.AsyncClient, action: str, body: dict[str, str]
 ) -> None:
     """B112"""
     ticket_id = await ticket_on(running)
@@ -111,7 +111,7 @@ async def test_ticket_of_a_worker_that_changed_is_left_alone(
 
 
 async def test_ticket_is_acknowledged_by_who_saw_the_worker_as_it_is(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B112: the list of what needs a person names the process that runs now."""
     ticket_id = await ticket_on(running)
@@ -128,7 +128,7 @@ async def test_ticket_is_acknowledged_by_who_saw_the_worker_as_it_is(
 
 @pytest.mark.parametrize("answer", ["approve", "deny"])
 async def test_approval_for_another_incarnation_is_refused(
-    running: Running, http: httpx.AsyncClient, answer: str
+    running: RunningService, http: httpx.AsyncClient, answer: str
 ) -> None:
     """B112"""
     ticket = running.service.tickets.get(await ticket_on(running))
@@ -144,7 +144,9 @@ async def test_approval_for_another_incarnation_is_refused(
     assert response.status_code == 202, response.text
 
 
-async def test_decision_for_another_session_is_refused(running: Running, http: httpx.AsyncClient) -> None:
+async def test_decision_for_another_session_is_refused(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B112"""
     await ticket_on(running)
     await running.service.interventions.escalate("looper", "it gets nowhere", by="ann")

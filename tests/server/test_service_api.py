@@ -17,8 +17,8 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Severity
 from queenright.health.store.tables import SCHEMA_REVISION
 from queenright.health.tickets.ticket import TicketDraft
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import HttpSettings, OtlpSettings, Settings, load_settings
-from queenright.server.up import Running, serving
 from tests.server.conftest import looping
 from tests.waiting import until
 
@@ -60,7 +60,7 @@ def settings(file: File) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningService]:
     async with serving(settings) as found:
         yield found
 
@@ -68,7 +68,9 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 # -- version, settings, log -----------------------------------------------------------------------
 
 
-async def test_service_reports_version_settings_and_log(running: Running, http: httpx.AsyncClient) -> None:
+async def test_service_reports_version_settings_and_log(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """One service for all of this: to start one costs a second."""
     version = (await http.get("/api/version")).json()
     body = (await http.get("/api/settings")).json()
@@ -109,7 +111,7 @@ async def test_service_reports_version_settings_and_log(running: Running, http: 
 
 
 async def test_reload_applies_changeable_settings_and_names_the_rest(
-    running: Running, http: httpx.AsyncClient, file: File
+    running: RunningService, http: httpx.AsyncClient, file: File
 ) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=2)))
@@ -154,7 +156,7 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
     ],
 )
 async def test_file_with_a_fault_changes_nothing(
-    running: Running, http: httpx.AsyncClient, file: File, fault: str | None, words: str
+    running: RunningService, http: httpx.AsyncClient, file: File, fault: str | None, words: str
 ) -> None:
     before = running.service.settings
     file.path.unlink()
@@ -180,7 +182,7 @@ async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path)
 
 
 async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
-    running: Running, file: File, caplog: pytest.LogCaptureFixture
+    running: RunningService, file: File, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
     reload_on_sighup(lambda: [service])
@@ -212,7 +214,9 @@ DRAFT = TicketDraft(
 )
 
 
-async def test_dismissal_by_a_person_is_in_the_timeline(running: Running, http: httpx.AsyncClient) -> None:
+async def test_dismissal_by_a_person_is_in_the_timeline(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
     service = running.service
     await service.judging.stop()  # nobody decides but the test

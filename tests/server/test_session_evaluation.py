@@ -19,8 +19,8 @@ from queenright.health.detection.evaluation_thresholds import (
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes import steps as routes
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.warm import queenright
 
@@ -42,7 +42,7 @@ async def evaluate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return found
 
 
-async def opened(running: Running) -> set[tuple[str, str, str]]:
+async def opened(running: RunningService) -> set[tuple[str, str, str]]:
     """Return what the live monitor found: kind, severity and evidence, at its start grace or after it."""
     history = await running.service.store.history(types={EventType.FINDING_OPENED}, limit=100)
     return _rows(event.data for event in history)
@@ -52,7 +52,7 @@ def _rows(found: Iterable[Any]) -> set[tuple[str, str, str]]:
     return {(one["kind"], one["severity"], one["evidence"]) for one in found}
 
 
-async def test_replay_finds_what_was_found_live(running: Running, http: httpx.AsyncClient) -> None:
+async def test_replay_finds_what_was_found_live(running: RunningService, http: httpx.AsyncClient) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
 
     found = await evaluate(http)
@@ -66,7 +66,9 @@ async def test_replay_finds_what_was_found_live(running: Running, http: httpx.As
     assert {one["step_id"] for one in found["fired"]} <= ids
 
 
-async def test_moments_hold_what_each_detector_counts(running: Running, http: httpx.AsyncClient) -> None:
+async def test_moments_hold_what_each_detector_counts(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=2)))
 
     moments = (await evaluate(http))["moments"]
@@ -77,7 +79,9 @@ async def test_moments_hold_what_each_detector_counts(running: Running, http: ht
     assert moments[-1]["health"] == "healthy"
 
 
-async def test_higher_threshold_fires_later_or_never(running: Running, http: httpx.AsyncClient) -> None:
+async def test_higher_threshold_fires_later_or_never(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
 
     def loops(found: dict[str, Any]) -> list[float]:
@@ -103,7 +107,7 @@ async def test_higher_threshold_fires_later_or_never(running: Running, http: htt
     ],
 )
 async def test_invalid_threshold_is_a_422_with_its_field_and_range(
-    name: str, value: float, title: str, running: Running, http: httpx.AsyncClient
+    name: str, value: float, title: str, running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
 
@@ -116,7 +120,7 @@ async def test_invalid_threshold_is_a_422_with_its_field_and_range(
 
 
 async def test_long_session_is_truncated(
-    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "MAX_REPLAYED", 10)
     await running.service.ingest(list(looping(running.service.clock())))
@@ -166,7 +170,7 @@ def hard_times(now: float) -> list[AgentEvent]:
 @pytest.mark.parametrize("run", ["looping", "hard times"])
 async def test_exported_recording_is_evaluated_as_it_happened(
     run: str,
-    running: Running,
+    running: RunningService,
     http: httpx.AsyncClient,
     tmp_path: Path,
 ) -> None:

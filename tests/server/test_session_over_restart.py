@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from tests.server.conftest import demo_settings
 from tests.server.test_hooks import AGENT, calls
 from tests.server.test_permissions import client_of

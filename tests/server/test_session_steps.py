@@ -12,8 +12,8 @@ import pytest
 from queenright.health.detection.deadlines import detector_clocks
 from queenright.health.detection.detectors import detect
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import ticket_on
 
@@ -43,7 +43,9 @@ def started(at: float) -> AgentEvent:
     return event(EventType.EXECUTION_STARTED, at, framework="test", start_records=True)
 
 
-async def test_start_and_end_are_one_step_with_a_duration(running: Running, http: httpx.AsyncClient) -> None:
+async def test_start_and_end_are_one_step_with_a_duration(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     now = running.service.clock() - 30
     call = {"tool": "grep", "call_id": "c1"}
     await running.service.ingest(
@@ -88,7 +90,7 @@ async def test_start_and_end_are_one_step_with_a_duration(running: Running, http
 
 
 async def test_work_without_a_reported_end_is_over_when_the_next_begins_or_the_run_ends(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """Hooks report that a model is called, and not that it answered."""
     now = running.service.clock() - 30
@@ -110,7 +112,7 @@ async def test_work_without_a_reported_end_is_over_when_the_next_begins_or_the_r
     assert [round(item["ended_at"] - item["started_at"]) for item in work] == [2, 1, 2, 3]
 
 
-async def test_equal_calls_have_one_signature(running: Running, http: httpx.AsyncClient) -> None:
+async def test_equal_calls_have_one_signature(running: RunningService, http: httpx.AsyncClient) -> None:
     now = running.service.clock() - 30
     same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     await running.service.ingest(
@@ -129,7 +131,9 @@ async def test_equal_calls_have_one_signature(running: Running, http: httpx.Asyn
     assert unknown == ""
 
 
-async def test_open_work_has_the_clock_of_its_detector(running: Running, http: httpx.AsyncClient) -> None:
+async def test_open_work_has_the_clock_of_its_detector(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     now = running.service.clock() - 30
     await running.service.ingest(
         [started(now), event(EventType.TOOL_CALL_STARTED, now + 5, tool="bash", call_id="c", timeout=120)]
@@ -153,7 +157,9 @@ async def test_open_work_has_the_clock_of_its_detector(running: Running, http: h
         assert (clock.kind in before, clock.kind in after) == (False, True)
 
 
-async def test_steps_tell_how_many_repeats_a_loop_lacks(running: Running, http: httpx.AsyncClient) -> None:
+async def test_steps_tell_how_many_repeats_a_loop_lacks(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     now = running.service.clock() - 30
     same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     calls = [event(EventType.TOOL_CALL_COMPLETED, now + n, **same, turn=str(n)) for n in (1, 2, 3)]
@@ -176,7 +182,9 @@ async def test_steps_tell_how_many_repeats_a_loop_lacks(running: Running, http: 
     assert "doom_loop" in {finding.kind for finding in found.findings}
 
 
-async def test_wait_ends_with_the_answer_and_keeps_its_id(running: Running, http: httpx.AsyncClient) -> None:
+async def test_wait_ends_with_the_answer_and_keeps_its_id(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     now = running.service.clock() - 30
     question = "Which branch? token=sk-live-1234567890abcdef"
     await running.service.ingest(
@@ -196,7 +204,9 @@ async def test_wait_ends_with_the_answer_and_keeps_its_id(running: Running, http
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
-async def test_pages_hold_every_step_once(limit: int, running: Running, http: httpx.AsyncClient) -> None:
+async def test_pages_hold_every_step_once(
+    limit: int, running: RunningService, http: httpx.AsyncClient
+) -> None:
     now = running.service.clock() - 100
     events = [started(now)]
     for number in range(12):
@@ -229,7 +239,7 @@ async def test_pages_hold_every_step_once(limit: int, running: Running, http: ht
 
 
 async def test_late_end_of_an_earlier_step_does_not_end_a_newer_one(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """Start records of a batch arrive before the spans that ended in it."""
     now = running.service.clock() - 30
@@ -250,7 +260,7 @@ async def test_late_end_of_an_earlier_step_does_not_end_a_newer_one(
 
 
 async def test_findings_tickets_and_interventions_are_in_the_same_line(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     await http.post("/api/agents/looper/nudge", json={"message": "Stop.", "by": "ada"})
@@ -264,7 +274,7 @@ async def test_findings_tickets_and_interventions_are_in_the_same_line(
     assert "search was called" in loop["text"]
 
 
-async def test_finding_began_when_its_ticket_says(running: Running, http: httpx.AsyncClient) -> None:
+async def test_finding_began_when_its_ticket_says(running: RunningService, http: httpx.AsyncClient) -> None:
     """Also the first of several, of which each is more severe."""
     ticket_id = await ticket_on(running)
 
@@ -277,7 +287,7 @@ async def test_finding_began_when_its_ticket_says(running: Running, http: httpx.
     assert all(item["started_at"] < item["at"] for item in opened)
 
 
-async def test_unknown_worker_or_step_is_a_404(running: Running, http: httpx.AsyncClient) -> None:
+async def test_unknown_worker_or_step_is_a_404(running: RunningService, http: httpx.AsyncClient) -> None:
     await running.service.ingest([started(running.service.clock())])
 
     assert (await http.get("/api/agents/nobody/steps")).status_code == 404

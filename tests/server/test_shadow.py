@@ -11,8 +11,9 @@ import pytest
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.runtime.events import EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import InvalidSettingsError, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.conftest import looping
 
 SHADOW_KINDS = {"doom_loop", "zero_progress", "retry_storm"}
@@ -20,7 +21,7 @@ IN_SHADOW = {kind.value: "shadow" for kind in FindingKind}
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
+async def running(tmp_path: Path) -> AsyncIterator[RunningService]:
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         http={"port": 0},
@@ -32,7 +33,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def test_shadow_findings_are_shown_and_counted_without_effect(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock())))

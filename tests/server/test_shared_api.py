@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
 
@@ -26,7 +26,7 @@ def calls(now: float, agent: str, times: int = 6, **data: Any) -> list[AgentEven
     ]
 
 
-async def failing(running: Running, *agents: str) -> None:
+async def failing(running: RunningService, *agents: str) -> None:
     service = running.service
     for agent in agents:
         await service.ingest(calls(service.clock(), agent, **OVERLOADED))
@@ -35,7 +35,7 @@ async def failing(running: Running, *agents: str) -> None:
     )
 
 
-async def ended(running: Running, *agents: str) -> None:
+async def ended(running: RunningService, *agents: str) -> None:
     """End the sessions of failing agents."""
     service = running.service
     await service.ingest(
@@ -55,7 +55,7 @@ async def ended(running: Running, *agents: str) -> None:
 
 
 async def test_three_agents_without_their_provider_are_one_incident(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B104"""
     await failing(running, "a", "b", "c")
@@ -90,7 +90,7 @@ async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(setting
 
 
 async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B104: QueenrightFleetDegraded counts the agents that nobody was paged about."""
     agents = [f"bee-{n:02}" for n in range(40)]
@@ -107,7 +107,7 @@ async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
 
 
 async def test_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B104"""
     service = running.service
@@ -123,7 +123,7 @@ async def test_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
 
 
 async def test_provider_health_is_in_api_metrics_and_command(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     service = running.service
     await service.ingest(calls(service.clock(), "a", times=4, duration=2.0))
@@ -146,7 +146,9 @@ async def test_provider_health_is_in_api_metrics_and_command(
     assert 'queenright_provider_call_duration_seconds_sum{model="claude-sonnet-4-5"' in metrics
 
 
-async def test_rate_limit_with_an_end_is_shown_until_then(running: Running, http: httpx.AsyncClient) -> None:
+async def test_rate_limit_with_an_end_is_shown_until_then(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """B105"""
     now = running.service.clock()
     await running.service.ingest(calls(now, "a", times=1, error_type="rate_limit_error", retry_after=600))
@@ -170,14 +172,14 @@ async def test_provider_health_is_known_after_a_restart(settings: Settings) -> N
     ]
 
 
-async def test_lists_are_empty_without_data(running: Running, http: httpx.AsyncClient) -> None:
+async def test_lists_are_empty_without_data(running: RunningService, http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/incidents")).json() == {"incidents": []}
     assert (await http.get("/api/providers")).json() == {"providers": []}
     assert (await queenright(running, "providers")).out.count("\n") == 1
     assert (await queenright(running, "incidents", "--all")).out.count("\n") == 1
 
 
-async def test_closed_ticket_gives_no_advice(running: Running, http: httpx.AsyncClient) -> None:
+async def test_closed_ticket_gives_no_advice(running: RunningService, http: httpx.AsyncClient) -> None:
     """B102: neither as such nor at the end of what the queen said."""
     service = running.service
     await failing(running, "a", "b")

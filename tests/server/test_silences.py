@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from queenright.cli.app import app
 from queenright.cli.output.text import local_time
-from queenright.server.up import Running, serving
+from queenright.server.serving import RunningService, serving
 from tests.alerting.conftest import ServedPeer, peer, start_peer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager
 from tests.server.conftest import demo_settings
@@ -27,7 +27,7 @@ __all__ = ["peer", "start_peer"]
 
 @dataclass(frozen=True)
 class Stack:
-    running: Running
+    running: RunningService
     http: httpx.AsyncClient
     alertmanager: RealAlertmanager
 

@@ -11,8 +11,9 @@ import httpx
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import SpendingSettings
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
@@ -21,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 async def test_ticket_has_the_cost_since_its_condition_began(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B106: a call without a price has an unknown cost, not a cost of zero."""
     service = running.service
@@ -46,7 +47,7 @@ async def test_ticket_has_the_cost_since_its_condition_began(
     assert spent in " ".join(result.out.split())
 
 
-async def spends(running: Running, dollars: float, agent: str = "bee") -> None:
+async def spends(running: RunningService, dollars: float, agent: str = "bee") -> None:
     now = running.service.clock()
     who: Any = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
     await running.service.ingest(
@@ -64,7 +65,7 @@ def limits(tmp_path: Path, **spending: Any) -> Settings:
     return settings.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
 
 
-async def brake_actions(running: Running) -> list[dict[str, Any]]:
+async def brake_actions(running: RunningService) -> list[dict[str, Any]]:
     await running.service.pipeline.brake.wait_until_idle()
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         interventions = (await http.get("/api/interventions")).json()["interventions"]

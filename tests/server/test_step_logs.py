@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Worker
 from queenright.server.service import Service
+from queenright.server.serving import serving
 from queenright.server.settings import Settings
-from queenright.server.up import serving
 
 DEAD_END = "http://127.0.0.1:9"
 

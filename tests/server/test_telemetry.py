@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.api import Telemetry
 from queenright.client import AsyncQueenright
+from queenright.server.serving import RunningService
 from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import (
     MAX_REFUSALS,
@@ -34,7 +35,6 @@ from queenright.server.telemetry.intake import (
 )
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, dialect_of
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
-from queenright.server.up import Running
 from tests import warm
 from tests.clients.fixtures import BEGAN, load_fixture, move_times
 from tests.clients.fixtures import FOLDER as FIXTURES
@@ -86,7 +86,7 @@ def tool(number: int, **more: str | int) -> dict[str, Any]:
     )
 
 
-async def send(running: Running, body: dict[str, Any], path: str = "traces") -> dict[str, Any]:
+async def send(running: RunningService, body: dict[str, Any], path: str = "traces") -> dict[str, Any]:
     async with httpx.AsyncClient(trust_env=False) as http:
         answer = await http.post(f"{running.otlp_url}/v1/{path}", json=body)
     assert answer.status_code == 200, answer.text
@@ -94,16 +94,16 @@ async def send(running: Running, body: dict[str, Any], path: str = "traces") -> 
     return found
 
 
-async def read_telemetry(running: Running) -> Telemetry:
+async def read_telemetry(running: RunningService) -> Telemetry:
     async with AsyncQueenright(running.url) as qr:
         return await qr.service.telemetry()
 
 
-def counted(running: Running, metric: str, **labels: str) -> float:
+def counted(running: RunningService, metric: str, **labels: str) -> float:
     return running.service.registry.get_sample_value(metric, labels) or 0.0
 
 
-async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Running) -> None:
+async def test_sender_of_unused_telemetry_is_notified_occasionally(running: RunningService) -> None:
     """B90: in partial_success, and nothing of it counts as rejected."""
     first = await send(running, traces(span(1, "GET /"), span(2, "SELECT")))
     again = await send(running, traces(span(3, "GET /")))
@@ -126,7 +126,7 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
     assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
 
 
-async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: Running) -> None:
+async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: RunningService) -> None:
     """B90: metrics are not read; a coding agent that sends nothing else is told to connect."""
 
     def metrics(service: str, scope: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: 
     assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
 
 
-async def test_last_session_is_shown_with_its_work(running: Running) -> None:
+async def test_last_session_is_shown_with_its_work(running: RunningService) -> None:
     """A first-time sender sees what was read: the session, its steps, tool calls and tokens."""
     session = {"gen_ai__conversation__id": "c-1"}
     await send(
@@ -162,7 +162,7 @@ async def test_last_session_is_shown_with_its_work(running: Running) -> None:
 
 
 async def test_spans_of_other_work_are_counted_without_a_notice(
-    running: Running,
+    running: RunningService,
 ) -> None:
     """B90: a service that is understood has requests to databases, too."""
     answer = await send(running, traces(span(1, "SELECT"), chat(2), tool(3)))
@@ -173,7 +173,7 @@ async def test_spans_of_other_work_are_counted_without_a_notice(
     assert {"name", "model_calls", "tool_calls"} == set(source.shows)
 
 
-async def test_unusable_records_are_rejected_with_a_remedy(running: Running) -> None:
+async def test_unusable_records_are_rejected_with_a_remedy(running: RunningService) -> None:
     """B90: by reason and dialect, in the answer, the API and the metrics."""
     bad = chat(1) | {"traceId": "00" * 16}
     answer = await send(running, traces(bad, chat(2), scope="openinference.instrumentation.openai"))
@@ -204,7 +204,7 @@ async def test_unusable_records_are_rejected_with_a_remedy(running: Running) -> 
         assert counted(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
 
 
-async def test_advice_depends_on_the_dialect(running: Running) -> None:
+async def test_advice_depends_on_the_dialect(running: RunningService) -> None:
     """A first-time sender sees what is missing, and what to set."""
     scope = "openinference.instrumentation.langchain"
     await send(running, traces(chat(1), tool(2), service="unknown_service", scope=scope))
@@ -233,7 +233,7 @@ async def test_advice_depends_on_the_dialect(running: Running) -> None:
     assert set(full.shows) == set(SourceData)
 
 
-async def test_requests_that_are_refused_are_shown_with_the_reason(running: Running) -> None:
+async def test_requests_that_are_refused_are_shown_with_the_reason(running: RunningService) -> None:
     """A sender that speaks another language, or to another path, is found by who looks."""
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
         for path, content in (("/v1/traces", b"{"), ("/v1/spans", b"{}"), ("/hooks/claude-code", b"[]")):
@@ -250,7 +250,7 @@ async def test_requests_that_are_refused_are_shown_with_the_reason(running: Runn
     assert "unexpected end of data" in refused["/v1/traces", 400]
 
 
-async def test_requests_that_are_refused_are_counted_by_reason(running: Running) -> None:
+async def test_requests_that_are_refused_are_counted_by_reason(running: RunningService) -> None:
     """B90: a hook call lacks a session, a body cannot be read, another protocol is spoken; 503 is no loss."""
     before = running.service.registry.get_sample_value(
         "queenright_telemetry_rejected_total", {"dialect": "claude-code", "reason": "no_session"}
@@ -278,7 +278,7 @@ async def test_requests_that_are_refused_are_counted_by_reason(running: Running)
         assert counted(running, "queenright_telemetry_rejected_total", **labels) == count
 
 
-async def test_sender_gets_the_remedy_in_protobuf_too(running: Running) -> None:
+async def test_sender_gets_the_remedy_in_protobuf_too(running: RunningService) -> None:
     """B90: partial_success says what is wrong, of which value, and the way out."""
     spans = ExportTraceServiceRequest()
     spans.resource_spans.add().scope_spans.add().spans.add(trace_id=b"short", span_id=b"")
@@ -298,7 +298,7 @@ async def test_sender_gets_the_remedy_in_protobuf_too(running: Running) -> None:
     assert "without session.id; set OTEL_METRICS_INCLUDE_SESSION_ID=true" in of_logs.error_message
 
 
-async def test_hook_calls_belong_to_the_source_in_their_query(running: Running) -> None:
+async def test_hook_calls_belong_to_the_source_in_their_query(running: RunningService) -> None:
     """B90: hooks that we do not use are counted, too."""
     call = {"session_id": "s-1", "cwd": "/home/ada/website", "hook_event_name": "SessionStart"}
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
@@ -314,7 +314,9 @@ async def test_hook_calls_belong_to_the_source_in_their_query(running: Running) 
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(running: Running, order: int) -> None:
+async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(
+    running: RunningService, order: int
+) -> None:
     """B90: Codex, whose spans, log records and hooks name its owner each in their own way, lacks nothing."""
     for record in load_fixture(FIXTURES / "codex" / "healthy-traces.json").records[::order]:
         body = move_times(record.body, BEGAN, time.time() - BEGAN - 60)
@@ -326,7 +328,7 @@ async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(running: Ru
     assert source.missing == []
 
 
-async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Running) -> None:
+async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: RunningService) -> None:
     """Its spans say nothing that is used."""
     await send(running, traces(span(1, "turn"), service="codex_exec", scope="codex_exec"))
 
@@ -336,7 +338,7 @@ async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Runn
     assert "queenright connect codex" in advice.remedy
 
 
-async def test_command_fails_while_a_sender_is_not_understood(running: Running) -> None:
+async def test_command_fails_while_a_sender_is_not_understood(running: RunningService) -> None:
     """`queenright telemetry` fails while a sender is not understood."""
     empty = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
     await send(running, traces(span(1, "GET <b>"), service="<script>"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from tests.server.conftest import demo_settings
 
 JSON = {"Content-Type": "application/json"}

@@ -11,7 +11,7 @@ import pytest
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running
+from queenright.server.serving import RunningService
 from queenright.server.views.worker_rows import activity_of
 from tests.health.worker_script import WorkerScript
 from tests.server.conftest import looping
@@ -30,7 +30,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("ended", "data", "outcome"), ENDS)
 async def test_ended_session_has_an_outcome_and_no_activity(
-    running: Running, browser: httpx.AsyncClient, ended: EventType, data: dict[str, str], outcome: str
+    running: RunningService, browser: httpx.AsyncClient, ended: EventType, data: dict[str, str], outcome: str
 ) -> None:
     """B103."""
     [first, *events] = looping(running.service.clock(), times=1)
@@ -54,7 +54,7 @@ async def test_ended_session_has_an_outcome_and_no_activity(
 
 
 async def test_ended_session_is_named_by_its_outcome_while_its_ticket_is_open(
-    running: Running, browser: httpx.AsyncClient
+    running: RunningService, browser: httpx.AsyncClient
 ) -> None:
     """B103: it counts as failing, and is a failed one."""
     now = running.service.clock()
@@ -76,7 +76,7 @@ async def test_ended_session_is_named_by_its_outcome_while_its_ticket_is_open(
 
 
 async def test_running_session_has_health_activity_and_no_outcome(
-    running: Running, browser: httpx.AsyncClient
+    running: RunningService, browser: httpx.AsyncClient
 ) -> None:
     """B103: the row says which session it is."""
     [first, *events] = looping(running.service.clock(), times=1)

@@ -17,15 +17,16 @@ from queenright.alerting.notification import read_active
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import Nudge, Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.waiting import until
 
 BEE = Target(agent_id="bee/1", session_id="s", incarnation_id="i")
 
 
 @asynccontextmanager
-async def working(running: Running, **more: Any) -> AsyncIterator[Worker]:
+async def working(running: RunningService, **more: Any) -> AsyncIterator[Worker]:
     """Run a worker that the service knows and reaches."""
     agent = more.pop("agent", BEE.agent_id)
     telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
@@ -55,7 +56,7 @@ async def working(running: Running, **more: Any) -> AsyncIterator[Worker]:
         await asyncio.to_thread(telemetry.close)
 
 
-async def test_nudge_reaches_the_agents_context(running: Running, http: httpx.AsyncClient) -> None:
+async def test_nudge_reaches_the_agents_context(running: RunningService, http: httpx.AsyncClient) -> None:
     """002 §11: a nudge reaches the context of an agent in another process."""
     context: list[Nudge] = []
     async with working(running, on_nudge=context.append):
@@ -66,7 +67,9 @@ async def test_nudge_reaches_the_agents_context(running: Running, http: httpx.As
     assert [nudge.message for nudge in context] == ["What blocks you?"]
 
 
-async def test_terminated_agent_reports_its_checkpoint(running: Running, http: httpx.AsyncClient) -> None:
+async def test_terminated_agent_reports_its_checkpoint(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """002 §11: termination stops an agent cleanly and keeps its state."""
     reasons: list[str] = []
 
@@ -134,7 +137,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
 
 
 async def test_agent_polling_manually_is_terminated_when_its_run_ends(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     async with working(running, control=True) as worker:
         stopping = asyncio.create_task(
@@ -154,7 +157,9 @@ async def test_agent_polling_manually_is_terminated_when_its_run_ends(
     assert (done["terminated"], done["checkpoint_id"]) == (True, "cp-8")
 
 
-async def test_missing_callback_is_answered_as_unsupported(running: Running, http: httpx.AsyncClient) -> None:
+async def test_missing_callback_is_answered_as_unsupported(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     async with working(running, on_nudge=lambda nudge: None):
         response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
 
@@ -164,7 +169,7 @@ async def test_missing_callback_is_answered_as_unsupported(running: Running, htt
 
 @pytest.mark.parametrize("has_functions", [True, False])
 async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
-    running: Running, http: httpx.AsyncClient, has_functions: bool
+    running: RunningService, http: httpx.AsyncClient, has_functions: bool
 ) -> None:
     """A worker with functions that asks another port is not told to have some."""
     elsewhere = socket.create_server(("127.0.0.1", 0))  # takes the question, and never answers
@@ -193,7 +198,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
 
 
 async def test_agent_without_a_worker_is_unreachable_with_a_remedy_for_it(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """A plain OpenTelemetry agent has no Worker to give a function to."""
     start = AgentEvent(
@@ -214,7 +219,7 @@ async def test_agent_without_a_worker_is_unreachable_with_a_remedy_for_it(
 
 
 async def test_worker_with_a_line_break_in_its_name_is_reached(
-    running: Running, http: httpx.AsyncClient
+    running: RunningService, http: httpx.AsyncClient
 ) -> None:
     context: list[Nudge] = []
     async with working(running, agent="\nbee/1\x07", on_nudge=context.append):
@@ -224,7 +229,9 @@ async def test_worker_with_a_line_break_in_its_name_is_reached(
     assert (nudged.status_code, [nudge.message for nudge in context]) == (202, ["What blocks you?"])
 
 
-async def test_foreign_worker_may_poll_with_its_raw_name(running: Running, http: httpx.AsyncClient) -> None:
+async def test_foreign_worker_may_poll_with_its_raw_name(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     raw = "new%0Aline%1B%E2%80%A8"
     beat = await http.post(
         "/api/heartbeats",

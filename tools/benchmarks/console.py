@@ -16,8 +16,8 @@ from playwright.async_api import CDPSession, Page, async_playwright
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.programs import find_program
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
-from queenright.server.up import Running, serving
 from tests.browser import FLAGS
 from tools.benchmarks.row import Row
 
@@ -97,7 +97,7 @@ async def _idle(page: Page) -> Row:
     )
 
 
-async def _frames(running: Running, page: Page) -> list[Row]:
+async def _frames(running: RunningService, page: Page) -> list[Row]:
     service = running.service
     agents = [f"agent-{n:05}" for n in range(AGENTS)]
     start = [_event(EventType.EXECUTION_STARTED, service.clock(), agent) for agent in agents]
@@ -130,7 +130,7 @@ async def _frames(running: Running, page: Page) -> list[Row]:
     ]
 
 
-async def _hour(running: Running, page: Page) -> Row:
+async def _hour(running: RunningService, page: Page) -> Row:
     """Return the row of the heap at the quarters of an hour's worth of changes."""
     heaps = await heap_of_changes(running, page, HOUR_OF_CHANGES)
     text = " / ".join(f"{heap / 1e6:.1f}" for heap in heaps)
@@ -142,7 +142,7 @@ async def _hour(running: Running, page: Page) -> Row:
     )
 
 
-async def heap_of_changes(running: Running, page: Page, changes: int) -> list[float]:
+async def heap_of_changes(running: RunningService, page: Page, changes: int) -> list[float]:
     """
     Return the bytes of the page's heap after each quarter of ``changes``.
 
@@ -187,7 +187,7 @@ def _work(at: float, number: int) -> AgentEvent:
     )
 
 
-async def _change(running: Running, agents: list[str], seconds: int) -> None:
+async def _change(running: RunningService, agents: list[str], seconds: int) -> None:
     """Let agents call tools, evenly over time."""
     service = running.service
     end = time.monotonic() + seconds

@@ -17,7 +17,8 @@ from queenright.instrumentation import Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.settings import load_settings
-from queenright.server.up import DEMO_DEFAULTS, UpOptions, up
+from queenright.server.up import up
+from queenright.server.up_options import DEMO_DEFAULTS, UpOptions
 from tools.benchmarks.row import Row
 
 STALL_SECONDS = 5.0

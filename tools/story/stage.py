@@ -16,8 +16,10 @@ from queenright.alerting.recorder import Recorder
 from queenright.instrumentation import serve_metrics
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, UpOptions, extra_alertmanager, serving
+from queenright.server.up_options import UpOptions
+from queenright.server.up_programs import start_alertmanager
 from tests.programs import program
 from tools.story.settings import CONSTANTS, story_settings
 
@@ -31,7 +33,7 @@ def port_for(what: str) -> int:
 class Stage:
     """What runs, and where it is reached."""
 
-    running: Running
+    running: RunningService
     settings: Settings
     folder: Path
     step_log: Path
@@ -45,7 +47,7 @@ class Stage:
 
     async def start_alertmanager(self) -> None:
         """Start it late: earlier notifications must not be lost."""
-        child = await extra_alertmanager(
+        child = await start_alertmanager(
             program("alertmanager"),
             self.settings,
             UpOptions(),

@@ -19,7 +19,7 @@ from queenright.health.store.store import Store
 from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECONDS, ConsoleSessions
 from queenright.server.access.roles import Role
 from queenright.server.access.tokens import Token, Tokens, new_token
-from queenright.server.up import serving
+from queenright.server.serving import serving
 from tests.server.access.test_service_with_tokens import guarded, revoke, token_for
 
 KEY = b"k" * 32

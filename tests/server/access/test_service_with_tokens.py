@@ -22,8 +22,9 @@ from queenright.server.access.login_sessions import SESSION_COOKIE
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import InvalidTokensError, new_token
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.conftest import looping
 from tests.waiting import until
 
@@ -66,7 +67,7 @@ class Guarded:
 
     settings: Settings
     tokens: dict[str, str]
-    running: Running = field(init=False)
+    running: RunningService = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
 
     def call(self, work: Any) -> Any:

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 
 from queenright.server.service import Service
+from queenright.server.serving import serving
 from queenright.server.settings import load_settings
-from queenright.server.up import DEMO_DEFAULTS, serving
+from queenright.server.up_options import DEMO_DEFAULTS
 from tests.waiting import until
 
 GUIDE = '''

@@ -24,7 +24,7 @@ from queenright.server.agents.manager import (
 )
 from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.settings import load_settings
-from queenright.server.up import with_examples
+from queenright.server.up_options import with_examples
 from tests.runtime.agents import MODEL_FREE, adder, folder_of, talker
 from tests.server.agents.parts import guide, house, written
 from tests.waiting import until

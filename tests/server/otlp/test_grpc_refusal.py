@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from queenright.server.otlp.grpc_refusal import GRPC_REASON, PREFACE, GrpcRefusal
+from queenright.server.serving import RunningService
 from queenright.server.telemetry.intake import GRPC_PATH
-from queenright.server.up import Running
 
 SETTING = "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
 SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"
@@ -31,7 +31,7 @@ def _export_a_span(endpoint: str) -> None:
 
 
 async def test_grpc_exporter_prints_the_setting_to_change(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         await asyncio.to_thread(_export_a_span, running.otlp_url)
@@ -45,7 +45,7 @@ async def test_grpc_exporter_prints_the_setting_to_change(
 
 
 async def test_grpc_exporter_on_the_api_port_prints_the_telemetry_address(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     def details() -> str:
         with grpc.insecure_channel(running.url.removeprefix("http://")) as channel:
@@ -63,7 +63,7 @@ async def test_grpc_exporter_on_the_api_port_prints_the_telemetry_address(
 
 @pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs", "/v1/metrics"])
 async def test_otlp_on_the_api_port_is_answered_with_the_telemetry_address(
-    running: Running, path: str
+    running: RunningService, path: str
 ) -> None:
     async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
         response = await http.post(path, content=b"x", headers={"content-type": "application/x-protobuf"})
@@ -75,7 +75,7 @@ async def test_otlp_on_the_api_port_is_answered_with_the_telemetry_address(
 
 
 async def test_https_on_an_http_port_is_logged_with_the_remedy(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     for url in (running.url, running.otlp_url):
         async with httpx.AsyncClient(trust_env=False, verify=False) as http:
@@ -87,7 +87,7 @@ async def test_https_on_an_http_port_is_logged_with_the_remedy(
     assert all("127.0.0.1" in line and "HTTPS" in line and "http://" in line for line in lines)
 
 
-async def test_grpc_connections_are_shown_with_the_reason(running: Running) -> None:
+async def test_grpc_connections_are_shown_with_the_reason(running: RunningService) -> None:
     await asyncio.to_thread(_export_a_span, running.otlp_url)
 
     async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
@@ -122,7 +122,7 @@ def test_refusal_ends_on_a_long_frame_and_on_many_calls(received: bytes) -> None
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-async def test_preface_and_requests_are_distinguished_in_pieces(running: Running, size: int) -> None:
+async def test_preface_and_requests_are_distinguished_in_pieces(running: RunningService, size: int) -> None:
     port = int(running.otlp_url.rpartition(":")[2])
     request = b"PUT /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
     for data, answer in ((PREFACE + SETTINGS_FRAME, SETTINGS_FRAME), (request, b"HTTP/1.1 405")):

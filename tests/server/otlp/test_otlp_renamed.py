@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from sqlalchemy import Row, select
 
 from queenright.health.store.tables import OUTBOX
+from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
 from tests.frameworks.matrix import settings_for
 from tests.server.otlp.framework_spans import NOW, TRACE, chat, invoke, request, tool
 from tests.waiting import until
@@ -29,7 +29,7 @@ def shifted(made: ExportTraceServiceRequest) -> bytes:
     return made.SerializeToString()
 
 
-async def send(running: Running, *spans: dict[str, Any]) -> None:
+async def send(running: RunningService, *spans: dict[str, Any]) -> None:
     async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as http:
         headers = {"content-type": "application/x-protobuf"}
         answer = await http.post("/v1/traces", content=shifted(request(*spans)), headers=headers)
@@ -48,7 +48,7 @@ def looping(first: int, start: float, **fields: Any) -> list[dict[str, Any]]:
     return spans
 
 
-def open_tickets(running: Running) -> set[tuple[str, str]]:
+def open_tickets(running: RunningService) -> set[tuple[str, str]]:
     return {(ticket.agent_id, ticket.session_id) for ticket in running.service.tickets.open_tickets()}
 
 
@@ -56,13 +56,13 @@ def settings(folder: Path) -> Settings:
     return settings_for(folder)
 
 
-async def agents(running: Running) -> list[tuple[str, str, int]]:
+async def agents(running: RunningService) -> list[tuple[str, str, int]]:
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         rows = (await http.get("/api/agents")).json()["agents"]
         return [(row["agent_id"], row["session_id"], row["tool_calls"]) for row in rows]
 
 
-async def alerts(running: Running) -> list[Row[Any]]:
+async def alerts(running: RunningService) -> list[Row[Any]]:
     return list(await running.service.store.read(lambda conn: conn.execute(select(OUTBOX)).all()))
 
 
@@ -101,7 +101,7 @@ async def test_late_name_applies_to_ticket_agent_and_metrics(tmp_path: Path) -> 
         assert await agents(running) == [(*new, 24)]
 
 
-async def get(running: Running, path: str, **params: str) -> httpx.Response:
+async def get(running: RunningService, path: str, **params: str) -> httpx.Response:
     async with httpx.AsyncClient(base_url=running.url, trust_env=False, follow_redirects=True) as http:
         return await http.get(path, params=params)
 

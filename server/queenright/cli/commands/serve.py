@@ -40,7 +40,7 @@ def up(
     """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
     from queenright.cli.jobs.service import check_up, run_up
     from queenright.server.settings import load_settings
-    from queenright.server.up import UP_DEFAULTS, UpOptions, with_examples
+    from queenright.server.up_options import UP_DEFAULTS, UpOptions, with_examples
 
     settings = load_settings(
         config,

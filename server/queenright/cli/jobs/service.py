@@ -23,8 +23,10 @@ from queenright.server.middleware.connections import raise_descriptor_limit
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.reload import reload
 from queenright.server.service import Service
+from queenright.server.serving import serving
 from queenright.server.settings import Settings
-from queenright.server.up import UpOptions, serving, up
+from queenright.server.up import up
+from queenright.server.up_options import UpOptions
 
 _log = logging.getLogger(__name__)
 

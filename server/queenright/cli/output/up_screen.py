@@ -15,7 +15,8 @@ from queenright.api.event_text import has_feed_line
 from queenright.cli.output.text import single_line
 from queenright.instrumentation.counts import format_count
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running, UpOptions
+from queenright.server.serving import RunningService
+from queenright.server.up_options import UpOptions
 from queenright.server.views.api_models import event_line
 from queenright.server.views.attention import attention
 from queenright.server.views.formatting import clock_time
@@ -52,7 +53,7 @@ class UpScreen:
         """Print one line."""
         self.console.print(Text(line, style="bright_black"))
 
-    def print_addresses(self, running: Running, options: UpOptions) -> None:
+    def print_addresses(self, running: RunningService, options: UpOptions) -> None:
         """Print the addresses of everything that runs."""
         grid = Table.grid(padding=(0, 2))
         grid.add_row("Console", Text(running.url, style="bold"))
@@ -65,7 +66,7 @@ class UpScreen:
         self.console.print(grid)
         self.console.print(Text("Ctrl-C stops everything.", style="bright_black"))
 
-    async def follow(self, running: Running) -> None:
+    async def follow(self, running: RunningService) -> None:
         """Print events, notifications and what needs a person, until cancelled."""
         service = running.service
         event_ids: set[str] = set()

@@ -11,8 +11,8 @@ from typing import Any
 
 from queenright.cli.terminal.run_options import RunOptions, read_input
 from queenright.client import AsyncQueenright
+from queenright.server.serving import serving
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import serving
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
 

@@ -59,11 +59,11 @@ from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
+from queenright.server.ports import Ports, bind_ports
 from queenright.server.reload import watch_reloadable
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.telemetry.intake import Intake
-from queenright.server.up import Ports, bind_ports
 from queenright.server.webhooks.hooks import count_denied, with_hooks
 
 _log = logging.getLogger(__name__)

@@ -35,10 +35,11 @@ from queenright.server.cluster.fleet import OwnedService
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.cluster.hook_calls import HookCalls
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
+from queenright.server.ports import Ports
 from queenright.server.reload import read_reloadable
 from queenright.server.service import Service
+from queenright.server.serving import add_intake_tasks, end_streams, make_intake_apps, run_service
 from queenright.server.settings import Settings
-from queenright.server.up import Ports, add_intake_tasks, end_streams, make_intake_apps, run_service
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,108 @@
+"""The listening sockets of a process: the API with the console, and telemetry."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from starlette.types import ASGIApp
+
+from queenright.server.access.access import Access
+from queenright.server.access.addresses import is_loopback
+from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.otlp.errors import wrong_port_reason
+from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
+from queenright.server.settings import Settings
+
+API: Final = "the API and the console"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The listening sockets of a process, and the settings with their ports."""
+
+    settings: Settings
+    api: socket.socket
+    otlp: socket.socket
+    access: Access
+
+    @property
+    def api_url(self) -> str:
+        """The URL of the API and the console on this machine."""
+        return url_of(self.api)
+
+    @property
+    def otlp_url(self) -> str:
+        """The URL for telemetry on this machine."""
+        return url_of(self.otlp)
+
+    @property
+    def is_token_required(self) -> bool:
+        """Whether a port requires tokens."""
+        return any(self.access.is_token_required(sock.getsockname()[0]) for sock in (self.api, self.otlp))
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines reach a port."""
+        return not all(is_loopback(sock.getsockname()[0]) for sock in (self.api, self.otlp))
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, otlp: ASGIApp, api: ASGIApp, refuse_grpc: Callable[[str, str], None]
+    ) -> AsyncIterator[None]:
+        """
+        Serve an app on each port until the block ends.
+
+        Args:
+            otlp: The app for telemetry.
+            api: The app of the API and the console.
+            refuse_grpc: Called with the address of a gRPC client, and what it has to change.
+        """
+        here, other = GRPC_REASON, wrong_port_reason(self.otlp_url)
+        async with (
+            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, refuse_grpc, here)),
+            serve_app(api, self.api, protocol=partial(Http1Protocol, refuse_grpc, other)),
+        ):
+            yield
+
+
+@contextlib.contextmanager
+def bind_ports(settings: Settings) -> Iterator[Ports]:
+    """
+    Bind the ports of the API and of telemetry, before anything starts.
+
+    Raises:
+        PortInUseError: a port is taken.
+        InvalidTokensError: a token would be needed, and there is none.
+    """
+    http, otlp = settings.http, settings.otlp
+    with contextlib.ExitStack() as stack:
+        api_socket = listen(http.host, http.port, what=API, option="--port")
+        stack.enter_context(contextlib.closing(api_socket))
+        otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
+        stack.enter_context(contextlib.closing(otlp_socket))
+        settings = _link_to_service(_with_ports(settings, api_socket, otlp_socket), url_of(api_socket))
+        access = Access(settings)
+        access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
+        yield Ports(settings, api_socket, otlp_socket, access)
+
+
+def _with_ports(settings: Settings, api: socket.socket, otlp: socket.socket) -> Settings:
+    """Return settings with the ports that were bound: port 0 took free ones."""
+    return settings.model_copy(
+        update={
+            "http": settings.http.model_copy(update={"port": api.getsockname()[1]}),
+            "otlp": settings.otlp.model_copy(update={"port": otlp.getsockname()[1]}),
+        }
+    )
+
+
+def _link_to_service(settings: Settings, url: str) -> Settings:
+    """Let the links in notifications lead to this service, unless ``console_url`` is set."""
+    if "console_url" in settings.alerting.model_fields_set:
+        return settings
+    return settings.model_copy(update={"alerting": settings.alerting.model_copy(update={"console_url": url})})
