@@ -54,7 +54,7 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             yield Stack(running, http, alertmanager)
 
 
-async def test_list_names_a_missing_alertmanager(running: Running) -> None:
+async def test_list_names_a_missing_alertmanager(running: RunningService) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, app, ["silences", "--url", running.url])
 
     assert (result.exit_code, "No Alertmanager is configured" in result.output) == (0, True)
