@@ -18,6 +18,7 @@ from queenright.health.objectives import burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
+from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
 from tests.alerting.promtool_tests import Rule, alerts, distinguishing_labels, ident, rules, seconds
 from tests.programs import VERSIONS, run
@@ -204,6 +205,7 @@ def exposed() -> dict[str, dict[str, set[str]]]:
     """Return what a service and a worker that has done a little expose: metric, label, values."""
     registry = CollectorRegistry()
     ServiceMetrics(registry, list)
+    EventMetrics(registry)
     agent = WorkerFamilies.of(registry).acquire("agent")
     for verdict in ("accept", "retry", "continue", "escalate", "error"):
         agent.count_step("plan", verdict, 1.0, None)

@@ -388,8 +388,7 @@ def test_conversation_with_its_user_needs_no_tool_call() -> None:
 
 def test_deadline_is_met_without_polling() -> None:
     delays: list[tuple[FindingKind, float]] = []
-    monitor = HealthMonitor(HealthSettings())
-    monitor.connect(on_delay=lambda kind, seconds: delays.append((kind, seconds)))
+    monitor = HealthMonitor(HealthSettings(), on_delay=lambda kind, seconds: delays.append((kind, seconds)))
     script = WorkerScript(monitor=monitor).start()
     script.step("CONTINUE", after=130)
 

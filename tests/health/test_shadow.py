@@ -108,8 +108,7 @@ def test_shadow_finding_is_reported_once_and_again_when_worse() -> None:
     def note(worker: WorkerKey, finding: Finding) -> None:
         severities.append((worker, finding.kind, finding.severity))
 
-    monitor = HealthMonitor(LOOP_IN_SHADOW)
-    monitor.connect(on_shadow=note)
+    monitor = HealthMonitor(LOOP_IN_SHADOW, on_shadow=note)
     script = WorkerScript(monitor=monitor).start()
     for _ in range(25):
         script.call()

@@ -20,8 +20,7 @@ SPENDING = FindingKind.SPENDING
 
 
 def test_restored_sums_are_shared_with_other_services() -> None:
-    spending = DailySpending()
-    spending.elsewhere = lambda agent, day: (1.0, 2.0)
+    spending = DailySpending(lambda agent, day: (1.0, 2.0))
 
     spending.restore(3, 5.0, {"bee": 5.0})
 

@@ -43,7 +43,7 @@ class Page:
         return self.registry.get_sample_value(f"queenright_{name}", labels)
 
     def say(self, kind: EventType, /, **data: object) -> None:
-        self.metrics.count_events(
+        self.metrics.acting.count_events(
             [AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)]
         )
 
@@ -178,7 +178,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
         monitor=HealthMonitor(HealthSettings()),
         respawners=[Nursery(*links)],
         clock=lambda: 100.0,
-        publish=lambda *events: page.metrics.count_events(events),
+        publish=lambda *events: page.metrics.acting.count_events(events),
     )
     try:
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")

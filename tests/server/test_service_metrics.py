@@ -10,6 +10,7 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.vitals.vital_signs import VitalSigns
+from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import (
     OPENMETRICS,
     PROMETHEUS_TEXT,
@@ -78,8 +79,8 @@ def test_page_escapes_agent_names_as_the_library_does(content_type: str) -> None
 
 def test_counters_start_at_0() -> None:
     registry = CollectorRegistry()
-    metrics = ServiceMetrics(registry, list)
-    metrics.add_subscribers(["traces"])
+    ServiceMetrics(registry, list)
+    EventMetrics(registry).add_subscribers(["traces"])
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)

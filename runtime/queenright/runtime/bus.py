@@ -85,15 +85,9 @@ class EventBus:
         self._routes: dict[EventType, tuple[Subscription | Expectation, ...]] = {}
         self._is_closed = False
 
-    def connect(
-        self,
-        *,
-        on_publish: Callable[[Sequence[AgentEvent]], None],
-        on_drop: Callable[[str, int], None],
-    ) -> None:
-        """Set ``on_publish`` and ``on_drop``, for parts that need the bus before they can take them."""
+    def connect(self, *, on_publish: Callable[[Sequence[AgentEvent]], None]) -> None:
+        """Set ``on_publish``, for a part that publishes on the bus itself."""
         self._on_publish = on_publish
-        self._on_drop = on_drop
 
     def report_drop(self, subscriber: str, count: int) -> None:
         """Report events that a subscriber lost, as ``on_drop`` says."""

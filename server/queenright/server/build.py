@@ -1,9 +1,10 @@
 """
 The service's object graph, built in dependency order.
 
-Every part gets what it needs as constructor arguments. Three steps close the cycles:
-``Remediation`` connects recovery and instructions to the interventions, ``EventPipeline.connect`` puts the
-pipeline on the bus, and ``_subscribe`` subscribes the parts that follow events.
+Each ``_make_`` function builds a group of parts from the groups before it, by constructor arguments. Three
+steps close the cycles: ``Remediation`` connects recovery and instructions to the interventions,
+``EventPipeline.connect`` puts the pipeline on the bus, and ``_subscribe`` subscribes the parts that follow
+events.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,11 +29,11 @@ from queenright.health.detection.stall_clock import ladder_seconds
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.monitoring_service import HealthMonitoringService
+from queenright.health.settings import HealthSettings
 from queenright.health.store.retention import Retention
 from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.vitals.provider_traffic import ProviderTraffic
-from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
@@ -42,6 +44,7 @@ from queenright.server.agents.node_guards import health_guard
 from queenright.server.agents.worker_control import ServiceRuntimes
 from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.latest import Latest
+from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.tracing import TRACED, EventTracer
@@ -53,7 +56,7 @@ from queenright.server.monitoring.snapshots import Snapshots
 from queenright.server.notifications.operator_requests import REQUESTING, OperatorRequests
 from queenright.server.notifications.ticket_notifications import TicketNotifications
 from queenright.server.ops.arrivals import ArrivalLog
-from queenright.server.ops.folders import folder_error
+from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.secret_files import callback_secrets
 from queenright.server.ops.settings_files import check_files
 from queenright.server.ops.user_stack import UserStack
@@ -78,21 +81,65 @@ _NOTIFICATION_CHANGES = frozenset(
 _RECOVERIES_SHOWN = 20
 
 
-class UnusableStorageError(QueenrightError):
-    """Raised when the storage folder cannot be written to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """What every other part is built on."""
+
+    settings: Settings
+    store: Store
+    clock: Clock
+    registry: CollectorRegistry
+    tracer: Tracer
+    folder: Path
+    fleet: FleetState
+    event_metrics: EventMetrics
+    bus: EventBus
+    monitor: HealthMonitor
+    stopping: asyncio.Event
+
+    @property
+    def health_settings(self) -> HealthSettings:
+        return self.settings.health_monitoring
 
 
-def require_usable_storage(storage: Path) -> None:
-    """
-    Create the storage folder if it does not exist.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runtimes:
+    """The runtimes of graphs: judge, queen and loaded agents."""
 
-    Raises:
-        UnusableStorageError: The folder cannot be created or written to.
-    """
-    if why := folder_error(storage):
-        raise UnusableStorageError(
-            f"The storage folder {storage} cannot be used ({why}); name another with --storage."
-        )
+    breakers: BreakerStore
+    runtime: AgentRuntime
+    agents: AgentManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Response:
+    """What follows from findings: tickets, notifications and actions."""
+
+    outbox: Outbox
+    silences: SilenceWatch
+    ticket_notifications: TicketNotifications
+    remediation: Remediation
+    tickets: TicketService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventPath:
+    """The pipeline, with the metrics and streams that it feeds."""
+
+    metrics: ServiceMetrics
+    providers: ProviderTraffic
+    worker_series: WorkerSeries
+    feed: Feed
+    pipeline: EventPipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judging:
+    """Judge and queen, and what they and the API read."""
+
+    user_stack: UserStack
+    health: HealthMonitoringService
+    judging: JudgeAndQueen
 
 
 async def build(
@@ -131,64 +178,91 @@ async def build(
     require_usable_storage(folder)
     store = await asyncio.to_thread(open_store, settings.database_url)
     try:
-        return _build(
+        base = _make_base(
             settings,
             store,
             clock=clock,
             registry=registry or CollectorRegistry(),
             tracer=tracer or trace.get_tracer("queenright"),
-            may_deliver=may_deliver,
-            can_receive=can_receive,
             folder=folder,
             fleet=fleet or FleetState(),
         )
+        runtimes = _make_runtimes(base)
+        response = _make_response(base, runtimes, may_deliver)
+        event_path = _make_event_path(base, runtimes, response, can_receive)
+        judging = _make_judging(base, runtimes, response, event_path.pipeline)
+        service = _make_service(base, runtimes, response, event_path, judging)
+        event_path.pipeline.connect()
+        _subscribe(service, EventTracer(base.tracer, response.tickets), base.event_metrics)
     except BaseException:
         await store.close()
         raise
+    return service
 
 
-def _build(
+def _make_base(
     settings: Settings,
     store: Store,
     *,
     clock: Clock,
     registry: CollectorRegistry,
     tracer: Tracer,
-    may_deliver: Callable[[], bool],
-    can_receive: Callable[[], bool],
     folder: Path,
     fleet: FleetState,
-) -> Service:
+) -> _Base:
     health_settings = settings.health_monitoring
-    stopping = asyncio.Event()
-    bus = EventBus(log=store)
-    monitor = HealthMonitor(health_settings)
-    if fleet.is_shared and health_settings.spending.is_of_fleet:
-        monitor.today.elsewhere = fleet.spent_elsewhere
+    event_metrics = EventMetrics(registry)
+    shares_spending = fleet.is_shared and health_settings.spending.is_of_fleet
+    monitor = HealthMonitor(
+        health_settings,
+        on_delay=event_metrics.observe_detection,
+        on_shadow=event_metrics.record_shadow_finding,
+        spent_elsewhere=fleet.spent_elsewhere if shares_spending else None,
+    )
+    return _Base(
+        settings=settings,
+        store=store,
+        clock=clock,
+        registry=registry,
+        tracer=tracer,
+        folder=folder,
+        fleet=fleet,
+        event_metrics=event_metrics,
+        bus=EventBus(log=store, on_drop=event_metrics.count_dropped),
+        monitor=monitor,
+        stopping=asyncio.Event(),
+    )
 
-    # Runtimes of graphs: judge, queen and loaded agents.
+
+def _make_runtimes(base: _Base) -> _Runtimes:
+    store, bus, clock, health_settings = base.store, base.bus, base.clock, base.health_settings
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
     guards = health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
-    runtime = AgentRuntime(bus=bus, storage=folder, clock=clock, guards=guards, breakers=breakers.registry)
+    runtime = AgentRuntime(
+        bus=bus, storage=base.folder, clock=clock, guards=guards, breakers=breakers.registry
+    )
     companions = CompanionSessions()
     agents = AgentManager(
-        settings.agents.roots,
+        base.settings.agents.roots,
         bus=partial(_open_agent_bus, store=store, bus=bus, companions=companions),
         companions=companions,
-        storage=settings.agents.storage,
+        storage=base.settings.agents.storage,
         clock=clock,
         guards=guards,
         breakers=breakers.registry,
     )
+    return _Runtimes(breakers=breakers, runtime=runtime, agents=agents)
 
-    # Notifications and remediation.
+
+def _make_response(base: _Base, runtimes: _Runtimes, may_deliver: Callable[[], bool]) -> _Response:
+    settings, store, clock, bus, monitor = base.settings, base.store, base.clock, base.bus, base.monitor
     outbox = Outbox(
         store,
         settings.alerting,
         AlertmanagerClient(),
         clock=clock,
         publish=bus.publish,
-        registry=registry,
+        registry=base.registry,
         may_deliver=may_deliver,
     )
     silences = SilenceWatch(store, settings.alerting, AlertmanagerClient(), clock=clock)
@@ -203,18 +277,17 @@ def _build(
         store,
         settings,
         monitor=monitor,
-        runtime=runtime,
-        runtimes=ServiceRuntimes(runtime, agents),
-        breakers=breakers,
+        runtime=runtimes.runtime,
+        runtimes=ServiceRuntimes(runtimes.runtime, runtimes.agents),
+        breakers=runtimes.breakers,
         on_approval=ticket_notifications.write_approval,
         publish=bus.fan_out,
         clock=clock,
-        fleet=fleet,
+        fleet=base.fleet,
     )
-
     tickets = TicketService(
         store,
-        settings=health_settings,
+        settings=base.health_settings,
         clock=clock,
         publish=bus.fan_out,
         on_change=ticket_notifications.write,
@@ -224,139 +297,159 @@ def _build(
         dead_from=monitor.dead_from,
         find_joined=ticket_notifications.find_joined,
     )
-
-    # Requests of operators and models.
-    interventions = remediation.interventions
-    operator_requests = OperatorRequests(
-        store=store,
-        tickets=tickets,
-        monitor=monitor,
-        ledger=interventions.ledger,
-        settings=health_settings.intervention,
-    )
-    slack, pagerduty = callback_secrets(settings.alerting)
-    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock, publish=bus.publish)
-    user_stack = UserStack(settings.judging, store, clock)
-
-    # Metrics and streams.
-    metrics = ServiceMetrics(
-        registry,
-        monitor.workers,
-        paged=tickets.paged_agents,
-        breakers=breakers.registry.all,
-        recovering=remediation.recovery.active,
-    )
-    providers = ProviderTraffic()
-    worker_series = WorkerSeries(registry, monitor.workers, monitor.get, clock)
-    feed = Feed(store, on_drop=metrics.count_dropped)
-
-    # The event pipeline.
-    pipeline = EventPipeline(
-        store=store,
-        bus=bus,
-        monitor=monitor,
-        tickets=tickets,
-        remediation=remediation,
-        brake=SpendingBrake(
-            health_settings,
-            monitor=monitor,
-            interventions=interventions,
-            approvals=remediation.approvals,
-            find_open_ticket=tickets.open_for,
-            clock=clock,
-        ),
-        providers=providers,
-        metrics=metrics,
-        provider_metrics=ProviderMetrics(registry, providers, clock),
-        worker_series=worker_series,
-        feed=feed,
-        arrivals=ArrivalLog(folder / "arrivals"),
-        can_receive=can_receive,
-        reads_step_logs=bool(settings.step_logs),
-        stopping=stopping,
-        clock=clock,
-    )
-    snapshots = Snapshots(store=store, monitor=monitor, pipeline=pipeline, feed=feed)
-    health = HealthMonitoringService(
-        store,
-        monitor=monitor,
-        interventions=interventions,
-        recovery=remediation.recovery,
-        breakers=breakers,
-        stop=remediation.stop_switch,
-        ingest=pipeline.ingest,
-        clock=clock,
-    )
-    judging = JudgeAndQueen(
-        bus=bus,
-        monitor=monitor,
-        tickets=tickets,
-        settings=health_settings,
-        judge=settings.judging,
-        clock=clock,
-        storage=folder,
-        registry=registry,
-        tracer=tracer,
-        runtime=runtime,
-        decide=interventions.decide,
-        actions=remediation.queen_actions,
-        read_tools=user_stack.tools,
-        list_interventions=health.interventions,
-        workspaces=LoadedWorkspaces(
-            agents,
-            bus=bus,
-            stop=remediation.stop_switch,
-            settings=health_settings.intervention,
-            clock=clock,
-        ),
-        fleet=fleet,
-    )
-    service = Service(
-        settings=settings,
-        settings_read=settings.as_read,
-        clock=clock,
-        registry=registry,
-        store=store,
-        bus=bus,
-        monitor=monitor,
-        runtime=runtime,
-        breakers=breakers.registry,
-        agents=agents,
+    return _Response(
         outbox=outbox,
         silences=silences,
         ticket_notifications=ticket_notifications,
         remediation=remediation,
         tickets=tickets,
-        operator_requests=operator_requests,
-        callbacks=callbacks,
-        user_stack=user_stack,
-        metrics=metrics,
-        intake=Intake(registry),
+    )
+
+
+def _make_event_path(
+    base: _Base, runtimes: _Runtimes, response: _Response, can_receive: Callable[[], bool]
+) -> _EventPath:
+    registry, monitor, clock = base.registry, base.monitor, base.clock
+    remediation, tickets = response.remediation, response.tickets
+    metrics = ServiceMetrics(
+        registry,
+        monitor.workers,
+        paged=tickets.paged_agents,
+        breakers=runtimes.breakers.registry.all,
+        recovering=remediation.recovery.active,
+    )
+    providers = ProviderTraffic()
+    worker_series = WorkerSeries(registry, monitor.workers, monitor.get, clock)
+    feed = Feed(base.store, on_drop=base.event_metrics.count_dropped)
+    pipeline = EventPipeline(
+        store=base.store,
+        bus=base.bus,
+        monitor=monitor,
+        tickets=tickets,
+        remediation=remediation,
+        brake=SpendingBrake(
+            base.health_settings,
+            monitor=monitor,
+            interventions=remediation.interventions,
+            approvals=remediation.approvals,
+            find_open_ticket=tickets.open_for,
+            clock=clock,
+        ),
         providers=providers,
+        event_metrics=base.event_metrics,
+        metrics=metrics,
+        provider_metrics=ProviderMetrics(registry, providers, clock),
         worker_series=worker_series,
         feed=feed,
+        arrivals=ArrivalLog(base.folder / "arrivals"),
+        can_receive=can_receive,
+        reads_step_logs=bool(base.settings.step_logs),
+        stopping=base.stopping,
+        clock=clock,
+    )
+    return _EventPath(
+        metrics=metrics, providers=providers, worker_series=worker_series, feed=feed, pipeline=pipeline
+    )
+
+
+def _make_judging(base: _Base, runtimes: _Runtimes, response: _Response, pipeline: EventPipeline) -> _Judging:
+    settings, monitor, clock, remediation = base.settings, base.monitor, base.clock, response.remediation
+    user_stack = UserStack(settings.judging, base.store, clock)
+    health = HealthMonitoringService(
+        base.store,
+        monitor=monitor,
+        interventions=remediation.interventions,
+        recovery=remediation.recovery,
+        breakers=runtimes.breakers,
+        stop=remediation.stop_switch,
+        ingest=pipeline.ingest,
+        clock=clock,
+    )
+    workspaces = LoadedWorkspaces(
+        runtimes.agents,
+        bus=base.bus,
+        stop=remediation.stop_switch,
+        settings=base.health_settings.intervention,
+        clock=clock,
+    )
+    judging = JudgeAndQueen(
+        bus=base.bus,
+        monitor=monitor,
+        tickets=response.tickets,
+        settings=base.health_settings,
+        judge=settings.judging,
+        clock=clock,
+        storage=base.folder,
+        registry=base.registry,
+        tracer=base.tracer,
+        runtime=runtimes.runtime,
+        decide=remediation.interventions.decide,
+        actions=remediation.queen_actions,
+        read_tools=user_stack.tools,
+        list_interventions=health.interventions,
+        workspaces=workspaces,
+        fleet=base.fleet,
+    )
+    return _Judging(user_stack=user_stack, health=health, judging=judging)
+
+
+def _make_service(
+    base: _Base, runtimes: _Runtimes, response: _Response, event_path: _EventPath, judging: _Judging
+) -> Service:
+    settings, store, clock = base.settings, base.store, base.clock
+    remediation, tickets, pipeline = response.remediation, response.tickets, event_path.pipeline
+    slack, pagerduty = callback_secrets(settings.alerting)
+    return Service(
+        settings=settings,
+        settings_read=settings.as_read,
+        clock=clock,
+        registry=base.registry,
+        store=store,
+        bus=base.bus,
+        monitor=base.monitor,
+        runtime=runtimes.runtime,
+        breakers=runtimes.breakers.registry,
+        agents=runtimes.agents,
+        outbox=response.outbox,
+        silences=response.silences,
+        ticket_notifications=response.ticket_notifications,
+        remediation=remediation,
+        tickets=tickets,
+        operator_requests=OperatorRequests(
+            store=store,
+            tickets=tickets,
+            monitor=base.monitor,
+            ledger=remediation.interventions.ledger,
+            settings=base.health_settings.intervention,
+        ),
+        callbacks=Callbacks(
+            store, tickets, slack=slack, pagerduty=pagerduty, clock=clock, publish=base.bus.publish
+        ),
+        user_stack=judging.user_stack,
+        metrics=event_path.metrics,
+        intake=Intake(base.registry),
+        providers=event_path.providers,
+        worker_series=event_path.worker_series,
+        feed=event_path.feed,
         pipeline=pipeline,
         scheduler=Scheduler(
             pipeline=pipeline,
-            monitor=monitor,
+            monitor=base.monitor,
             tickets=tickets,
             remediation=remediation,
-            metrics=metrics,
+            metrics=event_path.metrics,
             clock=clock,
         ),
-        health=health,
-        judging=judging,
-        retention=Retention(store, health_settings.retention, clock=clock),
-        snapshots=snapshots,
-        recoveries=Latest(partial(health.recoveries, _RECOVERIES_SHOWN), what="recoveries"),
-        stopping=stopping,
+        health=judging.health,
+        judging=judging.judging,
+        retention=Retention(store, base.health_settings.retention, clock=clock),
+        snapshots=Snapshots(store=store, monitor=base.monitor, pipeline=pipeline, feed=event_path.feed),
+        recoveries=Latest(partial(judging.health.recoveries, _RECOVERIES_SHOWN), what="recoveries"),
+        stopping=base.stopping,
     )
-    pipeline.connect()
-    _subscribe(service, EventTracer(tracer, tickets))
-    return service
 
 
-def _subscribe(service: Service, tracer: EventTracer) -> None:
+def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetrics) -> None:
     """Subscribe the parts that follow events, in the order in which they see one."""
     bus, remediation = service.bus, service.remediation
     bus.subscribe(service.recent.append, name="status", types=ALERT_CLASS)
@@ -366,7 +459,7 @@ def _subscribe(service: Service, tracer: EventTracer) -> None:
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
     bus.subscribe(service.recoveries.note_change, name="recoveries", types=RECOVERY_EVENTS)
     bus.subscribe(service.operator_requests.note_change, name="operator-requests", types=REQUESTING)
-    service.metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
+    event_metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
 
 
 def _open_agent_bus(

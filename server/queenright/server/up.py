@@ -25,8 +25,8 @@ from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.build import require_usable_storage
 from queenright.server.ops.child_processes import Child, wait_for_answer
+from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of

@@ -25,13 +25,15 @@ class DailySpending:
     """
     Sums the cost of model calls within a day; ignores events of earlier days.
 
+    Args:
+        spent_elsewhere: What the services know that watch other parts of the fleet; None if there are none.
+
     Attributes:
-        elsewhere: What the services know that watch other parts of the fleet.
-        changed: The agents whose sums have changed, if other services need to know.
+        changes: The agents whose sums have changed, if other services need to know.
     """
 
-    def __init__(self) -> None:
-        self.elsewhere: SpentElsewhere | None = None
+    def __init__(self, spent_elsewhere: SpentElsewhere | None = None) -> None:
+        self._spent_elsewhere = spent_elsewhere
         self.changes: set[str] = set()
         self._day = 0
         self._fleet = 0.0
@@ -47,16 +49,16 @@ class DailySpending:
             self._fleet += dollars
             self._agents[agent] = self._agents.get(agent, 0.0) + dollars
         by_agent, by_all = self._agents.get(agent, 0.0), self._fleet
-        if self.elsewhere is not None:
+        if self._spent_elsewhere is not None:
             self.changes.add(agent)
-            of_agent, of_all = self.elsewhere(agent, self._day)
+            of_agent, of_all = self._spent_elsewhere(agent, self._day)
             by_agent, by_all = by_agent + of_agent, by_all + of_all
         return SpentToday(self._day, by_agent, by_all)
 
     def restore(self, day: int, fleet: float, agents: dict[str, float]) -> None:
         """Continue with the sums of a former process, which it may not have shared."""
         self._day, self._fleet, self._agents = day, fleet, agents
-        if self.elsewhere is not None:
+        if self._spent_elsewhere is not None:
             self.changes |= agents.keys()
 
     def take_changed(self) -> tuple[int, dict[str, float]]:
@@ -70,7 +72,7 @@ class DailySpending:
         if dollars := min(dollars, self._agents.get(old, 0.0)):
             self._agents[old] -= dollars
             self._agents[new] = self._agents.get(new, 0.0) + dollars
-            if self.elsewhere is not None:
+            if self._spent_elsewhere is not None:
                 self.changes |= {old, new}
 
 

@@ -34,7 +34,7 @@ from queenright.health.detection.health_state import (
     health_state,
     may_follow,
 )
-from queenright.health.detection.spending import DailySpending
+from queenright.health.detection.spending import DailySpending, SpentElsewhere
 from queenright.health.detection.stall_clock import stall_clock
 from queenright.health.findings import Finding, FindingKind, WorkerKey, worst
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -205,15 +205,28 @@ class HealthMonitor:
 
     Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
     and times give equal results.
+
+    Args:
+        settings: The thresholds.
+        on_delay: Called with the kind of each new finding and its delay in seconds.
+        on_shadow: Called with each new or worse finding of a detector in shadow mode.
+        spent_elsewhere: Returns what the services know that watch other parts of the fleet.
     """
 
-    def __init__(self, settings: HealthSettings) -> None:
+    def __init__(
+        self,
+        settings: HealthSettings,
+        *,
+        on_delay: Callable[[FindingKind, float], None] | None = None,
+        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
+        spent_elsewhere: SpentElsewhere | None = None,
+    ) -> None:
         self.snapshot: WorkerRecorder | None = None
         """Receives each worker before it changes, while a snapshot is taken."""
-        self._on_delay: Callable[[FindingKind, float], None] | None = None
-        self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
+        self._on_delay = on_delay
+        self._on_shadow = on_shadow
         self._workers: dict[WorkerKey, WorkerHealth] = {}
-        self.today = DailySpending()
+        self.today = DailySpending(spent_elsewhere)
         """What was spent today."""
         self._clocks: dict[str, LearnedClocks] = {}
         self.replace_settings(settings)
@@ -233,22 +246,6 @@ class HealthMonitor:
         """Return whether an incarnation is being terminated; its end then counts as a termination."""
         self.listening_since = 0.0
         """When calls of ``record_process_alive`` began: earlier activity is unknown."""
-
-    def connect(
-        self,
-        *,
-        on_delay: Callable[[FindingKind, float], None] | None = None,
-        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
-    ) -> None:
-        """
-        Set callbacks for observations that have no event.
-
-        Args:
-            on_delay: Called with the kind of each new finding and its delay in seconds.
-            on_shadow: Called with each new or worse finding of a detector in shadow mode.
-        """
-        self._on_delay = on_delay
-        self._on_shadow = on_shadow
 
     def replace_settings(self, settings: HealthSettings) -> None:
         """

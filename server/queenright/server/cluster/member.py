@@ -35,7 +35,6 @@ from queenright.health.store.postgres import disconnect_databases
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import new_id
-from queenright.server.build import require_usable_storage
 from queenright.server.cluster.assignment import (
     agreed_partitions,
     assign_partitions,
@@ -55,6 +54,7 @@ from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import Exposition
 from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.ops.background_tasks import BackgroundTasks, Work
+from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.settings_files import check_files
 from queenright.server.otlp.forward import forwarding
 from queenright.server.otlp.otlp_guard import OtlpGuard

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import Final
 
 from prometheus_client import (
@@ -23,12 +23,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from queenright.health.detection.health_state import HealthState
-from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.families import counter, gauge, gauge_family, histogram
 from queenright.instrumentation.label_limit import LimitCounter
-from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.metrics.interventions import BreakerSeries, InterventionMetrics
 
 # `_created` series double the page, and no rule or dashboard reads them.
@@ -38,12 +37,11 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _AGENT_LIMIT = 1000
 """Beyond this number of agents, only unhealthy ones have their own series."""
-_DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
 class ServiceMetrics:
     """
-    Metrics of the service.
+    Metrics of the service; those of events are ``EventMetrics``.
 
     Args:
         registry: The registry.
@@ -63,28 +61,12 @@ class ServiceMetrics:
         recovering: Callable[[], Sized] = tuple,
     ) -> None:
         self.registry = registry
-        self._events = counter(names.EVENTS, registry)
-        self._event_children = {kind: self._events.labels(kind.value) for kind in EventType}
-        # Initialized at 0: a counter that first appears at 1 shows no increase.
-        self._findings = counter(names.FINDINGS, registry)
-        self._shadow_findings = counter(names.SHADOW_FINDINGS, registry)
-        for kind in FindingKind:
-            for severity in Severity:
-                self._findings.labels(kind.value, severity.value)
-                self._shadow_findings.labels(kind.value, severity.value)
-        self._transitions = counter(names.STATE_TRANSITIONS, registry)
-        for before in HealthState:
-            for after in HealthState:
-                self._transitions.labels(before.value, after.value)
-        self._dropped = counter(names.EVENT_BUS_DROPPED, registry)
         self._checks = counter(names.HEALTH_CHECKS, registry)
         self._check_duration = histogram(names.HEALTH_CHECK_DURATION, registry)
+        # Initialized at 0: a counter that first appears at 1 shows no increase.
         for outcome in ("ok", "error"):
             self._checks.labels(outcome)
             self._check_duration.labels(outcome)
-        self._delay = histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
-        for kind in FindingKind:
-            self._delay.labels(kind.value)
         limited = LimitCounter(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
         left_out = gauge(names.SERIES_LEFT_OUT, None)
         self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
@@ -99,34 +81,6 @@ class ServiceMetrics:
         registry.register(_FleetCollector(self, workers, paged, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # collected after the collectors that set it
         self._exposition = Exposition(registry.collect)
-
-    def count_events(self, events: Sequence[AgentEvent]) -> None:
-        """Count events on the bus, and the findings and transitions in them."""
-        for kind, count in Tally(event.type for event in events).items():
-            self._event_children[kind].inc(count)
-        for event in events:
-            if event.type is EventType.FINDING_OPENED:
-                self._findings.labels(event.data["kind"], event.data["severity"]).inc()
-            elif event.type is EventType.HEALTH_STATE_CHANGED:
-                self._transitions.labels(event.data["from"], event.data["to"]).inc()
-        self.acting.count_events(events)
-
-    def add_subscribers(self, names_of_subscribers: Iterable[str]) -> None:
-        """Initialize the dropped events of subscribers at 0."""
-        for name in names_of_subscribers:
-            self._dropped.labels(name)
-
-    def count_dropped(self, subscriber: str, count: int) -> None:
-        """Count the events that a slow subscriber missed."""
-        self._dropped.labels(subscriber).inc(count)
-
-    def observe_detection(self, kind: FindingKind, delay: float) -> None:
-        """Observe the seconds between a crossed threshold and the state change."""
-        self._delay.labels(kind.value).observe(max(delay, 0.0))
-
-    def count_shadow_finding(self, finding: Finding) -> None:
-        """Count a finding of a shadow detector."""
-        self._shadow_findings.labels(finding.kind.value, finding.severity.value).inc()
 
     def record_sweep(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
         """Record one sweep over all workers."""

@@ -22,7 +22,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from queenright.health.findings import Finding, WorkerKey
+from queenright.health.findings import WorkerKey
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitoring.logged_health import LoggedHealth, missing_health_events
 from queenright.health.monitoring.monitor import HealthMonitor
@@ -34,6 +34,7 @@ from queenright.health.vitals.provider_traffic import ProviderTraffic
 from queenright.health.vitals.vital_signs import WORKER_EVENTS
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
@@ -83,6 +84,7 @@ class EventPipeline:
     remediation: Remediation
     brake: SpendingBrake
     providers: ProviderTraffic
+    event_metrics: EventMetrics
     metrics: ServiceMetrics
     provider_metrics: ProviderMetrics
     worker_series: WorkerSeries
@@ -111,8 +113,7 @@ class EventPipeline:
 
     def connect(self) -> None:
         """Observe everything that the bus fans out, before any subscriber acts on it."""
-        self.bus.connect(on_publish=self.observe, on_drop=self.metrics.count_dropped)
-        self.monitor.connect(on_delay=self.metrics.observe_detection, on_shadow=self._log_shadow_finding)
+        self.bus.connect(on_publish=self.observe)
         self.store.on_commit(self._note_stored)
 
     def _note_stored(self, appended: Sequence[Appended]) -> None:
@@ -175,7 +176,8 @@ class EventPipeline:
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
         """Apply events of the bus. Every event of the service passes here exactly once."""
-        self.metrics.count_events(events)
+        self.event_metrics.count_events(events)
+        self.metrics.acting.count_events(events)
         for event in events:
             self._unobserved.pop(event.id, None)
         self.feed.add_transient(events)
@@ -205,15 +207,6 @@ class EventPipeline:
             self.brake.brake_if_limit_reached(event.agent_id, event.session_id)
         if (call := self.providers.note(event, now)) is not None:
             self.provider_metrics.count(call)
-
-    def _log_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:
-        self.metrics.count_shadow_finding(finding)
-        _log.info(
-            "shadow detector, no action: %s (%s) on %r, session %r",
-            finding.kind.value,
-            finding.severity.value,
-            *worker,
-        )
 
     # -- 4. log, then subscribers ---------------------------------------------------------------
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from queenright.instrumentation.errors import QueenrightError
+
+
+class UnusableStorageError(QueenrightError):
+    """Raised when the storage folder cannot be written to."""
+
 
 def folder_error(folder: Path) -> str:
     """Create a folder if it is missing; return why it cannot be written to, or ""."""
@@ -14,3 +20,16 @@ def folder_error(folder: Path) -> str:
             return ""
     except OSError as error:
         return error.strerror or str(error)
+
+
+def require_usable_storage(storage: Path) -> None:
+    """
+    Create the storage folder if it does not exist.
+
+    Raises:
+        UnusableStorageError: The folder cannot be created or written to.
+    """
+    if why := folder_error(storage):
+        raise UnusableStorageError(
+            f"The storage folder {storage} cannot be used ({why}); name another with --storage."
+        )
