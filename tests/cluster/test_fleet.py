@@ -310,7 +310,7 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
 
 @pytest.mark.parametrize("worse_before_exchange", [0, 1, 5])
 async def test_storm_goes_on_when_its_partition_has_a_new_owner(
-    worse_before_exchange: int, database: str, settings: Settings
+    worse_before_exchange: int, database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B71, B77: the workers that got worse under the former owner count until they are old."""
     async with process(database, 0, settings) as first:
@@ -332,6 +332,45 @@ async def test_storm_goes_on_when_its_partition_has_a_new_owner(
             now = owner.service.clock()
             struck = [one.service.remediation.storm.struck(now) for one in (first, owner)]
             assert struck == [5 + worse_before_exchange] * 2
+    assert caplog.text.count("a storm:") == 1
+
+
+async def test_storm_of_two_partitions_goes_on_when_both_have_new_owners(
+    database: str, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each has fewer workers than a storm needs."""
+    async with process(database, 0, settings) as first, process(database, 1, settings) as second:
+        await loop(first, "bee-0", "bee-1", "bee-2")
+        await loop(second, "bee-3", "bee-4")
+        await exchange([first, second])
+        storm = first.service.remediation.storm.current
+    async with process(database, 0, settings) as first, process(database, 1, settings) as second:
+        await exchange([first, second])
+
+        assert storm is not None
+        current = [one.service.remediation.storm.current for one in (first, second)]
+        assert [found and found[0] for found in current] == [storm[0]] * 2
+    assert caplog.text.count("a storm:") == 1
+
+
+async def test_storm_that_was_not_shared_yet_goes_on_when_its_partition_has_a_new_owner(
+    database: str, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its owner was killed in the same second."""
+    async with process(database, 1, settings) as former:
+        await former.exchange()
+        await loop(former, *(f"bee-{n}" for n in range(5)))
+        storm = former.service.remediation.storm.current
+    async with process(database, 1, settings) as owner:
+        await owner.fleet.exchange_values([])
+        await loop(owner, "wasp")
+        await owner.exchange()
+
+        assert storm is not None
+        current = owner.service.remediation.storm.current
+        assert current is not None
+        assert (current[0], owner.service.remediation.storm.workers) == (storm[0], 6)
+    assert caplog.text.count("a storm:") == 1
 
 
 async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_storm(

@@ -262,7 +262,9 @@ async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock)
     assert ticket.storm_id
 
 
-async def test_storm_goes_on_after_a_restart(service: Service, settings: Settings, clock: Clock) -> None:
+async def test_storm_goes_on_after_a_restart(
+    service: Service, settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else the next worker that gets worse would be a page of its own, or begin a second storm."""
     start = clock.now
     for number in range(6):
@@ -280,6 +282,7 @@ async def test_storm_goes_on_after_a_restart(service: Service, settings: Setting
     assert before.storm_id
     assert storm is not None
     assert (storm[0], after.storm_id) == (before.storm_id, before.storm_id)
+    assert caplog.text.count("a storm:") == 1
 
 
 async def test_storm_is_over_after_a_long_restart(service: Service, settings: Settings, clock: Clock) -> None:

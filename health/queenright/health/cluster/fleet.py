@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.findings import WorkerKey
@@ -11,6 +11,32 @@ from queenright.instrumentation.identity import new_id
 
 Change = Callable[[Any], Any]
 """Returns the new value of a name for the current one, which is None at first."""
+
+
+class WorseWorker(NamedTuple):
+    """A worker that got worse at ``at``, and the life of its incarnation."""
+
+    agent_id: str
+    session_id: str
+    at: float
+    began: float
+    over: float | None
+
+    @property
+    def key(self) -> WorkerKey:
+        """Agent and session."""
+        return self.agent_id, self.session_id
+
+
+class SharedStorm(NamedTuple):
+    """What all services know of a storm, for a service that starts."""
+
+    inherited: Sequence[WorseWorker] = ()
+    """The workers that got worse, of those that the service watches now instead of another."""
+    elsewhere: Sequence[WorseWorker] = ()
+    """Those of the other services."""
+    storm: tuple[str, float] | None = None
+    """The id and the beginning of the storm that services are in."""
 
 
 class FleetState:
@@ -30,6 +56,15 @@ class FleetState:
     def failing_elsewhere(self) -> Mapping[str, Collection[WorkerKey]]:
         """Return the workers of other services with each failure; see ``shared_cause``."""
         return {}
+
+    async def read_storm(self) -> SharedStorm:
+        """
+        Return what the services know of a storm.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        return SharedStorm()
 
     async def read_emergency_stop(self) -> SwitchState:
         """

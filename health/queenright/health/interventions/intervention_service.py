@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
-from queenright.health.cluster.fleet import FleetState
+from queenright.health.cluster.fleet import FleetState, SharedStorm, WorseWorker
 from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.detection.deadlines import shows_its_end
 from queenright.health.detection.health_state import HealthState
@@ -104,16 +104,6 @@ class Life(NamedTuple):
     def is_over_before(self, other: Life) -> bool:
         """Return whether this one was over when another began."""
         return self.over is not None and self.over <= other.began
-
-
-class WorseWorker(NamedTuple):
-    """A worker that got worse at ``at``, and the life of its incarnation."""
-
-    agent_id: str
-    session_id: str
-    at: float
-    began: float
-    over: float | None
 
 
 class InterventionService(LadderScheduler):
@@ -242,16 +232,17 @@ class InterventionService(LadderScheduler):
             (event.agent_id, event.session_id) if after.rank > before.rank and after.is_in_trouble else None
         )
 
-    def resume_storm(self, changes: Iterable[AgentEvent], storm: tuple[str, float] | None) -> None:
+    def resume_storm(self, changes: Iterable[AgentEvent], shared: SharedStorm) -> None:
         """
-        Count the changes of health from before a restart towards a storm.
+        Count the changes of health from before a restart towards a storm; the service before announced it.
 
         Args:
-            changes: The latest ones.
-            storm: The id and the beginning of the storm that the service was in.
+            changes: The latest ones of the workers that the service watches.
+            shared: See ``inherit_storm``.
         """
         worse = {key: event.time for event in changes if (key := self._worse_worker(event)) is not None}
-        self.inherit_storm([WorseWorker(*key, at, at, None) for key, at in worse.items()], storm)
+        logged = [WorseWorker(*key, at, at, None) for key, at in worse.items()]
+        self._inherit_storm(shared._replace(inherited=[*logged, *shared.inherited]))
 
     def list_worse(self) -> list[WorseWorker]:
         """Return the workers of this service that count towards a storm, for the other services."""
@@ -267,21 +258,32 @@ class InterventionService(LadderScheduler):
             elsewhere: What ``list_worse`` of the other services returned.
             storm: The id and the beginning of the storm that another service is in.
         """
-        workers = {(worse.agent_id, worse.session_id): worse for worse in elsewhere}
+        if self._join_storm(elsewhere, storm):
+            self._announce_fleet_storm()
+
+    def inherit_storm(self, shared: SharedStorm) -> None:
+        """Do the same for a service that has just started, with the workers that it watches now."""
+        if self._inherit_storm(shared):
+            self._announce_fleet_storm()
+
+    def _inherit_storm(self, shared: SharedStorm) -> bool:
+        is_new = self._join_storm([*shared.elsewhere, *shared.inherited], shared.storm)
+        self._storm.inherit([worse.key for worse in shared.inherited])
+        return is_new
+
+    def _announce_fleet_storm(self) -> None:
+        _log.warning("a storm: %d workers got worse at once in the fleet", self._storm.workers)
+
+    def _join_storm(self, elsewhere: Iterable[WorseWorker], storm: tuple[str, float] | None) -> bool:
+        """Count the workers of other services; return whether this began a storm that they are not in."""
+        workers = {worse.key: worse for worse in elsewhere}
         self._lives_elsewhere = {key: Life(worse.began, worse.over) for key, worse in workers.items()}
-        began = self._storm.join(
+        return self._storm.join(
             {key: worse.at for key, worse in workers.items()},
             storm,
             self._clock(),
             is_consecutive=self._is_consecutive,
         )
-        if began:
-            _log.warning("a storm: %d workers got worse at once in the fleet", self._storm.workers)
-
-    def inherit_storm(self, worse: Iterable[WorseWorker], storm: tuple[str, float] | None) -> None:
-        """Do the same for workers that this service watches now, instead of the one that counted them."""
-        self.join_storm(worse, storm)
-        self._storm.inherit()
 
     def _shares_cause(self, worker: WorkerHealth) -> bool:
         monitor, finding = self._monitor, worst(worker.findings)

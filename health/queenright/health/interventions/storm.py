@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -60,7 +60,10 @@ class StormWatch:
             self._victims.add(key)
             self._storm_of[key] = self._id
             return False
-        return len(self._worse) >= self._settings.workers and self._begin(self._ids(), now)
+        if len(self._worse) < self._settings.workers:
+            return False
+        self._begin(self._ids(), now)
+        return True
 
     def _add(self, key: WorkerKey, at: float, is_consecutive: Callable[[WorkerKey], bool]) -> None:
         for other in self._consecutive(key[0], is_consecutive):
@@ -71,11 +74,10 @@ class StormWatch:
         self._worse[key] = at
         self._by_agent[key[0]][key] = None
 
-    def _begin(self, storm_id: str, at: float) -> bool:
+    def _begin(self, storm_id: str, at: float) -> None:
         self._id, self._began = storm_id, at
         self._victims = set(self._worse)
         self._storm_of = dict.fromkeys(self._worse, self._id)
-        return True
 
     # -- a fleet that several services watch --------------------------------------------------------
 
@@ -93,7 +95,7 @@ class StormWatch:
         is_consecutive: Callable[[WorkerKey, WorkerKey], bool],
     ) -> bool:
         """
-        Replace what other services know; return whether this began a storm.
+        Replace what other services know; return whether this began a storm that no other service is in.
 
         Args:
             elsewhere: When the workers of other services got worse.
@@ -118,11 +120,12 @@ class StormWatch:
         if len(self._worse) < self._settings.workers:
             self._forget(now)
             return False
-        return self._begin(*(storm or (self._ids(), now)))
+        self._begin(*(storm or (self._ids(), now)))
+        return storm is None
 
-    def inherit(self) -> None:
-        """Count the workers of ``join`` as those of this service, which watches them from now on."""
-        self._elsewhere.clear()
+    def inherit(self, keys: Collection[WorkerKey]) -> None:
+        """Count these workers of ``join`` as those of this service, which watches them from now on."""
+        self._elsewhere.difference_update(keys)
 
     @property
     def current(self) -> tuple[str, float] | None:

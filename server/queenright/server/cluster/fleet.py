@@ -16,14 +16,13 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from queenright.health.cluster.cluster_lease import ClusterLease, LeaseError
-from queenright.health.cluster.fleet import Change, FleetState
+from queenright.health.cluster.fleet import Change, FleetState, SharedStorm, WorseWorker
 from queenright.health.cluster.shared_values import SharedValues
 from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.detection.spending import DAY
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.action_limits import SHARED_ACTIONS
 from queenright.health.interventions.emergency_stop import new_state
-from queenright.health.interventions.intervention_service import WorseWorker
 from queenright.health.interventions.shared_stop import UNRECORDED, SharedStop, unrecorded_events
 from queenright.health.interventions.storm import QUIET_SECONDS
 from queenright.health.store.store import StoreError
@@ -118,6 +117,8 @@ class ClusterFleet:
         self._services: dict[int, Service] = {}
         """The services that have the shared state, by partition."""
         self._known: dict[str, Any] = {}
+        self._changed: set[str] = set()
+        """The names of values that the services were not given yet."""
         self._written: dict[str, Any] = {}
         """What each service has shared of its storm and its workers in trouble."""
         self._spent = SharedSpending()
@@ -148,16 +149,16 @@ class ClusterFleet:
         if self._unwritten_stop is not None and not self._setting_stop.locked():
             async with self._setting_stop:
                 await self._write_stop(self._unwritten_stop)
-        changed = set[str]()
         new = [one for one in owned if self._services.get(one.partition) is not one.service]
         if new:
             # The last values of their former owners.
-            changed = await self._read()
+            await self._read()
             for one in new:
-                self._inherit_storm(one)
+                one.service.interventions.inherit_storm(self._shared_storm(one.partition))
         for one in owned:
             await self._write(one)
-        changed |= await self._read()
+        await self._read()
+        changed, self._changed = self._changed, set()
         state = await self._stop.read()
         if self._unwritten_stop is None and state != self.emergency_stop:
             self._apply_stop(state)
@@ -169,8 +170,7 @@ class ClusterFleet:
         if rows and (first := self._services.get(0)) is not None:
             self._in_background(self._record(first, rows))
 
-    async def _read(self) -> set[str]:
-        """Read the values, and return the names of those that are new."""
+    async def _read(self) -> None:
         found = await self._values.read()
         changed = {name: value for name, value in found.items() if self._known.get(name) != value}
         for name, value in changed.items():
@@ -181,7 +181,7 @@ class ClusterFleet:
                 self._known[name] = value
         if self._values.is_available and self._known.get(_STORM_ID) is None:
             self._known[_STORM_ID] = await self._values.update(_STORM_ID, lambda value: value or new_id())
-        return set(changed)
+        self._changed |= changed.keys()
 
     async def _write(self, owned: OwnedService) -> None:
         partition, token, service = owned
@@ -222,11 +222,6 @@ class ClusterFleet:
                 self._in_background(service.tickets.join_causes(causes))
         service.interventions.follow_emergency_stop(self.emergency_stop)
         self._join_storm(partition, service)
-
-    def _inherit_storm(self, owned: OwnedService) -> None:
-        """Let a new service count the workers that got worse under the partition's former owner."""
-        value = self._known.get(f"{_WORSE}{owned.partition}")
-        owned.service.interventions.inherit_storm(*_worse_and_storm([value], self._clock()))
 
     def _join_storm(self, partition: int, service: Service) -> None:
         service.interventions.join_storm(*self._worse_outside(partition))
@@ -299,6 +294,21 @@ class ClusterFleet:
 
     # -- for the services ---------------------------------------------------------------------------
 
+    async def read_storm(self, partition: int) -> SharedStorm:
+        """
+        Return what all services know of a storm, for a service that starts.
+
+        Raises:
+            LeaseError: The database cannot be reached.
+        """
+        await self._read()
+        return self._shared_storm(partition)
+
+    def _shared_storm(self, partition: int) -> SharedStorm:
+        inherited, storm = _worse_and_storm([self._known.get(f"{_WORSE}{partition}")], self._clock())
+        elsewhere, other = self._worse_outside(partition)
+        return SharedStorm(inherited, elsewhere, _oldest_storm(filter(None, (storm, other))))
+
     def storm_id_for(self, partition: int) -> str:
         """Return the id of a storm that begins now: the storm of other partitions, if there is one."""
         # Until the first exchange, the values of its former owner count too.
@@ -349,6 +359,9 @@ class _PartitionState(FleetState):
     def failing_elsewhere(self) -> dict[str, set[WorkerKey]]:
         return self._cluster.failing_outside(self._partition)
 
+    async def read_storm(self) -> SharedStorm:
+        return await _or_store_error(self._cluster.read_storm(self._partition))
+
     async def read_emergency_stop(self) -> SwitchState:
         return await _or_store_error(self._cluster.read_emergency_stop())
 
@@ -366,7 +379,11 @@ def _worse_and_storm(values: Iterable[Any], now: float) -> tuple[list[WorseWorke
         if recent and value["storm"] is not None:
             storm_id, began = value["storm"]
             storms.append((storm_id, began))
-    return worse, min(storms, key=itemgetter(1), default=None)
+    return worse, _oldest_storm(storms)
+
+
+def _oldest_storm(storms: Iterable[tuple[str, float]]) -> tuple[str, float] | None:
+    return min(storms, key=itemgetter(1), default=None)
 
 
 def _follow_id(used: str, following: str | None) -> str | None:

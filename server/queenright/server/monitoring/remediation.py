@@ -193,18 +193,19 @@ class Remediation:
 
         Args:
             tickets: Those that are open, or were closed lately.
+
+        Raises:
+            StoreError: The database cannot be read.
         """
-        if self._fleet.is_shared:
-            return  # It is kept for all services.
         since = self._clock() - QUIET_SECONDS
         storms = [(t.first_seen, t.storm_id) for t in tickets if t.storm_id and not t.shares_cause]
         newest, storm_id = max(storms, default=(0.0, ""))
         began = min((first_seen for first_seen, id_ in storms if id_ == storm_id), default=0.0)
         changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MAX_WORSE)
-        self.interventions.resume_storm(
-            [event for event in changes if event.time > since],
-            (storm_id, began) if newest > since else None,
-        )
+        shared = await self._fleet.read_storm()
+        if shared.storm is None and newest > since:
+            shared = shared._replace(storm=(storm_id, began))
+        self.interventions.resume_storm([event for event in changes if event.time > since], shared)
 
     def _apply_open_breakers(self) -> None:
         """Let the monitor know of breakers that opened before the events that were replayed; log nothing."""
