@@ -556,3 +556,4 @@ async def test_single_process_says_that_it_watches_one_of_several_partitions(
     async with serving(settings) as running:
         [fault] = running.service.ready()
     assert fault.startswith("the database has 2 partitions")
+    assert "--cluster NATS" in fault

@@ -304,6 +304,14 @@ async def test_readers_do_not_mind_that_all_their_connections_broke(
     assert await asyncio.gather(*(numbers(store) for _ in range(8))) == [[]] * 8
 
 
+async def test_database_that_a_cluster_uses_is_refused_with_the_way_to_join(url: str) -> None:
+    store = Store.open(url, busy_timeout=0.05, member_id="one")
+
+    with pytest.raises(StoreError, match=r"\) is using .* in a cluster; .*`queenright serve --cluster NATS`"):
+        Store.open(url, busy_timeout=0.05)
+    await store.close()
+
+
 async def test_replaced_writer_cannot_write_again(postgres: Postgres, url: str) -> None:
     first = Store.open(url, busy_timeout=0.05)
     postgres.execute(f"SELECT pg_terminate_backend({await session(first)}, 5000)")

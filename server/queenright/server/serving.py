@@ -91,7 +91,7 @@ async def serving(
         if (count := len(await asyncio.to_thread(service.store.list_partitions))) > 1:
             service.faults.append(
                 f"the database has {count} partitions, and this process watches the workers of one: start it "
-                f"with cluster.nats and cluster.partitions: {count}"
+                f"with --cluster NATS and cluster.partitions: {count}"
             )
             _log.error("%s", service.faults[-1])
         app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)

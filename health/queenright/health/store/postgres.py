@@ -324,12 +324,19 @@ class PostgresDatabase(Database):
             # Waits: the server may take a moment to notice that a process was killed.
             raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
         except psycopg.errors.LockNotAvailable:
-            _, who = _last_writer(raw)
-            # A member of a cluster waits: that another one is the owner is as it should be.
-            remedy = "" if self._member_id else "; stop it, or give this one another database"
+            _, who, is_member = _last_writer(raw)
+            remedy = "; stop it, or give this one another database"
+            if self._member_id:
+                # A member of a cluster waits: that another one is the owner is as it should be.
+                remedy = ""
+            elif is_member:
+                remedy = (
+                    " in a cluster; join it with `queenright serve --cluster NATS`, "
+                    "or give this one another database"
+                )
             raise DatabaseInUseError(f"another queenright{who} is using {self.name}{remedy}") from None
         if self._has_claim:
-            token, who = _last_writer(raw)
+            token, who, _ = _last_writer(raw)
             if token != self.writer_token:
                 remedy = "" if self._member_id else "; restart this one"
                 raise StoreError(
@@ -412,14 +419,17 @@ def _mask_address(address: URL) -> str:
     return f"postgresql://{user}{where}/{address.database or ''}"
 
 
-def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str]:
-    """Return the token and, in brackets, the process of the last writer."""
+def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str, bool]:
+    """Return the token and, in brackets, the process of the last writer, and whether it is of a cluster."""
     # The table does not exist while the first service is creating it.
     with contextlib.suppress(psycopg.errors.UndefinedTable):
-        row = raw.execute("SELECT token, who FROM store_writer").fetchone()
+        # As JSON: the tables may be those of an older version, without the column.
+        row = raw.execute(
+            "SELECT token, who, to_jsonb(store_writer) ->> 'member_id' IS NOT NULL FROM store_writer"
+        ).fetchone()
         if row is not None:
-            return row[0], f" ({row[1]})"
-    return "", ""
+            return row[0], f" ({row[1]})", row[2]
+    return "", "", False
 
 
 def _fetch_one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
