@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from queenright.server.cluster.member import ClusterMember, cluster_member
 from queenright.server.cluster.stream import NatsConnection
-from queenright.server.settings import load_settings
+from queenright.server.settings import Settings, load_settings
 from tests.databases import Postgres
 from tests.waiting import until
 
 
+@pytest.fixture
+def settings(tmp_path: Path, postgres: Postgres) -> Iterator[Settings]:
+    database = postgres.migrated()
+    yield load_settings(
+        storage=tmp_path / "storage",
+        database=database,
+        http={"port": 0},
+        otlp={"port": 0},
+        cluster={"nats": "nats://127.0.0.1:1", "host": "127.0.0.1"},
+    )
+    postgres.drop(database)
+
+
 async def test_background_task_that_failed_is_a_fault_of_the_process(
-    tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else nobody learns why it does not connect to NATS again."""
 
@@ -24,14 +38,6 @@ async def test_background_task_that_failed_is_a_fault_of_the_process(
     monkeypatch.setattr(NatsConnection, "run", fail)
     monkeypatch.setattr(ClusterMember, "run", fail)
     monkeypatch.setattr(ClusterMember, "watch_settings", fail)
-    database = postgres.migrated()
-    settings = load_settings(
-        storage=tmp_path / "storage",
-        database=database,
-        http={"port": 0},
-        otlp={"port": 0},
-        cluster={"nats": "nats://127.0.0.1:1", "host": "127.0.0.1"},
-    )
 
     async with cluster_member(settings) as member:
         names = ("nats-connection", "cluster-view", "settings-file")
@@ -40,4 +46,19 @@ async def test_background_task_that_failed_is_a_fault_of_the_process(
         assert member.faults()[:3] == stopped
 
     assert caplog.text.count("RuntimeError: cannot go on") == 3
-    postgres.drop(database)
+
+
+async def test_status_is_known_although_the_connection_to_nats_was_never_begun(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: object) -> None:
+        raise RuntimeError("cannot go on")
+
+    monkeypatch.setattr(NatsConnection, "run", fail)
+
+    async with cluster_member(settings) as member:
+        status = await member.status()
+
+    assert [found.member_id for found in status.members] == [status.answered_by]
+    assert status.backlog is None
+    assert "NATS cannot take telemetry" in status.faults

@@ -251,6 +251,9 @@ class TelemetryStream:
         Raises:
             StreamUnavailableError: NATS cannot be asked.
         """
+        if not self._connection.is_connected:
+            # A client that has not begun to connect fails in its own way, and does not recover.
+            raise StreamUnavailableError("NATS is not connected")
         try:
             info = await self._jetstream.stream_info(self._name)
         except (NatsError, OSError, TimeoutError) as error:
