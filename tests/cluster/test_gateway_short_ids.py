@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.routes.pagination import ASKED
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.cluster.test_gateway import client_of, quick_gateway
@@ -112,6 +113,26 @@ async def test_abbreviated_id_is_refused_while_a_partition_has_no_owner(fleet: F
     assert refused.headers["retry-after"] == "2"
     assert f"{approval[:length]!r} is not a whole id" in refused.json()["title"]
     assert len(fleet.services[0].approvals.pending()) == 1
+
+
+async def test_abbreviated_id_is_refused_while_an_owner_is_of_a_version_that_cannot_list_matches(
+    fleet: Fleet,
+) -> None:
+    """In a rolling upgrade: that version answers as if a client had asked it."""
+
+    async def older(scope: Scope, receive: Receive, send: Send) -> None:
+        assert fleet.apps[1] is not None
+        headers = [(name, value) for name, value in scope["headers"] if name != ASKED.encode()]
+        await fleet.apps[1]({**scope, "headers": headers}, receive, send)
+
+    length = len(shared_beginning(fleet.tickets)) + 1
+    async with client_of(quick_gateway(lambda: [fleet.apps[0], older])) as http:
+        for ticket in fleet.tickets:
+            refused = await http.get(f"/api/tickets/{ticket[:length]}")
+            whole = await http.get(f"/api/tickets/{ticket}")
+            assert (refused.status_code, whole.status_code) == (503, 200)
+            assert refused.headers["retry-after"] == "2"
+            assert f"{ticket[:length]!r} is not a whole id" in refused.json()["title"]
 
 
 async def test_whole_id_is_not_looked_up(fleet: Fleet) -> None:

@@ -246,7 +246,8 @@ class Gateway:
         apps = [app for app in backends if app is not None]
         found = await find_matches(apps, short, scope, receive)
         refused = next((each for each in found if isinstance(each, Reply)), None)
-        if len(apps) < len(backends) or (refused is not None and refused.status == 503):
+        unknown = len(apps) < len(backends) or None in found
+        if unknown or (refused is not None and refused.status == 503):
             # It may know another match.
             reason = (
                 f"{short.prefix[:80]!r} is not a whole id, and a partition that may know another that begins "
@@ -257,7 +258,7 @@ class Gateway:
         if refused is not None:
             await refused.send(send)
             return
-        matches = [each for each in found if not isinstance(each, Reply)]
+        matches = [each for each in found if isinstance(each, dict)]
         ids = dict(sorted((id_, name) for each in matches for id_, name in each.items()))
         try:
             whole = complete_id(short.prefix, short.what, ids)

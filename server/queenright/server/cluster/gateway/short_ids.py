@@ -48,24 +48,33 @@ def short_id_in(path: str) -> ShortId | None:
 
 async def find_matches(
     apps: Sequence[ASGIApp], short: ShortId, scope: Scope, receive: Receive
-) -> list[Matches | Reply]:
-    """Return what an abbreviated id may name in each partition, or the response of one that refuses."""
+) -> list[Matches | Reply | None]:
+    """
+    Return what an abbreviated id may name in each partition, or the response of one that refuses.
+
+    None for one whose owner is of an older version, which does not know the question.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_matches_of(app, short, scope, receive)) for app in apps]
     return [task.result() for task in tasks]
 
 
-async def _matches_of(app: ASGIApp, short: ShortId, scope: Scope, receive: Receive) -> Matches | Reply:
+async def _matches_of(app: ASGIApp, short: ShortId, scope: Scope, receive: Receive) -> Matches | Reply | None:
     matches: Matches = {}
     # There may be too many tickets to list: a partition that is asked by a gateway lists those that match.
     path = None if short.list_name == "tickets" else f"/api/{short.list_name}"
     query = _PAGE
     while True:
         reply = await ask(app, asking(scope, path=path, query=query.encode()), receive)
+        if reply.status in (404, 409):
+            # An older version looks for the one ticket.
+            return None
         if reply.status != 200:
             return reply
         value: dict[str, Any] = reply.json()
         page = value.get("page", value)
+        if short.list_name not in page:
+            return None
         for row in page[short.list_name]:
             id_: str = row[_ID_FIELDS[short.list_name]]
             if id_.startswith(short.prefix):
