@@ -16,10 +16,13 @@ import pytest
 from httpx import ASGITransport
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from queenright.api.attention import AttentionItem
+from queenright.api.examples import example_of
 from queenright.runtime.events import AgentEvent
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.summaries import merge_of
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -96,6 +99,19 @@ def fleet(now: float) -> Iterator[AgentEvent]:
     yield from itertools.chain.from_iterable(run_of(number, now) for number in range(AGENTS))
     for number in range(6):
         yield from looping(now, agent=f"looper-{number}")
+
+
+def test_incident_of_several_partitions_names_twenty_agents() -> None:
+    incident = example_of(AttentionItem) | {"kind": "incident", "title": "Model provider anthropic"}
+    parts = [
+        {"agents": [f"bee-{number}" for number in range(20)], "agents_more": 4, "workers": 24},
+        {"agents": ["bee-0", "wasp-0", "wasp-1"], "agents_more": 0, "workers": 3},
+    ]
+
+    merged = merge_of("/api/attention")([{"items": [incident | part], "total": 1} for part in parts])
+
+    [item] = merged["items"]
+    assert (item["agents"], item["agents_more"], item["workers"]) == (parts[0]["agents"], 6, 27)
 
 
 async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.counts import format_count, format_names
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,19 @@ def test_format_count_has_the_right_plural_and_separators(
     number: int, noun: str, plural: str, text: str
 ) -> None:
     assert format_count(number, noun, plural) == text
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "text"),
+    [
+        ([], 0, ""),
+        (["a"], 0, "a"),
+        (["a", "b"], 0, "a and b"),
+        (["a", "b", "c"], 0, "a, b and 1 more"),
+        (["a", "b", "c"], 7, "a, b and 8 more"),
+    ],
+)
+def test_format_names_has_two_names_and_the_number_of_the_others(
+    names: list[str], more: int, text: str
+) -> None:
+    assert format_names(names, more) == text

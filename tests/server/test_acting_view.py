@@ -237,7 +237,7 @@ async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running:
     assert rows(running)["ladders"] == []
 
 
-async def test_brakes_name_storm_budget_and_emergency_stop(running: RunningService) -> None:
+async def test_status_has_what_limits_interventions(running: RunningService) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
@@ -248,19 +248,19 @@ async def test_brakes_name_storm_budget_and_emergency_stop(running: RunningServi
     for _ in range(budget.most):
         budget.spend(now)
 
-    braked = rows(running)
+    limited = rows(running)
     await service.health.emergency_stop(True, by="ada", reason="drill")
     frozen = rows(running)
 
-    assert (before["storm"], before["brakes"]) == ({"id": "", "workers": 0, "since": None}, [])
-    assert braked["storm"]["id"]
-    assert braked["storm"]["workers"] == 7
-    assert braked["budget"]["used"] > budget.most
-    assert braked["budget"]["free_at"] > now
-    assert braked["brakes"][0].startswith("A storm since ")
-    assert str(budget.most) in braked["brakes"][1]
-    assert frozen["brakes"][0].startswith("The emergency stop")
-    assert frozen["brakes"][0].endswith(" by ada: drill.")
+    assert (before["storm"], before["notices"]) == ({"id": "", "workers": 0, "since": None}, [])
+    assert before["emergency_stop"]["on"] is False
+    assert limited["storm"]["id"]
+    assert (limited["storm"]["workers"], limited["storm"]["since"]) == (7, now)
+    assert limited["budget"]["used"] > budget.most
+    assert limited["budget"]["free_at"] > now
+    stop = frozen["emergency_stop"]
+    assert (stop["on"], stop["by"], stop["reason"]) == (True, "ada", "drill")
+    assert stop["changed_at"] >= now
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from queenright.cli.options import current_user
+from queenright.cli.output.text import local_time
 from queenright.client import Queenright
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
@@ -185,6 +186,15 @@ async def test_storm_and_exhausted_budget_precede_the_lists(running: RunningServ
         assert storm.startswith("A storm since ")
         assert "6 workers" in storm
         assert "interventions per minute reached; the next in" in budget
+
+
+async def test_emergency_stop_precedes_the_lists(running: RunningService) -> None:
+    state = await running.service.health.emergency_stop(True, by="ada", reason="drill")
+
+    listed = await queenright(running, "list")
+
+    assert state.changed_at is not None
+    assert listed.err == f"The emergency stop is on since {local_time(state.changed_at)}, by ada: drill.\n"
 
 
 @pytest.mark.parametrize(

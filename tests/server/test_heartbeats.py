@@ -159,7 +159,7 @@ def test_worker_without_a_visible_name_is_refused(name: str) -> None:
 def test_terminal_list_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"state": "healthy", "outcome": "", "ended": False, "steps": 1, "bad_steps": 0, "findings": []}
     row: dict[str, Any] = counts | {"waiting": ESCAPES, "activity": ESCAPES, "question": ESCAPES}
-    row |= {"reason": "", "agent_id": f"a{ESCAPES}"}
+    row |= {"limited_until": None, "reason": "", "agent_id": f"a{ESCAPES}"}
     row |= {"session_id": f"s{ESCAPES}", "task_id": f"k{ESCAPES}\u202e"}
 
     _print_agents([AgentRow.model_construct(**row)], wide=True)

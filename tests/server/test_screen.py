@@ -123,7 +123,7 @@ async def test_notifications_of_a_real_receiver_are_printed_beside_the_stand_in(
     ],
 )
 def test_line_about_what_needs_a_person_says_what_and_where_to_answer(agents: list[str], text: str) -> None:
-    rows = [row(AttentionItem, agents=name, kind="question") for name in agents]
+    rows = [row(AttentionItem, agents=[name], kind="question") for name in agents]
     items = [AttentionItem.model_validate(values) for values in rows]
 
     assert attention_text(items, len(items), "http://127.0.0.1:8420") == text

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.cli.output.text import local_time
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.runtime.events import AgentEvent, EventType
@@ -94,6 +95,28 @@ async def test_running_session_has_health_activity_and_no_outcome(
     assert (row["state"], row["activity"], row["outcome"]) == ("healthy", "paused", "")
     assert row["session_id"] == first.session_id
     assert listed.out.splitlines()[2].strip() == "paused"
+
+
+async def test_session_limited_by_its_provider_has_the_time_of_the_next_try(
+    running: RunningService, browser: httpx.AsyncClient
+) -> None:
+    now = running.service.clock()
+    [first, *events] = looping(now, times=1)
+    limited = AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED,
+        time=now,
+        agent_id="looper",
+        session_id=first.session_id,
+        incarnation_id=first.incarnation_id,
+        data={"error_type": "RateLimitError", "error": "try again in 30m"},
+    )
+    await running.service.ingest([first, *events, limited])
+
+    [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
+    listed = await queenright(running, "list")
+
+    assert (row["activity"], row["limited_until"]) == ("waiting to try again", now + 1_800)
+    assert listed.out.splitlines()[2].strip() == f"waiting to try again at {local_time(now + 1_800)}"
 
 
 def test_activity_is_an_enum_and_never_an_outcome() -> None:

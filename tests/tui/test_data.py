@@ -31,7 +31,7 @@ from queenright.tui.event_lines import feed_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_number, sparkline, strip_control
 from queenright.tui.gateway import build_transcript
-from queenright.tui.models import ChatEntry, StreamedAnswer, Transcript, health_or_outcome
+from queenright.tui.models import ChatEntry, StreamedAnswer, Transcript, current_activity, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.screens.worker_stream import WorkerHistory, count_bad_steps
 from queenright.tui.session_timeline import SessionTimeline, describe_open, describe_shadow
@@ -86,6 +86,12 @@ def test_ended_session_is_failing_until_its_ticket_closes() -> None:
     known.set_tickets([ticket.model_copy(update={"status": "resolved"})])
     assert known.attention(over) == "completed"
     assert known.workers[-1] == over
+
+
+def test_activity_of_a_limited_worker_has_the_time_of_its_next_try() -> None:
+    limited = row(AgentRow, activity="waiting to try again", limited_until=NOW + 90)
+
+    assert current_activity(AgentRow.model_validate(limited)) == "waiting to try again at 10:01:30"
 
 
 def test_worst_worker_is_first_and_ended_ones_last() -> None:

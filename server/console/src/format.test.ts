@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { ago, count, counted, duration, money, timeLeft, took } from './format'
+import { ago, count, counted, duration, money, names, timeLeft, took } from './format'
 
 /** A text whose numbers are not parted from their units. */
 const unbroken = (text: string): string => text.replaceAll(/(\d) (?=[a-z])/g, '$1\u00a0')
@@ -51,4 +51,12 @@ test('large numbers are short, and a noun follows its number', () => {
   expect([count(9_999), count(12_400), count(3_100_000)]).toEqual(['9,999', '12.4K', '3.1M'])
   expect([counted(1, 'worker'), counted(3, 'worker')]).toEqual(['1 worker', '3 workers'])
   expect([took(0.34), took(3.21), took(65)]).toEqual(['340 ms', '3.2 s', '1 min 5 s'].map(unbroken))
+})
+
+test.each([
+  [['a'], 0, 'a'],
+  [['a', 'b'], 0, 'a and b'],
+  [['a', 'b', 'c'], 7, 'a, b and 8 more'],
+])('of the names %j and %d more, two are written out', (list, more, text) => {
+  expect(names(list, more)).toBe(text)
 })

@@ -72,5 +72,11 @@ export function money(value: number | null | undefined): string {
 /** `user_input` to `user input`. */
 export const words = (name: string): string => name.replaceAll('_', ' ')
 
+/** The first names of a list, and how many more there are: `a`, `a and b`, `a, b and 3 more`. */
+export function names(list: readonly string[], more = 0): string {
+  const hidden = more + list.slice(2).length
+  return hidden ? `${list.slice(0, 2).join(', ')} and ${hidden} more` : list.join(' and ')
+}
+
 /** `1 worker`, `3 workers`, `3 entries`. */
 export const counted = (value: number, noun: string, plural = `${noun}s`): string => `${count(value)} ${value === 1 ? noun : plural}`

@@ -61,6 +61,9 @@ class AgentRow(ApiModel):
     tool: str = Field(description="The running tool; empty: none.")
     waiting: Waiting = Field(description="Why it waits; empty if it does not.")
     waiting_since: float | None = Field(description="Since when it waits; null if it does not.")
+    limited_until: float | None = Field(
+        description="When it tries again, if its model provider limits it; null otherwise."
+    )
     question: str = Field(description="Its question to the user; empty without one.")
     steps: int
     bad_steps: int = Field(description="Bad steps since the last accepted one.")

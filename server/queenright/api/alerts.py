@@ -19,7 +19,7 @@ class NotificationPeer(ApiModel):
     )
     attempts: int | None = Field(description="Attempts until it answered; null if it has not answered.")
     last_error: str | None = Field(description="Why it refused the alert, or was not reachable.")
-    outcome: str = Field(description="The result as a sentence.")
+    outcome: str = Field(description="The result in words.")
 
 
 class Notification(ApiModel):

@@ -30,9 +30,10 @@ class AttentionItem(ApiModel):
     )
     severity: Severity | None = Field(description="Null: it has none.")
     agent_id: str = Field(description="Empty for an incident.")
-    agents: str = Field(
-        description="The agent's name; of an incident, the names of its agents: `a, b and 3 more`."
+    agents: list[str] = Field(
+        description="The agent's name; of an incident, the names of its agents, at most 20."
     )
+    agents_more: int = Field(description="Agents of an incident that `agents` does not name.")
     session_id: str
     incarnation_id: str
     title: str

@@ -23,7 +23,6 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "at": NOW,
     "attempts": 1,
     "bad_steps": 12,
-    "brakes": [],
     "by": "ada",
     "calls": 40,
     "cause": "The same search is repeated",

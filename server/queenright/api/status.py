@@ -110,9 +110,7 @@ class Acting(ApiModel):
     emergency_stop: StatusEmergencyStop
     storm: Storm
     budget: Budget
-    brakes: list[str] = Field(
-        description="What limits interventions, and which models the rules replace; one sentence each."
-    )
+    notices: list[str] = Field(description="Which models the rules replace, and why; one sentence each.")
     dry_run: bool = Field(description="Interventions are logged, not carried out.")
     ladders: list[StatusLadder]
     ladders_more: int = Field(description="Ladders that are not shown.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,14 +12,17 @@ import typer
 
 from queenright.cli.errors import UsageError
 from queenright.cli.options import TokenFile, Url
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import local_time, single_line
 from queenright.client.address import LOCAL_URL
+from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.durations import format_duration
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
     from queenright.api.agents import AgentRow
-    from queenright.api.status import Status
+    from queenright.api.interventions import EmergencyStop
+    from queenright.api.status import Status, StatusEmergencyStop
     from queenright.client.synchronous import Queenright
 
 
@@ -47,7 +50,8 @@ def failed_sessions(status: Status) -> set[tuple[str, str]]:
 def describe_agent(agent: AgentRow) -> str:
     """Return what an agent waits for, or the reason of its findings; empty if there is neither."""
     if agent.waiting and not agent.ended:
-        return f"{agent.activity}: {agent.question}" if agent.question else agent.activity
+        at = "" if agent.limited_until is None else f" at {local_time(agent.limited_until)}"
+        return f"{agent.activity}: {agent.question}" if agent.question else agent.activity + at
     return agent.reason if agent.findings else ""
 
 
@@ -169,7 +173,29 @@ def require_text(text: str, what: str = "name") -> str:
 
 def warn_about_limits(status: Status) -> bool:
     """Print the limits on the service's actions to stderr; return whether the emergency stop is on."""
+    for limit in _describe_limits(status):
+        typer.echo(single_line(limit), err=True)
+    return status.acting.emergency_stop.on
+
+
+def _describe_limits(status: Status) -> Iterator[str]:
     acting = status.acting
-    for brake in acting.brakes:
-        typer.echo(single_line(brake), err=True)
-    return acting.emergency_stop.on
+    if acting.emergency_stop.on:
+        yield describe_emergency_stop(acting.emergency_stop)
+    if acting.storm.since is not None:
+        since, workers = local_time(acting.storm.since), format_count(acting.storm.workers, "worker")
+        yield f"A storm since {since}: {workers} worsened at once."
+    if (wait := acting.budget.free_at - status.at) > 0:
+        yield (
+            f"Limit of {acting.budget.most} interventions per minute reached; "
+            f"the next in {format_duration(wait)}."
+        )
+    yield from acting.notices
+
+
+def describe_emergency_stop(stop: EmergencyStop | StatusEmergencyStop) -> str:
+    """Return whether the emergency stop is on, since when, by whom and why."""
+    if not stop.on:
+        return "The emergency stop is off."
+    since = f" since {local_time(stop.changed_at)}" if stop.changed_at is not None else ""
+    return f"The emergency stop is on{since}, by {stop.by}: {stop.reason}."

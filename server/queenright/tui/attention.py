@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queenright.api.attention import AttentionItem
+from queenright.instrumentation.counts import format_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ ANSWERS: Final = {
 def label_of(item: AttentionItem) -> str:
     """Return what kind of item it is."""
     return "decision" if item.kind == "escalation" else item.kind
+
+
+def agents_of(item: AttentionItem) -> str:
+    """Return the name of its agent, or the first names of several."""
+    return format_names(item.agents, item.agents_more)
 
 
 def answers_to(item: AttentionItem) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from queenright.api.agents import AgentRow
 from queenright.api.events import Event
 from queenright.api.terms import OPEN_TICKET_STATUSES
 from queenright.api.tickets import ChatMessage, Ticket
+from queenright.tui.formatting import clock_time
 
 Row = Mapping[str, Any]
 
@@ -32,7 +33,8 @@ def current_activity(worker: AgentRow) -> str:
     """Return the current activity of a worker; empty for an ended session."""
     if worker.question:
         return f"waiting: {worker.question}"
-    return worker.activity.removeprefix("working: ")
+    at = "" if worker.limited_until is None else f" at {clock_time(worker.limited_until)}"
+    return worker.activity.removeprefix("working: ") + at
 
 
 def is_open(ticket: Ticket) -> bool:

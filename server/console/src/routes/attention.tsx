@@ -5,7 +5,7 @@ import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
 import type { AttentionItem, AttentionList } from '../api/schema'
 import { useNow } from '../clock'
-import { count, counted, duration, words } from '../format'
+import { count, counted, duration, names, words } from '../format'
 import { by } from '../shell/name'
 import { useAct } from '../ui/act'
 import { Ago, Button, Clamped, Panel, ReadOnly, Shape, toneOf } from '../ui/basics'
@@ -110,7 +110,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
             {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
             {held.length > 0 && !listed.length && !left.length && (
               <li className="calm">
-                <span className="clip">{held.map((item) => item.agents).join(', ')}</span>
+                <span className="clip">{held.map((item) => agentsOf(item)).join(', ')}</span>
               </li>
             )}
             {!total && !left.length && (
@@ -143,6 +143,8 @@ function useHeld(items: readonly AttentionItem[]): [listed: readonly AttentionIt
   if (!isPhone && items.some((item) => !known.has(keyOf(item)))) show()
   return [items.filter((item) => !held.includes(item)), held, show]
 }
+
+const agentsOf = ({ agents, agents_more }: AttentionItem): string => names(agents, agents_more)
 
 const targetOf = ({ agent_id, session_id, incarnation_id }: AttentionItem): Target => ({ agentId: agent_id, session_id, incarnation_id })
 
@@ -178,11 +180,11 @@ function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
         <h3>
           {item.agent_id ? (
             <Link to="/agents/$agentId" params={{ agentId: item.agent_id }} search={{ session: item.session_id }}>
-              {item.agents}
+              {agentsOf(item)}
             </Link>
           ) : (
             <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} title={counted(item.workers, 'worker')}>
-              {item.agents}
+              {agentsOf(item)}
             </Link>
           )}
           <span className="kind">

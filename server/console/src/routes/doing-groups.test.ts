@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import type { StatusLadder } from '../api/schema'
-import { groupByAction } from './doing-groups'
+import { timeOfDay } from '../format'
+import { groupByAction, limitsOf } from './doing-groups'
 
 const ladder = (agent_id: string, what: string, acted_at: number | null): StatusLadder => ({ agent_id, what, acted_at }) as StatusLadder
 
@@ -11,4 +12,16 @@ test('workers about which the same is done are one line, with the time of the la
     ['could not be nudged', ['a', 'c'], 30],
     ['nudge 1 sent', ['b'], null],
   ])
+})
+
+test('a storm, a spent budget and notices limit actions', () => {
+  const storm = { id: 'storm-1', workers: 7, since: 100 }
+  const budget = { most: 10, used: 10, free_at: 160 }
+
+  expect(limitsOf({ storm, budget, notices: ['Rules apply.'] }, 130)).toEqual([
+    `A storm since ${timeOfDay(100)}: 7 workers worsened at once.`,
+    'Limit of 10 interventions per minute reached; the next in 30\u00a0s.',
+    'Rules apply.',
+  ])
+  expect(limitsOf({ storm: { id: '', workers: 0, since: null }, budget, notices: [] }, 160)).toEqual([])
 })

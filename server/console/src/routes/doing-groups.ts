@@ -1,4 +1,5 @@
-import type { StatusLadder } from '../api/schema'
+import type { Status, StatusLadder } from '../api/schema'
+import { count, counted, duration, timeOfDay } from '../format'
 
 /** Workers about which the same is done. */
 export interface Doing {
@@ -15,5 +16,11 @@ export function groupByAction(ladders: readonly StatusLadder[]): Doing[] {
   return [...found].map(([what, workers]) => ({ what, workers, at: Math.max(...workers.map((one) => one.acted_at ?? 0)) || null }))
 }
 
-/** What limits actions, without the emergency stop, which has a line of its own. */
-export const otherBrakes = ({ brakes }: { brakes: readonly string[] }): readonly string[] => brakes.filter((brake) => !brake.startsWith('The emergency stop'))
+/** What limits actions, a sentence each; the emergency stop has a line of its own. */
+export function limitsOf({ storm, budget, notices }: Pick<Status['acting'], 'storm' | 'budget' | 'notices'>, now: number): readonly string[] {
+  return [
+    ...(storm.since === null ? [] : [`A storm since ${timeOfDay(storm.since)}: ${counted(storm.workers, 'worker')} worsened at once.`]),
+    ...(budget.free_at > now ? [`Limit of ${count(budget.most)} interventions per minute reached; the next in ${duration(budget.free_at - now)}.`] : []),
+    ...notices,
+  ]
+}

@@ -5,7 +5,7 @@ import { NO_ALERTMANAGER, providersQuery, statusQuery } from '../api/queries'
 import { ago, count, counted, duration, timeOfDay, took, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
-import { groupByAction, otherBrakes } from './doing-groups'
+import { groupByAction, limitsOf } from './doing-groups'
 
 /** Lines of workers that are acted on, and names in each. */
 const LINES = 6
@@ -39,10 +39,10 @@ export function Doing() {
               <span>Actions are recorded and not carried out.</span>
             </li>
           )}
-          {otherBrakes(acting).map((brake) => (
-            <li key={brake}>
+          {limitsOf(acting, now).map((limit) => (
+            <li key={limit}>
               <Pill tone="degraded">held back</Pill>
-              <span>{brake}</span>
+              <span>{limit}</span>
             </li>
           ))}
           {groups.slice(0, LINES).map(({ what, workers, at }) => (

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { timeOfDay } from '../format'
 import { activityOf, knownFilters, stateOf } from './fleet-filters'
 
 test('a value that does not exist is left out and named', () => {
@@ -9,9 +10,15 @@ test('a value that does not exist is left out and named', () => {
 })
 
 test('a worker is idle a few seconds after its last call', () => {
-  const idle = { activity: 'idle', activity_kind: 'idle', last_activity: 100 } as const
+  const idle = { activity: 'idle', activity_kind: 'idle', last_activity: 100, limited_until: null } as const
 
   expect([activityOf(idle, 101), activityOf(idle, 120)]).toEqual(['working', 'idle'])
+})
+
+test('a worker that its provider limits says when it tries again', () => {
+  const limited = { activity: 'waiting to try again', activity_kind: 'waiting', last_activity: 100, limited_until: 160 } as const
+
+  expect(activityOf(limited, 101)).toBe(`waiting to try again at ${timeOfDay(160)}`)
 })
 
 test('the state of an ended session is its outcome', () => {

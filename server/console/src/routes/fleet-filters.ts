@@ -1,4 +1,5 @@
 import type { AgentRow, operations } from '../api/schema'
+import { timeOfDay } from '../format'
 
 export const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
 /** The fleet is what runs, unless the address says otherwise. */
@@ -39,5 +40,8 @@ export const stateOf = ({ ended, outcome, health }: Pick<AgentRow, 'ended' | 'ou
 /** Seconds between two calls of a worker after which it is idle. */
 const BETWEEN_CALLS = 5
 
-/** What a worker does. One that has just made a call is not idle. */
-export const activityOf = ({ activity, activity_kind, last_activity }: Pick<AgentRow, 'activity' | 'activity_kind' | 'last_activity'>, now: number): string => (activity_kind === 'idle' && now - last_activity < BETWEEN_CALLS ? 'working' : activity)
+/** What a worker does, and when it tries again. One that has just made a call is not idle. */
+export function activityOf({ activity, activity_kind, last_activity, limited_until }: Pick<AgentRow, 'activity' | 'activity_kind' | 'last_activity' | 'limited_until'>, now: number): string {
+  if (activity_kind === 'idle' && now - last_activity < BETWEEN_CALLS) return 'working'
+  return limited_until === null ? activity : `${activity} at ${timeOfDay(limited_until)}`
+}

@@ -243,7 +243,7 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
       <span role="cell" className="state">
         <Pill tone={toneOf(state)}>{state}</Pill>
       </span>
-      <span role="cell" className="clip hides hides-small" title={row.activity}>
+      <span role="cell" className="clip hides hides-small" title={activityOf(row, now)}>
         {words(activityOf(row, now)) || '—'}
       </span>
       <span role="cell" className="clip why" title={row.reason || row.question}>

@@ -12,11 +12,11 @@ import typer
 from queenright.cli.options import CURRENT_USER, Agent, AgentFilter, By, Json, Limit, Reason, Session
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import local_time, outcome_name, truncate, worker_cells
-from queenright.cli.service import example, require_text, with_service
+from queenright.cli.service import describe_emergency_stop, example, require_text, with_service
 from queenright.cli.short_ids import resolve_session, resolve_task
 
 if TYPE_CHECKING:
-    from queenright.api.interventions import EmergencyStop, NudgeResult, TerminationResult
+    from queenright.api.interventions import NudgeResult, TerminationResult
     from queenright.api.recoveries import Recovery
     from queenright.client.synchronous import Queenright
 
@@ -179,15 +179,8 @@ def stop_acting(
         text = f"The emergency stop {'is off; pending waits resume' if was_on else 'was off already'}."
     else:
         state = service.service.emergency_stop()
-        text = _describe_stop(state)
+        text = describe_emergency_stop(state)
     print_result(state, text, as_json=as_json)
-
-
-def _describe_stop(state: EmergencyStop) -> str:
-    if not state.on:
-        return "The emergency stop is off."
-    since = f" since {local_time(state.changed_at)}" if state.changed_at is not None else ""
-    return f"The emergency stop is on{since}, by {state.by}: {state.reason}."
 
 
 def _outcome(result: NudgeResult | TerminationResult) -> str:

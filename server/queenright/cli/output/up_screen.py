@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
@@ -13,13 +14,12 @@ from rich.text import Text
 from queenright.api.attention import AttentionItem
 from queenright.api.event_text import has_feed_line
 from queenright.cli.output.text import single_line
-from queenright.instrumentation.counts import format_count
+from queenright.instrumentation.counts import format_count, format_names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.up_options import UpOptions
 from queenright.server.views.api_models import event_line
 from queenright.server.views.attention import attention
-from queenright.server.views.formatting import clock_time
 
 _STYLES: Final = {
     "healthy": "green",
@@ -93,7 +93,8 @@ class UpScreen:
             await asyncio.sleep(_POLL_SECONDS)
 
     def _print(self, at: float, text: str, style: str) -> None:
-        line = Text.assemble((f"{clock_time(at)} ", "bright_black"), (text, style))
+        clock = f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} "
+        line = Text.assemble((clock, "bright_black"), (text, style))
         self.console.print(line, soft_wrap=True)
 
 
@@ -119,6 +120,8 @@ def attention_text(items: Sequence[AttentionItem], total: int, url: str) -> str:
     """Return how many items need a person, which ones are first, and where to answer them."""
     if not total:
         return "Nothing needs you."
-    names = ", ".join(f"{single_line(item.agents)} ({item.kind})" for item in items[:_NAMED])
+    names = ", ".join(
+        f"{single_line(format_names(item.agents, item.agents_more))} ({item.kind})" for item in items[:_NAMED]
+    )
     more = f" and {total - _NAMED} more" if total > _NAMED else ""
     return f"{format_count(total, 'item')} need{'s' if total == 1 else ''} you: {names}{more}. See {url}"

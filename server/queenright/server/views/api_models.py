@@ -23,7 +23,6 @@ from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.fleet_list import WORST_FIRST, listed_state, unresolved_sessions
-from queenright.server.views.formatting import clock_time
 from queenright.server.views.interventions import acting_view
 from queenright.server.views.worker_rows import agent_row
 
@@ -117,7 +116,7 @@ def _handover(
     elif attempts == 0:
         outcome = f"{end}not needed"
     else:
-        outcome = f"{end}accepted {clock_time(delivered_at)}"
+        outcome = f"{end}accepted"
     return api.NotificationPeer(
         peer=peer,
         status=status,

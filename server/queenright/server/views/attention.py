@@ -23,7 +23,7 @@ from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.worker_rows import reason_of
 
 LISTED: Final = 200
-_NAMED: Final = 2
+AGENTS_LISTED: Final = 20
 """Agents of an incident that are named."""
 _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
 """The causes of incidents that have a name."""
@@ -123,7 +123,8 @@ def _item(
         "ticket_id": "",
         "tool": "",
         "options": [],
-        "agents": target.agent_id,
+        "agents": [target.agent_id],
+        "agents_more": 0,
         "workers": 1,
         "can_answer": False,
         "node_id": "",
@@ -228,6 +229,7 @@ def _incident(
         return None
     kind, _, name = incident.cause.partition(":")
     title = _CAUSES.get(kind, "Many workers got worse at once")
+    names = list(dict.fromkeys(ticket.agent_id for ticket in tickets))
     return _item(
         Target(agent_id="", session_id="", incarnation_id=""),
         incident.incident_id,
@@ -238,13 +240,7 @@ def _incident(
         text=text,
         ticket_id=incident.incident_id,
         options=["acknowledge"],
-        agents=_first_names(ticket.agent_id for ticket in tickets),
+        agents=names[:AGENTS_LISTED],
+        agents_more=len(names[AGENTS_LISTED:]),
         workers=incident.workers,
     )
-
-
-def _first_names(agents: Iterable[str]) -> str:
-    names = list(dict.fromkeys(agents))
-    if len(names) <= _NAMED:
-        return " and ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from queenright import api
@@ -15,7 +15,6 @@ from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.ladder import Ladder, LadderStep, Level
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.recovery.recovery import Recovery
-from queenright.server.views.formatting import ago, clock_time
 
 _ROW_LIMIT: Final = 20
 
@@ -32,7 +31,7 @@ def acting_view(
     breakers: Iterable[BreakerStatus],
     recoveries: Iterable[Recovery],
     now: float,
-    notices: Iterable[str] = (),
+    notices: Sequence[str] = (),
 ) -> api.Acting:
     """
     Return the interventions that are under way or due.
@@ -48,7 +47,7 @@ def acting_view(
         breakers: All circuit breakers.
         recoveries: The latest recoveries, newest first.
         now: Seconds since the epoch.
-        notices: Further sentences about what limits interventions.
+        notices: Sentences about the models that the rules replace.
     """
     ordered = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
     escalations = sorted(pending, key=lambda escalation: escalation.deadline)
@@ -58,7 +57,7 @@ def acting_view(
         emergency_stop=api.StatusEmergencyStop.of(stop),
         storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
         budget=api.Budget(most=budget.most, used=budget.count_used(now), free_at=budget.free_at(now)),
-        brakes=[*_brakes(stop, storm, budget, now), *notices],
+        notices=list(notices),
         dry_run=dry_run,
         ladders=[_ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered[:_ROW_LIMIT]],
         ladders_more=max(0, len(ordered) - _ROW_LIMIT),
@@ -74,21 +73,6 @@ def acting_view(
             for recovery in list(recoveries)[:_ROW_LIMIT]
         ],
     )
-
-
-def _brakes(stop: SwitchState, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
-    """Return what limits interventions, a sentence each."""
-    brakes = []
-    if stop.on:
-        since = f" since {clock_time(stop.changed_at)}" if stop.changed_at is not None else ""
-        brakes.append(f"The emergency stop is on{since}, by {stop.by}: {stop.reason}.")
-    began = storm.began_at(now)
-    if began is not None:
-        brakes.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers worsened at once.")
-    wait = budget.free_at(now) - now
-    if wait > 0:
-        brakes.append(f"Limit of {budget.most} interventions per minute reached; the next in {ago(wait)}.")
-    return brakes
 
 
 def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import Final
 
 from queenright import api
@@ -35,8 +34,7 @@ def activity_of(vitals: VitalSigns) -> tuple[str, str]:
     if vitals.has_ended:
         return "", ""
     if vitals.limited_until is not None:
-        again = datetime.fromtimestamp(vitals.limited_until, UTC)
-        return "waiting", f"waiting to try again at {again:%H:%M:%S} UTC"
+        return _WAITS[WaitingReason.BACKOFF]
     if vitals.held_by:
         return "held", f"held by its guard: {vitals.held_by}"
     if vitals.waiting is not None:
@@ -87,6 +85,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         tool=vitals.tool or "",
         waiting=vitals.waiting or "",
         waiting_since=vitals.waiting_since,
+        limited_until=None if vitals.has_ended else vitals.limited_until,
         question=vitals.question,
         steps=vitals.steps_total,
         bad_steps=vitals.steps_since_last_accept,

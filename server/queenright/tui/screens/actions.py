@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem
-from queenright.tui.attention import ANSWERS
+from queenright.tui.attention import ANSWERS, agents_of
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
@@ -65,11 +65,11 @@ class ActionScreen(AppScreen):
 def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     """Ask for a confirmation, and give an answer to something that waits for a person."""
     choice = ANSWERS[name]
-    title = choice.question.format(agent=item.agents, tool=item.tool or "it")
+    title = choice.question.format(agent=agents_of(item), tool=item.tool or "it")
 
     def give(text: str) -> None:
         gateway = screen.app_state.gateway
-        label = f"{choice.label.lower()} {item.agents}"
+        label = f"{choice.label.lower()} {agents_of(item)}"
         _act(screen, label, lambda: gateway.answer(item, name, text), "attention", "tickets")
 
     if name == "reply":

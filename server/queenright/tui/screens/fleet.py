@@ -19,7 +19,7 @@ from queenright.api.tickets import Ticket
 from queenright.instrumentation.durations import format_duration
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
-from queenright.tui.attention import ANSWERS, answers_to, label_of
+from queenright.tui.attention import ANSWERS, agents_of, answers_to, label_of
 from queenright.tui.commands import Command
 from queenright.tui.formatting import clip, short_number, sparkline, strip_control
 from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
@@ -346,7 +346,7 @@ class FleetScreen(ActionScreen):
 def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
         styles.label(label_of(item), as_of=item.severity or "queen"),
-        Text(clip(item.agents, 19)),
+        Text(clip(agents_of(item), 19)),
         Text(format_duration(now - item.since)),
         Text("" if item.deadline is None else format_duration(item.deadline - now)),
         Text(clip(item.title, room)),
@@ -357,7 +357,7 @@ def _attention_detail(item: AttentionItem, more_count: int, *, may_act: bool) ->
     head = Text.assemble(
         styles.label(label_of(item), as_of=item.severity or "queen"),
         "  ",
-        (item.agents, "bold"),
+        (agents_of(item), "bold"),
         *(f"  {part}" for part in (item.severity, item.tool, item.session_id) if part),
     )
     rows = [head, Text(" ".join(strip_control(item.title).split()))]

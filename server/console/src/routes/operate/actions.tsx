@@ -15,7 +15,7 @@ import type { Tone } from '../../ui/basics'
 import { Ask } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
 import { DECISIONS } from '../decisions'
-import { otherBrakes } from '../doing-groups'
+import { limitsOf } from '../doing-groups'
 import { Decide } from '../worker-dialogs'
 import type { WaitingDecision } from '../worker-dialogs'
 import { useFilters } from './filters'
@@ -90,7 +90,7 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
 function Limits({ acting }: { acting: ActingState }) {
   const now = useNow()
   const { budget, storm } = acting
-  const brakes = otherBrakes(acting)
+  const limits = limitsOf(acting, now)
   const isSpent = budget.most > 0 && budget.used >= budget.most
   return (
     <div className="tiles-3">
@@ -117,11 +117,11 @@ function Limits({ acting }: { acting: ActingState }) {
       </section>
       <section className="panel body" aria-label="Held back">
         <h2>Held back</h2>
-        {brakes.length ? (
+        {limits.length ? (
           <ul className="stack" style={{ gap: 4 }}>
-            {brakes.map((brake) => (
-              <li key={brake} className="wrap">
-                {brake}
+            {limits.map((limit) => (
+              <li key={limit} className="wrap">
+                {limit}
               </li>
             ))}
           </ul>

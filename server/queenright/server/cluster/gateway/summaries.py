@@ -10,7 +10,7 @@ from typing import Any, Final
 from queenright import api
 from queenright.alerting.peer_silences import PeerView, describe_unknown_peers
 from queenright.health.findings import Severity
-from queenright.server.views.attention import LISTED, urgency
+from queenright.server.views.attention import AGENTS_LISTED, LISTED, urgency
 from queenright.server.views.fleet_list import WORST_FIRST
 
 Json = dict[str, Any]
@@ -97,10 +97,6 @@ def _status(values: Sequence[Json]) -> Json:
         ),
         "storm": max((part["storm"] for part in parts), key=lambda storm: storm["workers"]),
         "budget": max((part["budget"] for part in parts), key=lambda budget: budget["used"]),
-        # Each partition may count other seconds in the same sentence.
-        "brakes": list(
-            {tuple(brake.split()[:3]): brake for part in parts for brake in part["brakes"]}.values()
-        ),
     }
     return status | {
         "agents": agents[:_AGENTS],
@@ -120,8 +116,12 @@ def _attention(values: Sequence[Json]) -> Json:
         if first is item:
             items.append(item)
         else:
-            first["workers"] += item["workers"]
-            first["agents"] = ", ".join(dict.fromkeys((first["agents"], item["agents"])))
+            names = list(dict.fromkeys(first["agents"] + item["agents"]))
+            first |= {
+                "agents": names[:AGENTS_LISTED],
+                "agents_more": first["agents_more"] + item["agents_more"] + len(names[AGENTS_LISTED:]),
+                "workers": first["workers"] + item["workers"],
+            }
     items.sort(key=lambda item: urgency(api.AttentionItem.model_validate(item)))
     listed = sum(len(value["items"]) for value in values)
     total = sum(value["total"] for value in values)

@@ -1,1 +1,0 @@
-function e(e){let t=new Map;for(let n of e)t.set(n.what,[...t.get(n.what)??[],n]);return[...t].map(([e,t])=>({what:e,workers:t,at:Math.max(...t.map(e=>e.acted_at??0))||null}))}var t=({brakes:e})=>e.filter(e=>!e.startsWith(`The emergency stop`));export{t as n,e as t};

@@ -1,0 +1,1 @@
+import{f as e}from"./format-C_5bFY_k.js";var t=e(),n=({session_id:e,incarnation_id:n})=>(0,t.jsxs)(`p`,{className:`mono muted wrap`,style:{fontSize:12},children:[`Session `,e,(0,t.jsx)(`br`,{}),`Incarnation `,n||`not reported`]});export{n as t};

@@ -1,0 +1,1 @@
+import{g as e,p as t}from"./format-C_5bFY_k.js";var n=e(t(),1),r=n.createContext(null);function i(e){return n.useContext(r)}export{r as n,i as t};
