@@ -63,7 +63,7 @@ export function QueenChat({ about }: { about: Subject }) {
                 {'ticketId' in about && (
                   <>
                     {' '}
-                    Orders: <code>nudge it: TEXT</code>, <code>stop it: REASON</code>, <code>acknowledge</code>.
+                    Orders: <code>nudge it: TEXT</code>, <code>terminate it: REASON</code>, <code>acknowledge</code>.
                   </>
                 )}{' '}
                 Anything else needs a language model (<code>judging.queen.model</code>).

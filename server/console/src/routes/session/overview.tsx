@@ -8,8 +8,8 @@ import type { Axis, Window } from './evidence'
 const LANES = [
   { id: 'turns', label: 'Turns', kinds: ['turn'] },
   { id: 'tools', label: 'Tools', kinds: ['tool'] },
-  { id: 'waits', label: 'Waits', kinds: ['wait', 'checkpoint'] },
-  { id: 'events', label: 'Events', kinds: ['finding', 'state', 'ticket', 'intervention', 'notification', 'started', 'ended'] },
+  { id: 'waits', label: 'Waits', kinds: ['wait'] },
+  { id: 'events', label: 'Events', kinds: ['finding', 'state', 'ticket', 'intervention', 'notification', 'checkpoint', 'started', 'ended'] },
 ] as const
 
 const WIDTH = 1000
