@@ -11,11 +11,11 @@ import promql_parser as promql
 import pytest
 import yaml
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Severity
 from queenright.health.interventions.intervention import InterventionOutcome
-from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.judge.metrics import FallbackReason

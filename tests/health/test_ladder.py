@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.detection.health_state import HealthState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, LadderStep, Level, next_step
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.session_outcome import WorkerStatus
 

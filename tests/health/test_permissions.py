@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions import permissions as module
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.permissions import PermissionAnswer, PermissionNotFoundError, Permissions
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.store.store import Store
 from tests.health.acting import Acting
 

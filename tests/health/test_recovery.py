@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.detection.health_state import HealthState
 from queenright.health.interventions.intervention import Intervention, intervention_table
 from queenright.health.interventions.intervention import InterventionOutcome as Done
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery.recovery import Recovery, RecoveryResult, RecoveryState
 from queenright.health.recovery.recovery_service import RecoveryService, TaskNotFoundError

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.intervention import (
     Intervention,
     InterventionOutcome,
     intervention_table,
 )
-from queenright.health.interventions.target import ActionKind
 from queenright.health.store.rows import Place
 from queenright.health.store.store import Store
 

@@ -55,7 +55,7 @@ def markdown(found: Score) -> str:
 
 
 def _rows(found: Score) -> Iterator[str]:
-    for row in (*found.decided, *found.said):
+    for row in (*found.decisions, *found.model_decisions):
         agree = f"{row.all.agreed} ({row.all.share:.0%})"
         yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} |"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
-from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.tickets.ticket import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.agent_workspace import FileChange

@@ -20,12 +20,12 @@ from sqlalchemy import Connection
 from queenright.alerting.alert import annotations_for, labels_for
 from queenright.alerting.notification import enqueue
 from queenright.alerting.settings import AlertingSettings
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import Severity
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.escalation import MORE_TIME_SECONDS, OPTIONS
 from queenright.health.interventions.intervention import Intervention
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings

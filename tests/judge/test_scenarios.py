@@ -127,12 +127,12 @@ def test_rules_agree_with_the_labels_as_the_document_states(rules: Score) -> Non
 
 
 def test_rules_agree_well_and_miss_no_binding_finding(rules: Score) -> None:
-    decided = {row.name: row.all for row in rules.decided}
+    decided = {row.name: row.all for row in rules.decisions}
 
     assert (decided["ticket"].kappa or 0) > 0.7
     assert (decided["severity"].kappa or 0) > 0.75
     # Where they err, they call a person to what a person would let be, and never the other way.
-    assert not [miss for miss in rules.misses if "ticket none" in " ".join(miss.wrong)]
+    assert not [miss for miss in rules.misses if "ticket none" in " ".join(miss.mismatches)]
 
 
 def test_no_floor_is_lowered_and_no_unrelated_worker_ticketed(rules: Score) -> None:
@@ -191,7 +191,7 @@ def level_of(outcomes: Sequence[Outcome], scenario: str) -> str:
 async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
     outcomes = await judged_by(optimist)
     found = score(outcomes, judge="optimist", queen="optimist")
-    scores = {row.name: row.all for row in found.said}
+    scores = {row.name: row.all for row in found.model_decisions}
 
     assert scores["judge: ticket"].kappa == pytest.approx(0.0)
     assert scores["queen: triage"].share < 0.5
@@ -205,7 +205,7 @@ async def test_always_healthy_model_has_no_kappa_and_lowers_no_floor() -> None:
 async def test_always_alarming_model_has_no_kappa_and_spares_healthy_workers() -> None:
     outcomes = await judged_by(alarmist)
     found = score(outcomes, judge="alarmist", queen="alarmist")
-    scores = {row.name: row.all for row in found.said}
+    scores = {row.name: row.all for row in found.model_decisions}
 
     assert scores["judge: ticket"].kappa == pytest.approx(0.0)
     assert (scores["judge: severity"].kappa or 0) < 0.1

@@ -40,7 +40,7 @@ def test_second_check_has_the_numbers_of_the_first_and_the_change() -> None:
     assert trend["then"]["total_steps"] == 47
     assert trend["change"] == dict.fromkeys(COUNTS, 0) | {"tool_calls_total": 2, "tokens": None}
     assert trend["progress_since"] is True
-    assert trend["new_life_since"] is False
+    assert trend["restart_since"] is False
 
 
 def test_different_session_starts_its_own_trend() -> None:
@@ -60,7 +60,7 @@ def test_decreased_count_is_not_a_standstill() -> None:
 
     assert trend is not None
     assert trend["change"]["total_steps"] is None
-    assert trend["new_life_since"] is True
+    assert trend["restart_since"] is True
 
 
 @given(st.lists(st.tuples(st.integers(0, MAX_WORKERS + 20), st.integers(0, 9))))

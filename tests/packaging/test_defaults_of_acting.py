@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from queenright.health.interventions.target import ActionKind
-from queenright.health.settings import ActionName, HealthSettings
+from queenright.health.action_kind import ActionKind
+from queenright.health.settings import HealthSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "interventions.md"
 ROWS = re.findall(
@@ -40,5 +40,5 @@ def test_every_kind_of_action_is_in_the_table() -> None:
     """And what only on paper."""
     named = {action.split(",")[0].split()[0] for action, *_ in ROWS}
 
-    assert set(get_args(ActionName)) == {kind.value for kind in ActionKind} <= named
+    assert {kind.value for kind in ActionKind} <= named
     assert len(ROWS) == 11

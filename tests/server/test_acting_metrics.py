@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.recovery.recovery_service import RecoveryService
 from queenright.health.recovery.respawner import CheckpointRef

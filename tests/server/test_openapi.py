@@ -18,6 +18,7 @@ from queenright import api
 from queenright.api import base_model, terms
 from queenright.api.examples import example_of
 from queenright.cli.completion_names import CLOSED_STATUSES
+from queenright.health.action_kind import ActionKind
 from queenright.health.breakers.state_machine import BreakerState
 from queenright.health.detection.assessment import SignalStatus
 from queenright.health.detection.health_state import HealthState
@@ -27,7 +28,6 @@ from queenright.health.interventions.escalation import Decision, EscalationStatu
 from queenright.health.interventions.instructions import AnswerOutcome, Kind
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.ladder import Level
-from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.tickets.ticket import OPEN_STATUSES, AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.permit import permit
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings

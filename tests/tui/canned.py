@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import httpx
 
+from queenright.api.agent_slot import AgentSlot
 from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.attention import AttentionItem
 from queenright.api.base_model import ApiModel
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
-from queenright.api.loaded import EntryPoint, ExecutionRow, GraphRow, MessageRow, NodeRow, SessionRow
-from queenright.api.loaded_agent import AgentSlot
+from queenright.api.loaded_agents import EntryPoint, ExecutionRow, GraphRow, MessageRow, NodeRow, SessionRow
 from queenright.api.status import Status
 from queenright.api.steps import Step
 from queenright.api.tickets import ChatMessage, Ticket

@@ -12,7 +12,7 @@ from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.attention import AttentionItem
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
-from queenright.api.loaded import MessageRow, NodeRow
+from queenright.api.loaded_agents import MessageRow, NodeRow
 from queenright.api.steps import Step, Steps
 from queenright.api.tickets import Ticket
 from queenright.tui import styles

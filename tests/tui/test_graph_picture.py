@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.api.loaded import Edge, NodeDetail
+from queenright.api.loaded_agents import Edge, NodeDetail
 from queenright.tui.screens.talk import graph_lines, memory_lines
 from tests.tui.canned import row
 

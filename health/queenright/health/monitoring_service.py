@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.breakers.circuit_breaker import BreakerStatus
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.cluster.switch_state import SwitchState
@@ -35,7 +36,7 @@ from queenright.health.interventions.intervention_service import (
 )
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.heartbeat import Heartbeat
 from queenright.health.monitoring.history import HealthSnapshot, health_history
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth

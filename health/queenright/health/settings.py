@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import SHADOW_KINDS, FindingKind
 from queenright.runtime.breaker_protocols import BreakerKind
 
@@ -354,15 +355,12 @@ class PermissionSettings(_Block):
     """Seconds that a request waits for an answer from here; 0: only the terminal is asked."""
 
 
-ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
-
-
 class InterventionSettings(_Block):
     """Interventions on a worker in trouble: nudge, escalate, terminate, recover."""
 
     enabled: bool = True
     """``false``: only an operator acts."""
-    dry_run: bool | frozenset[ActionName] = False
+    dry_run: bool | frozenset[ActionKind] = False
     """``true``: actions are only recorded; or the kinds of action that are."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 120
     """Seconds without automatic actions after a start of the service or a jump of its clock; 0: none."""
@@ -375,9 +373,9 @@ class InterventionSettings(_Block):
     @field_validator("dry_run")
     @classmethod
     def _require_terminate_with_escalate(
-        cls, dry: bool | frozenset[ActionName]
-    ) -> bool | frozenset[ActionName]:
-        if not isinstance(dry, bool) and "escalate" in dry and "terminate" not in dry:
+        cls, dry: bool | frozenset[ActionKind]
+    ) -> bool | frozenset[ActionKind]:
+        if not isinstance(dry, bool) and ActionKind.ESCALATE in dry and ActionKind.TERMINATE not in dry:
             raise ValueError(
                 "escalate without terminate would terminate workers without asking anyone; add terminate"
             )

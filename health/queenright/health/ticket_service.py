@@ -169,8 +169,8 @@ class TicketService:
                 read_events(conn, types={EventType.INCIDENT_CLOSED}, since=since),
             )
         )
-        past = [ticket for ticket in recent if not ticket.is_live]
-        for ticket in (*tickets, *sorted(past, key=lambda ticket: ticket.closed_at or 0.0)):
+        closed_tickets = [ticket for ticket in recent if not ticket.is_live]
+        for ticket in (*tickets, *sorted(closed_tickets, key=lambda ticket: ticket.closed_at or 0.0)):
             self._remember(ticket)
         reported_ids = {str(event.data.get("incident_id")) for _, event in reported}
         self._incidents.restore(self.recent_tickets(), reported_ids, since)

@@ -55,7 +55,7 @@ class PolicyDecision:
     """Seconds for ``more_time``; None for the default."""
 
 
-def ended(summary: Mapping[str, Any] | None) -> bool:
+def has_ended(summary: Mapping[str, Any] | None) -> bool:
     """Return whether the worker's session has ended."""
     return summary is not None and summary.get("status") in _OVER
 
@@ -67,7 +67,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     Args:
         escalation: The escalation; ``asked_at`` in seconds since the epoch.
     """
-    if ended(summary):
+    if has_ended(summary):
         return f"the session is over ({summary['status']})"
     incarnation_id = escalation.get("incarnation_id")
     if incarnation_id and summary.get("incarnation_id") not in ("", None, incarnation_id):

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.escalation import MORE_TIME_SECONDS, OPTIONS, Decision, Escalation
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
@@ -187,7 +188,7 @@ class Orchestrator:
         escalation = waiting.escalation
         self._case.select((escalation.agent_id, escalation.session_id))
         summary = self._case.summary()
-        if escalation_policy.ended(summary):
+        if escalation_policy.has_ended(summary):
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session has ended"
         self._current, self._outcome = escalation, _NO_DECISION
@@ -233,7 +234,7 @@ class Orchestrator:
                 f"{arguments.decision!r} is not an option; choose one of {', '.join(escalation.options)}"
             )
         summary = self._case.summary()
-        if escalation_policy.ended(summary):
+        if escalation_policy.has_ended(summary):
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session has ended; there is nothing to decide; end with set_output")
         fields = self._fields(escalation, summary)

@@ -108,7 +108,7 @@ class Trends:
             "then": {**last.counts, "stall_minutes": last.stall_minutes},
             "change": {name: _change(last.counts.get(name), summary.get(name)) for name in COUNTS},
             "progress_since": progress is not None and progress != last.last_progress,
-            "new_life_since": last.incarnation_id != str(summary.get("incarnation_id") or ""),
+            "restart_since": last.incarnation_id != str(summary.get("incarnation_id") or ""),
         }
 
     def dump(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from queenright.instrumentation.lazy_imports import lazy_attributes
 
 # A type checker reads all names of the modules; at runtime only those of `_MODELS` are public.
 if TYPE_CHECKING:
+    from queenright.api.agent_slot import *  # noqa: F403
     from queenright.api.agents import *  # noqa: F403
     from queenright.api.alerts import *  # noqa: F403
     from queenright.api.attention import *  # noqa: F403
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from queenright.api.incidents import *  # noqa: F403
     from queenright.api.interventions import *  # noqa: F403
     from queenright.api.judge import *  # noqa: F403
-    from queenright.api.loaded import *  # noqa: F403
-    from queenright.api.loaded_agent import *  # noqa: F403
+    from queenright.api.loaded_agents import *  # noqa: F403
     from queenright.api.problem import *  # noqa: F403
     from queenright.api.recoveries import *  # noqa: F403
     from queenright.api.service import *  # noqa: F403
@@ -48,7 +48,7 @@ _MODELS: Final = {
     "cluster": "Backlog ClusterMember ClusterPartition ClusterStatus",
     "events": "Event",
     "judge": "JudgeCheck JudgeChecksPage",
-    "loaded": (
+    "loaded_agents": (
         "ActiveGraph AgentDetail AgentStats CheckpointPage CheckpointRow DiscoveredAgent "
         "DiscoveredPage Edge EntryPoint EntryPointPage ExecutionRow GoalCriterion GoalState "
         "GraphPage GraphRow Injected LogPage MessagePage MessageRow NodeCriteria NodeDetail "
@@ -61,7 +61,7 @@ _MODELS: Final = {
     "problem": "Problem",
     "recoveries": "RecoveriesPage Recovery RecoveryResult RecoveryStatus",
     "incidents": "Incident Incidents Provider ProviderError Providers",
-    "loaded_agent": "AgentSlot",
+    "agent_slot": "AgentSlot",
     "status": (
         "Acting Budget FeedLine Ready StandInMessage Status StatusApproval StatusBreaker "
         "StatusEmergencyStop StatusEscalation StatusLadder StatusRecovery Storm"

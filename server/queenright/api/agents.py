@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
+from queenright.api.agent_slot import AgentSlot
 from queenright.api.base_model import NEXT, ApiModel
 from queenright.api.breakers import Breaker
-from queenright.api.loaded_agent import AgentSlot
 from queenright.api.terms import (
     ActivityKind,
     FindingKind,

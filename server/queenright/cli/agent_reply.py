@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from queenright.api.loaded import Injected, Started
+from queenright.api.loaded_agents import Injected, Started
 from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:

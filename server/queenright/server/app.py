@@ -43,7 +43,7 @@ from queenright.server.routes import (
 from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
 from queenright.server.routes.events import MAX_STREAMS, Shares
-from queenright.server.routes.loaded import agents, execution, graphs, logs, sessions
+from queenright.server.routes.loaded_agents import agents, execution, graphs, logs, sessions
 from queenright.server.routes.openapi import set_openapi
 from queenright.server.service import Service
 

@@ -59,13 +59,13 @@ class ReloadResult:
     needs_restart: tuple[str, ...]
 
     @property
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the settings have not changed."""
         return not (self.applied or self.needs_restart)
 
     def __str__(self) -> str:
         """Return a line for the log."""
-        if self.unchanged:
+        if self.is_unchanged:
             return "the settings have not changed"
         parts = (("applied", self.applied), ("require a restart", self.needs_restart))
         return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)

@@ -30,7 +30,7 @@ from queenright.server.settings import Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Prices, load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
-from queenright.server.webhooks.hooks import CallKeeper, HookReceiver, with_hooks
+from queenright.server.webhooks.hooks import CallKeeper, HookReceiver, count_denied, with_hooks
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ async def serving(
             with_hooks(intake.receiver, intake.hooks),
             access=ports.access,
             bound=ports.otlp.getsockname()[0],
-            on_denied=intake.hooks.count_denied,
+            on_denied=partial(count_denied, service.intake, intake.hooks.calls, service.clock),
         )
         ports.access.sessions.key = await service.store.transact(partial(get_secret, name=LOGIN_KEY))
         if (count := len(await asyncio.to_thread(service.store.list_partitions))) > 1:

@@ -15,8 +15,8 @@ from textual.dom import DOMNode
 from textual.events import Event as TextualEvent
 from textual.events import Key
 
+from queenright.api.agent_slot import AgentSlot
 from queenright.api.events import Event
-from queenright.api.loaded_agent import AgentSlot
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError

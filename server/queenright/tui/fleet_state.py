@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from queenright.api.agent_slot import AgentSlot
 from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem, AttentionList
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
-from queenright.api.loaded_agent import AgentSlot
 from queenright.api.terms import WORST_FIRST, Severity, words_of
 from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, feed_line

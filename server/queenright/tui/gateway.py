@@ -10,7 +10,7 @@ from typing import Final
 
 from queenright import api
 from queenright.api.events import Event
-from queenright.api.loaded import MessageRow, NodeRow, ToolUse
+from queenright.api.loaded_agents import MessageRow, NodeRow, ToolUse
 from queenright.client import AsyncQueenright
 from queenright.client.address import without_credentials
 from queenright.client.errors import RequestRejectedError

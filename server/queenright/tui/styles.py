@@ -52,10 +52,10 @@ def colour(kind: str) -> str:
 
 def label(kind: str, *, as_of: str = "") -> Text:
     """Return a kind with its symbol and colour, or those of another: ``■ stuck``, ``✖ failed``."""
-    return styled(f"{symbol(as_of or kind)} {kind.replace('_', ' ')}", colour(as_of or kind))
+    return style_text(f"{symbol(as_of or kind)} {kind.replace('_', ' ')}", colour(as_of or kind))
 
 
-def styled(text: str, style: str) -> Text:
+def style_text(text: str, style: str) -> Text:
     """Return text in a style. Widgets drop the style of a whole text, but keep that of its parts."""
     return Text.assemble((text, style))
 

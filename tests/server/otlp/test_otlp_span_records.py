@@ -76,7 +76,7 @@ def test_record_is_read_as_written_by_the_processor() -> None:
     assert {(event.agent_id, event.session_id) for event in events} == {("bee", "s-1")}
     batch = decode_logs(request, Assembler(), now / 1e9)
     [source] = [source for source in batch.sources if source.records]
-    assert (source.dialect, source.records, source.used) == ("other", 6, 4)
+    assert (source.dialect, source.records, source.used_records) == ("other", 6, 4)
     assert {SourceData.NAME, SourceData.OPEN_WORK} <= source.parts
     assert events[1].data == {"tool": "search", "call_id": "c-1"}
     agent, tool, lost = read[0], read[4], read[5]

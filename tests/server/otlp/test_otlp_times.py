@@ -71,7 +71,7 @@ def test_impossible_times_are_counted_and_their_sender_is_told_once() -> None:
     assert "span 0000000000000002 of scope 'framework' ends at 2101-" in notice
     assert again == []
     [source] = intake.sources
-    assert (source.wrong_times, source.used) == (3, 3)
+    assert (source.wrong_times, source.used_records) == (3, 3)
     [advice] = [one for one in advice_for(source) if "times" in one.missing]
     assert advice.missing.startswith("impossible times in 3 records; the last: span 0000000000000004")
     assert "clock" in advice.remedy

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.cluster.fleet import FleetState
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level
 from queenright.health.interventions.messages import duration
-from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import InterventionSettings
 from queenright.health.store.store import StoreError

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions import messages
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError, Permit, permit
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import (
     NudgeDelivery,
     StopResult,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import FindingKind
 from queenright.health.interventions import messages
 from queenright.health.interventions.approval import (
@@ -26,7 +27,7 @@ from queenright.health.interventions.approval import (
 )
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.store.event_log import append_events
 from queenright.health.store.rows import Place

@@ -7,9 +7,10 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, func, select
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
-from queenright.health.interventions.target import ActionKind, WorkerRecord
+from queenright.health.interventions.target import WorkerRecord
 from queenright.health.store.rows import ModelTable
 from queenright.health.store.tables import INTERVENTIONS, LADDERS
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.cluster.fleet import FleetState, SharedStorm, WorseWorker
 from queenright.health.cluster.switch_state import SwitchState
 from queenright.health.detection.deadlines import shows_its_end
@@ -36,7 +37,7 @@ from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permissions import PermissionDecision, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.storm import StormWatch
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -95,13 +96,13 @@ class EscalationClosedError(ConflictError):
         self.reason = str(self)
 
 
-class Life(NamedTuple):
+class IncarnationSpan(NamedTuple):
     """When a worker's incarnation began, and its last event if it is over; in seconds since the epoch."""
 
     began: float
     over: float | None
 
-    def is_over_before(self, other: Life) -> bool:
+    def is_over_before(self, other: IncarnationSpan) -> bool:
         """Return whether this one was over when another began."""
         return self.over is not None and self.over <= other.began
 
@@ -139,7 +140,7 @@ class InterventionService(LadderScheduler):
         self._storm = storm
         self._orchestrator = orchestrator
         self._fleet = fleet or FleetState()
-        self._lives_elsewhere: dict[WorkerKey, Life] = {}
+        self._spans_elsewhere: dict[WorkerKey, IncarnationSpan] = {}
         self._seen_at: float | None = None
         ledger = InterventionLedger(store, publish=publish)
         monitor.is_stopping = ledger.is_stopping
@@ -247,8 +248,8 @@ class InterventionService(LadderScheduler):
     def list_worse(self) -> list[WorseWorker]:
         """Return the workers of this service that count towards a storm, for the other services."""
         worse = self._storm.worse_here(self._clock())
-        lives = {key: self._life(key) or Life(at, None) for key, at in worse.items()}
-        return [WorseWorker(*key, at, *lives[key]) for key, at in worse.items()]
+        spans = {key: self._find_span(key) or IncarnationSpan(at, None) for key, at in worse.items()}
+        return [WorseWorker(*key, at, *spans[key]) for key, at in worse.items()]
 
     def join_storm(self, elsewhere: Iterable[WorseWorker], storm: tuple[str, float] | None) -> None:
         """
@@ -277,7 +278,9 @@ class InterventionService(LadderScheduler):
     def _join_storm(self, elsewhere: Iterable[WorseWorker], storm: tuple[str, float] | None) -> bool:
         """Count the workers of other services; return whether this began a storm that they are not in."""
         workers = {worse.key: worse for worse in elsewhere}
-        self._lives_elsewhere = {key: Life(worse.began, worse.over) for key, worse in workers.items()}
+        self._spans_elsewhere = {
+            key: IncarnationSpan(worse.began, worse.over) for key, worse in workers.items()
+        }
         return self._storm.join(
             {key: worse.at for key, worse in workers.items()},
             storm,
@@ -295,16 +298,17 @@ class InterventionService(LadderScheduler):
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
         """Return whether one session was over when the other began."""
-        first, second = self._life(key), self._life(other)
+        first, second = self._find_span(key), self._find_span(other)
         if first is None or second is None:
             return False
         return first.is_over_before(second) or second.is_over_before(first)
 
-    def _life(self, key: WorkerKey) -> Life | None:
+    def _find_span(self, key: WorkerKey) -> IncarnationSpan | None:
         if (worker := self._monitor.get(*key)) is None:
-            return self._lives_elsewhere.get(key)
+            return self._spans_elsewhere.get(key)
         vitals = worker.vitals
-        return Life(vitals.incarnation_started, vitals.last_event if shows_its_end(vitals) else None)
+        end = vitals.last_event if shows_its_end(vitals) else None
+        return IncarnationSpan(vitals.incarnation_started, end)
 
     async def advance(self, now: float) -> None:
         """Begin what is due. Returns before it is done."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.detection.deadlines import grace_until, may_have_ended
 from queenright.health.detection.health_state import HealthState, is_stuck, progresses_despite_breaker
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.interventions.target import LADDER, ActionKind, Target, WorkerRecord
+from queenright.health.interventions.target import LADDER, Target, WorkerRecord
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.session_outcome import WorkerStatus

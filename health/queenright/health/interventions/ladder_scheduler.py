@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.cluster.fleet import FleetState
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey, worst
@@ -25,7 +26,7 @@ from queenright.health.interventions.intervention import Intervention, Intervent
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import LADDER, ActionKind, Target
+from queenright.health.interventions.target import LADDER, Target
 from queenright.health.interventions.worker_control import StopResult
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions import intervention as intervention_rows
 from queenright.health.interventions.escalation import Escalation, EscalationStatus, escalation_table
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome, intervention_table
 from queenright.health.interventions.ladder import Ladder
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.store.event_log import append_events
 from queenright.health.store.store import Store
 from queenright.runtime.deadline import TaskSet

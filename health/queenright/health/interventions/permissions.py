@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.intervention import Intervention
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.errors import NotFoundError
 from queenright.instrumentation.identity import new_id

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.action_kind import ActionKind
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.errors import ConflictError

@@ -1,8 +1,7 @@
-"""The target and the kind of an intervention."""
+"""The target of an intervention."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -12,17 +11,6 @@ from queenright.health.vitals.vital_signs import VitalSigns
 
 LADDER: Final = "ladder"
 """The actor of automatic actions."""
-
-
-class ActionKind(StrEnum):
-    """The kinds of actions, in the order of the ladder."""
-
-    NUDGE = "nudge"
-    ESCALATE = "escalate"
-    TERMINATE = "terminate"
-    RECOVER = "recover"
-    ANSWER = "answer"
-    """Allow or deny a permission request; not on the ladder, a person does it."""
 
 
 class Target(NamedTuple):

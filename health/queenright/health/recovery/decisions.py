@@ -43,7 +43,7 @@ class AttemptsExhausted:
 
 
 def next_attempt(
-    past: Sequence[Recovery],
+    history: Sequence[Recovery],
     starts: Sequence[float],
     *,
     now: float,
@@ -59,7 +59,7 @@ def next_attempt(
         dice: 0 to 1, spreads the backoff.
         reviewed: A person has reviewed the task: it may exceed its own limit, but not the hourly one.
     """
-    tries = [each for each in past if each.started_at is not None]
+    tries = [each for each in history if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
         times = "once" if len(tries) == 1 else f"{len(tries)} times"
         return AttemptsExhausted(

@@ -103,13 +103,13 @@ class RecoveryLedger:
             data=data,
         )
 
-    def failure(self, recovery: Recovery, past: Sequence[Recovery]) -> AgentEvent:
+    def failure(self, recovery: Recovery, history: Sequence[Recovery]) -> AgentEvent:
         """Return the event of a failed recovery, about the new incarnation if there was one."""
         data = {
             "recovery_id": recovery.recovery_id,
             "task_id": recovery.task_id,
             "reason": recovery.outcome,
-            "attempts": sum(each.started_at is not None for each in past),
+            "attempts": sum(each.started_at is not None for each in history),
             "exhausted": recovery.exhausted,
         }
         about = recovery.successor if recovery.new_incarnation_id else recovery.target

@@ -14,10 +14,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.intervention import InterventionOutcome, intervention_table
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import decisions
 from queenright.health.recovery.decisions import AttemptsExhausted
@@ -190,7 +191,7 @@ class RecoveryService:
                 if not _has_failed(live, target):
                     return _accept(live, "it is in progress")
                 return await self._record_failure(live, reason, now)
-            past = await self._ledger.of_task(task_id)
+            history = await self._ledger.of_task(task_id)
             recovery = self._new(target, task_id, by, reason).model_copy(
                 update={"reviewed": reviewed, "may_start_over": from_start}
             )
@@ -204,7 +205,7 @@ class RecoveryService:
                 changes.rows.append(recovery.model_copy(update=end))
                 result = RecoveryResult(accepted=False, recovery_id=recovery.recovery_id, reason=why_dropped)
             else:
-                result = self._plan(changes, recovery, past, not_before or now)
+                result = self._plan(changes, recovery, history, not_before or now)
             await self._ledger.commit(changes)
             return result
 
@@ -416,13 +417,13 @@ class RecoveryService:
         self,
         changes: Changes,
         recovery: Recovery,
-        past: Sequence[Recovery],
+        history: Sequence[Recovery],
         earliest: float,
     ) -> RecoveryResult:
         """Schedule a recovery, or explain why there will be none."""
         now = recovery.created_at
         plan = decisions.next_attempt(
-            past,
+            history,
             self._start_times(recovery),
             now=now,
             limits=self._limits,
@@ -432,7 +433,7 @@ class RecoveryService:
         if isinstance(plan, decisions.AttemptAllowed) and self._starter.respawner(recovery.target) is None:
             plan = AttemptsExhausted(NO_RESPAWNER)
         if isinstance(plan, AttemptsExhausted):
-            return self._give_up(changes, recovery, past, plan.reason)
+            return self._give_up(changes, recovery, history, plan.reason)
         recovery = recovery.model_copy(
             update={"attempt": plan.attempt, "not_before": max(plan.not_before, earliest)}
         )
@@ -446,9 +447,9 @@ class RecoveryService:
         return [*self._ledger.start_times(agent), *waiting]
 
     def _give_up(
-        self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str
+        self, changes: Changes, recovery: Recovery, history: Sequence[Recovery], why: str
     ) -> RecoveryResult:
-        last = past[0] if past else None
+        last = history[0] if history else None
         is_known = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
         if last is None or not is_known or self._has_progressed(recovery.target, last.ended_at):
             last = recovery.model_copy(
@@ -460,7 +461,7 @@ class RecoveryService:
                 }
             )
             changes.rows.append(last)
-            changes.events.append(self._ledger.failure(last, past))
+            changes.events.append(self._ledger.failure(last, history))
         return RecoveryResult(accepted=False, recovery_id=last.recovery_id, reason=why)
 
     def _has_progressed(self, target: Target, since: float | None) -> bool:
@@ -499,8 +500,8 @@ class RecoveryService:
         failure = recovery.model_copy(
             update={"state": RecoveryState.FAILED, "outcome": redact(outcome, 1_000), "ended_at": now}
         )
-        past = await self._ledger.of_task(recovery.task_id)
-        past = [failure, *(each for each in past if each.recovery_id != failure.recovery_id)]
+        history = await self._ledger.of_task(recovery.task_id)
+        history = [failure, *(each for each in history if each.recovery_id != failure.recovery_id)]
         successor = failure.successor
         target = successor._replace(incarnation_id=successor.incarnation_id or failure.incarnation_id)
         following = self._new(target, failure.task_id, "recovery", failure.outcome)
@@ -511,7 +512,7 @@ class RecoveryService:
             final, why = True, f"{failure.outcome}; recovery.automatic is off"
         if not final:
             later = Changes()
-            result = self._plan(later, following, past, now)
+            result = self._plan(later, following, history, now)
             if result.accepted:
                 changes.rows = later.rows
             else:
@@ -520,7 +521,7 @@ class RecoveryService:
             failure = failure.model_copy(update={"exhausted": True, "outcome": why})
             result = RecoveryResult(accepted=False, recovery_id=failure.recovery_id, reason=why)
         changes.rows.insert(0, failure)
-        changes.events.append(self._ledger.failure(failure, past))
+        changes.events.append(self._ledger.failure(failure, history))
         await self._ledger.commit(changes)
         return result
 
@@ -700,10 +701,10 @@ class RecoveryService:
             workers = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
         if workers:
             return Target.of(max(workers, key=lambda each: each.vitals.last_event).vitals)
-        past = await self._ledger.of_task(task_id)
-        if not past:
+        history = await self._ledger.of_task(task_id)
+        if not history:
             raise TaskNotFoundError(task_id)
-        return past[0].successor if past[0].new_incarnation_id else past[0].target
+        return history[0].successor if history[0].new_incarnation_id else history[0].target
 
 
 def _has_failed(live: Recovery, target: Target) -> bool:

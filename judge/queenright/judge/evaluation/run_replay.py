@@ -15,7 +15,7 @@ from queenright.health.detection.session_replay import TimedEvent, replay
 from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation.events import RunSteps, number_of
-from queenright.judge.evaluation.recorded import FORMAT, InvalidRunError, read_runs
+from queenright.judge.evaluation.recorded_runs import FORMAT, InvalidRunError, read_runs
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
 """Not listed: agents that experiment show it and recover from it."""

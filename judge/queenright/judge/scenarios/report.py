@@ -13,8 +13,8 @@ def report(result: Score, *, misses: bool = True) -> str:
     """Return the tables: decisions, the models' own answers, kinds, effort, deviations from the labels."""
     parts = [
         [f"{result.scenarios} scenarios; judge {result.judge}, queen {result.queen}"],
-        ["Decisions, including the rules' floor", *_rows(result.decided)],
-        ["The models' own answers", *_rows(result.said)],
+        ["Decisions, including the rules' floor", *_rows(result.decisions)],
+        ["The models' own answers", *_rows(result.model_decisions)],
         [f"{'kind':18}{'scenarios':>10}{'ticket':>8}{'severity':>10}{'triage':>12}{'calls':>7}"]
         + [_kind(row) for row in result.kinds],
         ["Effort, in real time and dollars", *_efforts(result)],
@@ -31,7 +31,7 @@ def _rows(rows: Iterable[Row]) -> list[str]:
     lines = [head]
     for row in rows:
         numbers = f"{row.all.of:5}{row.all.agreed:7}{row.all.share:8.1%}"
-        lines.append(f"  {row.name:18}{numbers}   {_kappa(row.all):26}{_kappa(row.settled)}")
+        lines.append(f"  {row.name:18}{numbers}   {_kappa(row.all):26}{_kappa(row.undisputed)}")
     return lines
 
 
@@ -42,7 +42,7 @@ def _kappa(of: Agreement) -> str:
 
 
 def _kind(row: KindRow) -> str:
-    triage = f"{row.triage} of {row.triaged}" if row.triaged else "-"
+    triage = f"{row.triage} of {row.expected_triages}" if row.expected_triages else "-"
     return f"{row.kind:18}{row.scenarios:10}{row.ticket:8}{row.severity:10}{triage:>12}{row.calls:7}"
 
 
@@ -61,4 +61,4 @@ def _effort(of: Effort) -> str:
 
 def _miss(miss: Miss) -> str:
     differ = " (people differ)" if miss.people_differ else ""
-    return f"  {miss.id}: {'; '.join(miss.wrong)}{differ}\n      {miss.why}"
+    return f"  {miss.id}: {'; '.join(miss.mismatches)}{differ}\n      {miss.why}"

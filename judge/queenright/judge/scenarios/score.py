@@ -21,7 +21,7 @@ class Row:
 
     name: str
     all: Agreement
-    settled: Agreement
+    undisputed: Agreement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class KindRow:
     scenarios: int
     ticket: int
     severity: int
-    triaged: int
+    expected_triages: int
     triage: int
     calls: int
 
@@ -56,7 +56,7 @@ class Miss:
 
     id: str
     kind: str
-    wrong: tuple[str, ...]
+    mismatches: tuple[str, ...]
     why: str
     people_differ: bool
 
@@ -68,8 +68,8 @@ class Score:
     judge: str
     queen: str
     scenarios: int
-    decided: tuple[Row, ...]
-    said: tuple[Row, ...]
+    decisions: tuple[Row, ...]
+    model_decisions: tuple[Row, ...]
     kinds: tuple[KindRow, ...]
     effort: tuple[Effort, ...]
     calls_per_ticket: float | None
@@ -79,7 +79,7 @@ class Score:
     @property
     def lowest(self) -> float | None:
         """The lowest kappa of the decisions; None if there is none."""
-        kappas = [row.all.kappa for row in self.decided if row.all.kappa is not None]
+        kappas = [row.all.kappa for row in self.decisions if row.all.kappa is not None]
         return min(kappas, default=None)
 
 
@@ -91,8 +91,8 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
         judge=judge,
         queen=queen,
         scenarios=len(outcomes),
-        decided=tuple(_rows(outcomes, _DECISIONS)),
-        said=tuple(_rows(outcomes, _MODEL_DECISIONS)),
+        decisions=tuple(_rows(outcomes, _DECISIONS)),
+        model_decisions=tuple(_rows(outcomes, _MODEL_DECISIONS)),
         kinds=tuple(_kinds(outcomes)),
         effort=(
             _effort("judge", [o.judge_answers for o in outcomes]),
@@ -172,7 +172,7 @@ def _rows(outcomes: Sequence[Outcome], decisions: Iterable[Decision]) -> Iterabl
         yield Row(
             name=name,
             all=agreement([p for o in outcomes if (p := pair(o)) is not None], order),
-            settled=agreement([p for o in clear_outcomes if (p := pair(o)) is not None], order),
+            undisputed=agreement([p for o in clear_outcomes if (p := pair(o)) is not None], order),
         )
 
 
@@ -188,7 +188,7 @@ def _kinds(outcomes: Sequence[Outcome]) -> Iterable[KindRow]:
             scenarios=len(of),
             ticket=sum(_agrees(_ticket(o)) for o in of),
             severity=sum(_agrees(_severity(o)) for o in of),
-            triaged=sum(o.level != "none" for o in of),
+            expected_triages=sum(o.level != "none" for o in of),
             triage=sum(o.level != "none" and _agrees(_triage(o)) for o in of),
             calls=sum(len(o.judge_answers) + len(o.queen_answers) for o in of),
         )
@@ -208,7 +208,7 @@ def _miss(outcome: Outcome) -> Miss | None:
     return Miss(
         id=outcome.scenario.id,
         kind=outcome.scenario.kind,
-        wrong=tuple(wrong),
+        mismatches=tuple(wrong),
         why=label.why,
         people_differ=label.people_differ,
     )
@@ -233,6 +233,17 @@ def _quantile(values: Sequence[float], share: float) -> float | None:
     return values[min(len(values) - 1, int(share * len(values)))] if values else None
 
 
+_JSON_KEYS: Final = {
+    "decisions": "decided",
+    "model_decisions": "said",
+    "undisputed": "settled",
+    "expected_triages": "triaged",
+    "mismatches": "wrong",
+}
+"""The keys in the output of the command, where they differ from the names of the fields."""
+
+
 def as_dict(result: Score) -> dict[str, Any]:
     """Return a score as JSON values."""
-    return asdict(result) | {"lowest_kappa": result.lowest}
+    values = asdict(result, dict_factory=lambda fields: {_JSON_KEYS.get(name, name): v for name, v in fields})
+    return values | {"lowest_kappa": result.lowest}

@@ -14,7 +14,7 @@ from queenright.cli.service import require_text, with_service
 from queenright.cli.terminal.run_options import read_input
 
 if TYPE_CHECKING:
-    from queenright.api.loaded import Started
+    from queenright.api.loaded_agents import Started
     from queenright.client.synchronous import Queenright
 
 Name = Annotated[str, typer.Argument(help="Agent, as `queenright agents list` shows it.")]
@@ -116,7 +116,7 @@ def chat(
     The reply is everything the agent says until it waits for input again or the run ends. Exit code 1 if the
     run failed or the timeout passed. For a conversation, use `queenright tui`.
     """
-    from queenright.api.loaded import Started
+    from queenright.api.loaded_agents import Started
     from queenright.cli.agent_reply import newest_event_id, time_limit, wait_for_reply
 
     before = newest_event_id(service) if wait else None

@@ -6,7 +6,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from queenright import api
-from queenright.client.asynchronous.loaded import AsyncGraphs, AsyncLoadedAgents, AsyncSessions, agent_path
+from queenright.client.asynchronous.loaded_agents import (
+    AsyncGraphs,
+    AsyncLoadedAgents,
+    AsyncSessions,
+    agent_path,
+)
 from queenright.client.responses import json_body
 
 _AGENTS = "/api/agents"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.api.loaded import DiscoveredAgent
+from queenright.api.loaded_agents import DiscoveredAgent
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec, read_agent_spec

@@ -352,7 +352,7 @@ class ClusterMember:
         """Exchange the state of the fleet with the owners of the other partitions."""
         if self.fleet is None:
             return
-        owned = [one for partition in self.partitions if (one := partition.owned) is not None]
+        owned = [one for partition in self.partitions if (one := partition.owned_service) is not None]
         fault = None
         try:
             await self.fleet.exchange_values(owned)

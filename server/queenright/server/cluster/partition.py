@@ -134,7 +134,7 @@ class Partition:
         return None if self.service is None else self.service.registry
 
     @property
-    def owned(self) -> OwnedService | None:
+    def owned_service(self) -> OwnedService | None:
         """Its service with its store's token; None if this process is not the owner."""
         if self.service is None or self._token is None:
             return None

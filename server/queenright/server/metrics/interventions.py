@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
-from queenright.health.interventions.target import ActionKind
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
 from queenright.instrumentation.label_limit import LimitCounter

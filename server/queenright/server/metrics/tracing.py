@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
-from queenright.health.interventions.target import ActionKind
+from queenright.health.action_kind import ActionKind
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation import names
 from queenright.judge.tracing import child_of, links_to

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from queenright.alerting.alert import OperatorRequest
 from queenright.alerting.model_text import plain
+from queenright.health.action_kind import ActionKind
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.interventions.approval import (
     Approval,
@@ -27,7 +28,6 @@ from queenright.health.interventions.intervention import (
 )
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import InterventionLedger
-from queenright.health.interventions.target import ActionKind
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import InterventionSettings
 from queenright.health.store.store import Store

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from queenright import api
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.escalation import Decision
 from queenright.health.interventions.intervention import InterventionOutcome
-from queenright.health.interventions.target import ActionKind
 from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation

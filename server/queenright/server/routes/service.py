@@ -91,7 +91,8 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
     Those are thresholds, ticket deadlines, retention and the links in messages; `needs_restart` lists the
     others. An invalid file changes nothing. SIGHUP has the same effect on `queenright serve`.
     """
-    return api.Reloaded.of(await reload(service))
+    result = await reload(service)
+    return api.Reloaded.of(result, unchanged=result.is_unchanged)
 
 
 @router.get("/api/audit")

@@ -11,7 +11,7 @@ from queenright.api import terms
 from queenright.health.detection.health_state import HealthState
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
-from queenright.server.routes.loaded.rows import slot_row
+from queenright.server.routes.loaded_agents.rows import slot_row
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, page, place_of
 from queenright.server.routes.params import (

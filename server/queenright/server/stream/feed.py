@@ -415,7 +415,7 @@ class Reader:
     def _merge(self, batch: LogSlice) -> bytes:
         """Merge the text deltas into a slice of the log, in order of arrival."""
         if not self._transient or self._transient[0][0] > batch.through:
-            return batch.joined
+            return batch.text
         parts = [self._dropped_block()]
         for seq, text in batch.parts:
             while self._transient and self._transient[0][0] < seq:

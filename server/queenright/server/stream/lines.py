@@ -71,7 +71,7 @@ class LogSlice:
         self.size += len(text)
 
     @functools.cached_property
-    def joined(self) -> bytes:
+    def text(self) -> bytes:
         """All texts, joined."""
         return b"".join(text for _, text in self.parts)
 

@@ -50,7 +50,7 @@ def advice_for(source: Source) -> list[Advice]:
         advice.append(Advice(missing, "set the clock of its host"))
     if source.dialect in CLIENT_NAMES:
         return advice + _advise_client(source)
-    if not source.used:
+    if not source.used_records:
         if set(source.unused) == {UnusedReason.METRICS}:
             advice.append(
                 Advice("it sends only metrics, which are not read", "set OTEL_TRACES_EXPORTER=otlp")
@@ -104,7 +104,7 @@ def advice_for(source: Source) -> list[Advice]:
 def _advise_client(source: Source) -> list[Advice]:
     reconnect = f"run `queenright connect {source.dialect.removesuffix('-cli')}`, then restart it"
     parts = source.parts
-    if not source.used:
+    if not source.used_records:
         return [Advice("none of its records describe agent work", reconnect)] if source.unused else []
     if SourceData.MODEL_CALLS not in parts:
         return [

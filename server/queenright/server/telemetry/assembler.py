@@ -20,7 +20,7 @@ from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.client_sessions import SessionCache
 from queenright.server.telemetry.dialects import COST_REPORTING_CLIENTS
 from queenright.server.telemetry.duplicates import Duplicates
-from queenright.server.telemetry.held import HeldRuns, LostSpans
+from queenright.server.telemetry.held_runs import HeldRuns, LostSpans
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.loose_runs import LooseRuns
 from queenright.server.telemetry.messages import find_tool_calls

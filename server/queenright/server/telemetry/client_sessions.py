@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation, failure_in

@@ -94,7 +94,7 @@ class Intake:
             source.first_seen = source.first_seen or now
             source.last_seen = now
             is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL_SECONDS
-            if not source.used and source.unused[UnusedReason.NO_AGENT_WORK] and not is_told:
+            if not source.used_records and source.unused[UnusedReason.NO_AGENT_WORK] and not is_told:
                 source.last_notified = now
                 notices.append(_unused_notice(source))
             is_known = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import EndedCall, TracedRun
 

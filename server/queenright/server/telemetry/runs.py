@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.messages import CallResult, RequestedCall
 from queenright.server.telemetry.observation import Observation

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.dialects import CLIENT_NAMES, CLIENTS
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
@@ -97,7 +97,7 @@ class Source:
     """When impossible times were last logged."""
 
     @property
-    def used(self) -> int:
+    def used_records(self) -> int:
         """The number of used records."""
         return self.records - self.rejected.total() - self.unused.total()
 

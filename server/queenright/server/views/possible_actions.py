@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.permit import find_objection
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import Target
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.recovery.decisions import is_lost
 from queenright.health.recovery.starter import NO_RESPAWNER

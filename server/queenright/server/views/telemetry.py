@@ -54,7 +54,7 @@ def _source(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
     return api.TelemetrySource.of(
         source,
         libraries=list(source.libraries),
-        used=max(0, source.used),
+        used=max(0, source.used_records),
         rejected=source.rejected.total(),
         agents=list(reversed(source.agents)),
         session=session_id,

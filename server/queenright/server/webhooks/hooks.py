@@ -135,15 +135,12 @@ class HookReceiver:
         """The calls that the database may have stored although it did not answer, by id."""
         self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
-        self._calls = counter(names.HOOK_CALLS, registry)
+        self.calls = counter(names.HOOK_CALLS, registry)
+        """By client and outcome; also counts calls that the guard denies."""
         for client in CLIENTS:
             for outcome in ("used", "ignored", "refused", "late", "failed"):
-                self._calls.labels(client.name, outcome)
-        self._calls.labels(_UNKNOWN_CLIENT, "refused")
-
-    def count_denied(self, path: str, status: int, reason: str) -> None:
-        """Count a request that the guard denied; see `count_denied`."""
-        count_denied(self._intake, self._calls, self._clock, path, status, reason)
+                self.calls.labels(client.name, outcome)
+        self.calls.labels(_UNKNOWN_CLIENT, "refused")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a hook call."""
@@ -204,7 +201,7 @@ class HookReceiver:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
         client = CLIENT_BY_PATH.get(scope["path"])
         if client is None:
-            self._calls.labels(_UNKNOWN_CLIENT, "refused").inc()
+            self.calls.labels(_UNKNOWN_CLIENT, "refused").inc()
             reason = f"unknown hook path; use {', '.join(CLIENT_BY_PATH)}"
             self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
@@ -230,7 +227,7 @@ class HookReceiver:
         finished, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not finished:
             # It is still being stored; instructions are delivered with the next call.
-            self._calls.labels(client.name, "late").inc()
+            self.calls.labels(client.name, "late").inc()
             return 200, {}
         try:
             return 200, task.result()
@@ -261,13 +258,13 @@ class HookReceiver:
         self._working.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
-        self._calls.labels(client.name, "failed").inc()
+        self.calls.labels(client.name, "failed").inc()
         _log.error("cannot store a hook call; its agent continues: %s", error, exc_info=error)
 
     def _refuse(
         self, client: Client, status: int, reason: str, fault: RecordFault | None = None
     ) -> tuple[int, dict[str, Any] | _Question]:
-        self._calls.labels(client.name, "refused").inc()
+        self.calls.labels(client.name, "refused").inc()
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
@@ -320,7 +317,7 @@ class HookReceiver:
         now, process = self._clock(), _process(query)
         read = partial(_read_call, client, body, process, int(now * 1e9))
         event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE else read()
-        self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
+        self.calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
         source = sources.for_process(process, client.name)
         source.records = 1

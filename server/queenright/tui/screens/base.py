@@ -25,7 +25,7 @@ from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip
 from queenright.tui.models import worker_key
 from queenright.tui.screens.dialogs import HelpDialog
-from queenright.tui.styles import DIM, colour, styled, symbol
+from queenright.tui.styles import DIM, colour, style_text, symbol
 from queenright.tui.widgets.noticeboard import Noticeboard
 
 _ACTS: Final = frozenset({"answer", "nudge", "terminate", "acknowledge", "reset"})
@@ -284,7 +284,7 @@ class StatusLine(Static):
     def show(self, kind: str, text: str) -> None:
         """Show a message; ``kind`` is a key of ``styles``."""
         message = f"{symbol(kind)} {clip(text, max(self.size.width - 4, 20))}" if text else ""
-        self.update(styled(message, colour(kind)))
+        self.update(style_text(message, colour(kind)))
 
 
 def _host(url: str) -> str:

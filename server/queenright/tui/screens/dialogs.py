@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from queenright.tui.commands import help_lines
-from queenright.tui.styles import DIM, colour, styled
+from queenright.tui.styles import DIM, colour, style_text
 
 BURST_SECONDS: Final = 0.03
 """Keys with a shorter interval come from a paste or a script, not from typing."""
@@ -67,10 +67,10 @@ class PromptDialog(GuardedDialog, ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Compose the dialog."""
         with Vertical(classes="box"):
-            yield Static(styled(self._title, "bold"))
+            yield Static(style_text(self._title, "bold"))
             yield Static(Text(self._text))
             yield Input(placeholder=self._hint)
-            yield Static(styled("Enter: submit · Esc: cancel", DIM))
+            yield Static(style_text("Enter: submit · Esc: cancel", DIM))
 
     def on_mount(self, event: Mount) -> None:
         """Accept keys from now on."""
@@ -104,9 +104,9 @@ class ConfirmDialog(GuardedDialog, ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """Compose the dialog."""
         with Vertical(classes="box danger"):
-            yield Static(styled(self._title, f"bold {colour('failing')}"))
+            yield Static(style_text(self._title, f"bold {colour('failing')}"))
             yield Static(Text(self._text))
-            yield Static(styled("y: yes · n or Esc: no", DIM))
+            yield Static(style_text("y: yes · n or Esc: no", DIM))
 
     def on_mount(self, event: Mount) -> None:
         """Accept keys from now on."""
@@ -139,11 +139,11 @@ class HelpDialog(ModalScreen[None]):
         """Compose the dialog."""
         keys = "\n".join(f"{keys:<16}{description}" for keys, description in _KEYS)
         with Vertical(classes="box wide"):
-            yield Static(styled("Keys", "bold"))
+            yield Static(style_text("Keys", "bold"))
             yield Static(Text(keys))
-            yield Static(styled("Commands; start a message with // for a slash", "bold"))
+            yield Static(style_text("Commands; start a message with // for a slash", "bold"))
             yield Static(Text("\n".join(help_lines())))
-            yield Static(styled("Esc: back", DIM))
+            yield Static(style_text("Esc: back", DIM))
 
     def action_leave(self) -> None:
         """Close the dialog."""

@@ -266,7 +266,7 @@ class FleetScreen(ActionScreen):
 
     def _show_ticket(self, ticket: Ticket | None) -> None:
         """Show the details of a ticket; None: there are no tickets, or they are not known yet."""
-        none = styles.styled("No tickets." if self.app_state.has_connected else "", styles.DIM)
+        none = styles.style_text("No tickets." if self.app_state.has_connected else "", styles.DIM)
         self.query_one("#ticket-detail", Static).update(none if ticket is None else _detail(ticket))
 
     def _show_need(self) -> None:
@@ -275,7 +275,7 @@ class FleetScreen(ActionScreen):
             more_count = state.fleet.attention_total - len(state.fleet.attention_items)
             detail: Group | Text = _attention_detail(item, more_count, may_act=state.may_act)
         else:
-            detail = styles.styled(
+            detail = styles.style_text(
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
             )
         self.query_one("#need-detail", Static).update(detail)
@@ -362,7 +362,7 @@ def _attention_detail(item: AttentionItem, more_count: int, *, may_act: bool) ->
     )
     rows = [head, Text(" ".join(strip_control(item.title).split()))]
     if item.text:
-        rows.append(styles.styled(" ".join(strip_control(item.text).split()), styles.DIM))
+        rows.append(styles.style_text(" ".join(strip_control(item.text).split()), styles.DIM))
     labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(item) if may_act]
     keys = Text()
     for key, label in (*labels, ("Enter", "Open")):

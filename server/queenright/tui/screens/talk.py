@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from queenright.api.events import Event
-from queenright.api.loaded import Edge, NodeDetail
+from queenright.api.loaded_agents import Edge, NodeDetail
 from queenright.api.tickets import Ticket
 from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError

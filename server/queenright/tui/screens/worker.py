@@ -77,7 +77,7 @@ class WorkerScreen(WorkerStreamScreen):
         worker = self.worker
         vitals = self.query_one("#vitals", Static)
         if worker is None:
-            vitals.update(styles.styled(f"Unknown worker {self.agent_id!r}.", styles.DIM))
+            vitals.update(styles.style_text(f"Unknown worker {self.agent_id!r}.", styles.DIM))
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         now = self.app_state.clock()
@@ -161,7 +161,7 @@ class WorkerScreen(WorkerStreamScreen):
 def _open_line(step: Step, now: float) -> Text:
     is_stalled = step.fires_at is not None and step.fires_at <= now
     style = styles.colour("stuck" if is_stalled else "act")
-    line = styles.styled(f"▶ {clip(describe_open(step, now), 100)}", style)
+    line = styles.style_text(f"▶ {clip(describe_open(step, now), 100)}", style)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
 

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from queenright.tui.formatting import clock_time, strip_control
 from queenright.tui.models import ChatEntry
-from queenright.tui.styles import DIM, colour, styled
+from queenright.tui.styles import DIM, colour, style_text
 
 
 class Chat(VerticalScroll):
@@ -51,7 +51,7 @@ class Chat(VerticalScroll):
 def _message(entry: ChatEntry) -> Group | Text:
     text = strip_control(entry.text).strip("\n")
     if not entry.by:
-        return styled(text, DIM)
+        return style_text(text, DIM)
     head = Text.assemble(
         (
             f"{'»' if entry.is_own else '♛' if entry.by == 'queen' else '●'} {strip_control(entry.by)}",

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from queenright.tui.formatting import clip
 from queenright.tui.notices import NoticeList, ScreenNotice
-from queenright.tui.styles import DIM, colour, styled, symbol
+from queenright.tui.styles import DIM, colour, style_text, symbol
 
 _TEXT = 220
 """Maximum characters of a notice's text: five lines."""
@@ -72,6 +72,6 @@ class Noticeboard(Vertical):
         await self.remove_children()
         cards: list[Static] = [NoticeCard(notice) for notice in self._visible]
         if self._hidden_count:
-            cards.insert(0, Static(styled(f"and {self._hidden_count} more", DIM)))
+            cards.insert(0, Static(style_text(f"and {self._hidden_count} more", DIM)))
         await self.mount_all(cards)
         self.display = bool(cards)

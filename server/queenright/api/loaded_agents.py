@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from queenright.api.agent_slot import AgentSlot as AgentSlot
 from queenright.api.agents import AgentRow
 from queenright.api.base_model import ApiModel, KnownValues
-from queenright.api.loaded_agent import AgentSlot as AgentSlot
 
 NodeType = Annotated[str, KnownValues("event_loop", "function", "router")]
 EdgeWhen = Annotated[str, KnownValues("success", "failure", "always", "expression", "route")]

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from queenright.api import loaded as api
+from queenright.api import loaded_agents as api
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.loaded.operator_log import OperatorLogDep
-from queenright.server.routes.loaded.requests import (
+from queenright.server.routes.loaded_agents.operator_log import OperatorLogDep
+from queenright.server.routes.loaded_agents.requests import (
     PREFIX,
     TAG,
     GraphId,
@@ -31,7 +31,7 @@ from queenright.server.routes.loaded.requests import (
     run_on_disk,
     with_runtime_of,
 )
-from queenright.server.routes.loaded.rows import graph_row, node_detail, node_row, streams_of
+from queenright.server.routes.loaded_agents.rows import graph_row, node_detail, node_row, streams_of
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By

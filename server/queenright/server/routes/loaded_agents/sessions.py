@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from queenright.api import loaded as api
+from queenright.api import loaded_agents as api
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.conversation import Conversation, conversations_in
@@ -16,9 +16,9 @@ from queenright.runtime.storage.session_state import ExecutionState, SessionStat
 from queenright.runtime.storage.session_store import SessionNotFoundError, SessionStore
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.loaded.execution import resume_session
-from queenright.server.routes.loaded.operator_log import OperatorLogDep
-from queenright.server.routes.loaded.requests import (
+from queenright.server.routes.loaded_agents.execution import resume_session
+from queenright.server.routes.loaded_agents.operator_log import OperatorLogDep
+from queenright.server.routes.loaded_agents.requests import (
     PREFIX,
     TAG,
     CheckpointId,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from queenright.api.loaded import Injected, Started
+from queenright.api.loaded_agents import Injected, Started
 from queenright.health.store.store import StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import DEFAULT_NAME, person_name

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from queenright.api import loaded as api
+from queenright.api import loaded_agents as api
 from queenright.runtime.storage.files import lines_before
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.routes.loaded.requests import (
+from queenright.server.routes.loaded_agents.requests import (
     PREFIX,
     TAG,
     NodeDep,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, HTTPException
 from pydantic import Field, field_validator
 
-from queenright.api import loaded as api
+from queenright.api import loaded_agents as api
 from queenright.api.examples import example_of
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import GraphError
@@ -21,8 +21,8 @@ from queenright.runtime.nodes.event_loop import QuestionAnsweredError
 from queenright.runtime.storage.session_store import SessionNotFoundError
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.loaded.operator_log import OperatorLogDep
-from queenright.server.routes.loaded.requests import (
+from queenright.server.routes.loaded_agents.operator_log import OperatorLogDep
+from queenright.server.routes.loaded_agents.requests import (
     PREFIX,
     TAG,
     ExecutionId,
@@ -33,7 +33,7 @@ from queenright.server.routes.loaded.requests import (
     state_of,
     storage_errors,
 )
-from queenright.server.routes.loaded.rows import execution_row
+from queenright.server.routes.loaded_agents.rows import execution_row
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import NO_TEXT
 from queenright.server.routes.params import Body, Incarnation

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from queenright.api import loaded as api
+from queenright.api import loaded_agents as api
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.stream import ExecutionStream
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.routes.loaded.requests import graph_of, mask_values
+from queenright.server.routes.loaded_agents.requests import graph_of, mask_values
 
 _RUNS: Final = 10_000
 """Ended runs that the totals count, the newest."""

@@ -8,13 +8,20 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import Field
 
-from queenright.api import loaded as api
+from queenright.api import loaded_agents as api
 from queenright.instrumentation.redaction import redact
 from queenright.server.agents.discovery import discover
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.loaded.operator_log import OperatorLogDep
-from queenright.server.routes.loaded.requests import PREFIX, TAG, OfGraph, SlotDep, graph_of, run_on_disk
-from queenright.server.routes.loaded.rows import entry_row, slot_row, stats_row, streams_of, totals_of
+from queenright.server.routes.loaded_agents.operator_log import OperatorLogDep
+from queenright.server.routes.loaded_agents.requests import (
+    PREFIX,
+    TAG,
+    OfGraph,
+    SlotDep,
+    graph_of,
+    run_on_disk,
+)
+from queenright.server.routes.loaded_agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import TracedRun
