@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
-from queenright.server.routes.pagination import ASKED
+from queenright.server.routes.gateway_requests import GATEWAY_HEADER
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.cluster.test_gateway import client_of, quick_gateway
@@ -122,7 +122,7 @@ async def test_abbreviated_id_is_refused_while_an_owner_is_of_a_version_that_can
 
     async def older(scope: Scope, receive: Receive, send: Send) -> None:
         assert fleet.apps[1] is not None
-        headers = [(name, value) for name, value in scope["headers"] if name != ASKED.encode()]
+        headers = [(name, value) for name, value in scope["headers"] if name != GATEWAY_HEADER.encode()]
         await fleet.apps[1]({**scope, "headers": headers}, receive, send)
 
     length = len(shared_beginning(fleet.tickets)) + 1

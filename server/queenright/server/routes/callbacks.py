@@ -9,8 +9,8 @@ from queenright.alerting.callbacks.alertmanager import NotificationBody, Symptom
 from queenright.alerting.callbacks.slack_buttons import post_reply
 from queenright.alerting.config import DELIVERED_PATH
 from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.gateway_requests import is_from_gateway
 from queenright.server.routes.openapi import body_schema, operation, request_body
-from queenright.server.routes.pagination import ASKED
 
 router = APIRouter(tags=["callbacks"])
 
@@ -91,7 +91,7 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
         signature=_single_header(request, "x-slack-signature"),
     )
     # The gateway of a cluster asks all partitions: one that does not know the ticket stays silent.
-    is_answer = reply["response_type"] == "in_channel" or ASKED not in request.headers
+    is_answer = reply["response_type"] == "in_channel" or not is_from_gateway(request)
     if reply_url and is_answer:
         tasks.add_task(post_reply, reply_url, reply)
     return api.SlackReply.model_validate(reply)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from queenright import api
 from queenright.health.monitoring.heartbeat import parse_heartbeat
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
+from queenright.server.routes.gateway_requests import (
+    GATEWAY_HEADER,
+    LOCATE_WORKER,
+    LocatedWorker,
+    gateway_response,
+    is_from_gateway,
+)
 from queenright.server.routes.openapi import operation, request_body
-from queenright.server.routes.pagination import ASKED, LOCATE
 from queenright.server.routes.params import AgentId
-from queenright.server.routes.preconditions import require_known_if_asked
+from queenright.server.routes.preconditions import require_known_worker
 
 router = APIRouter(prefix="/api", tags=["health"])
 
@@ -63,12 +68,12 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     **operation(status=202),
     openapi_extra=request_body(_HEARTBEAT, description="One heartbeat."),
 )
-async def record_heartbeat(request: Request, service: ServiceDep) -> Any:
+async def record_heartbeat(request: Request, service: ServiceDep) -> api.HeartbeatReceipt | Response:
     """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
     heartbeat = parse_heartbeat(await request.body())
-    require_known_if_asked(request, service, heartbeat.agent_id, heartbeat.session_id)
-    if request.headers.get(ASKED) == LOCATE:
-        worker = service.monitor.get(heartbeat.agent_id, heartbeat.session_id or None)
-        return JSONResponse({"last_activity": worker and worker.vitals.last_activity})
+    if is_from_gateway(request):
+        worker = require_known_worker(service, heartbeat.agent_id, heartbeat.session_id)
+        if request.headers[GATEWAY_HEADER] == LOCATE_WORKER:
+            return gateway_response(LocatedWorker(last_activity=worker.vitals.last_activity))
     await service.health.record_heartbeat(heartbeat)
     return api.HeartbeatReceipt(agent_id=heartbeat.agent_id)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Request, Response
 
 from queenright import api
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.pagination import ASKED
+from queenright.server.routes.gateway_requests import (
+    IncidentPart,
+    IncidentParts,
+    gateway_response,
+    is_from_gateway,
+)
 from queenright.server.routes.params import AgentQuery, SessionQuery
 from queenright.server.views.api_models import provider_row
 from queenright.server.views.attention import attention, incidents_of_tickets
@@ -30,7 +34,7 @@ async def list_attention(
 
 
 @router.get("/incidents", tags=["tickets"], response_model=api.Incidents)
-async def list_incidents(service: ServiceDep, request: Request) -> Any:
+async def list_incidents(service: ServiceDep, request: Request) -> api.Incidents | Response:
     """
     List incidents, newest first: tickets of several workers that share a cause.
 
@@ -39,13 +43,12 @@ async def list_incidents(service: ServiceDep, request: Request) -> Any:
     history = await service.tickets.history(_MAX_TICKETS, since=service.clock() - _HISTORY_SECONDS)
     # An incident that is still open may be older.
     tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
-    if ASKED not in request.headers:
+    if not is_from_gateway(request):
         incidents = incidents_of_tickets(service, tickets)
         return api.Incidents(incidents=[api.Incident.of(incident) for incident in incidents])
     # A gateway joins the parts of an incident: also of a worker that shares its cause with those of others.
     parts = incidents_of_tickets(service, tickets, least_workers=1)
-    rows = [{**api.Incident.of(part).model_dump(mode="json"), "group": part.group} for part in parts]
-    return JSONResponse({"incidents": rows})
+    return gateway_response(IncidentParts(incidents=[IncidentPart.of(part) for part in parts]))
 
 
 @router.get("/providers", tags=["health"])

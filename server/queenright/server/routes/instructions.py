@@ -15,9 +15,10 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.routes.dependencies import InstructionsDep, ServiceDep
+from queenright.server.routes.gateway_requests import is_from_gateway
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId, Body, Text
-from queenright.server.routes.preconditions import require_known_if_asked
+from queenright.server.routes.preconditions import require_known_worker
 from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/agents/{agent_id:agent}/instructions", tags=["workers"])
@@ -46,7 +47,8 @@ async def pull_instructions(
 ) -> api.Instructions:
     """Fetch a worker's instructions by a long poll of up to ``wait`` seconds. Polls make it reachable."""
     target = _target(agent_id, session_id, incarnation_id)
-    require_known_if_asked(request, service, target.agent_id, target.session_id)
+    if is_from_gateway(request):
+        require_known_worker(service, target.agent_id, target.session_id)
     pulled = await _pull_until_stopping(service, target, wait)
     return api.Instructions(instructions=[api.Instruction.of(instruction) for instruction in pulled])
 

@@ -50,10 +50,6 @@ class RowOrder:
     """What each row is ordered by."""
 
 
-ASKED: Final = "x-queenright-gateway"
-"""The header of a request that a gateway sends to several partitions of a cluster."""
-LOCATE: Final = "locate"
-"""Its value if a partition only says when it last heard of what the request is about."""
 row_order: Final[ContextVar[RowOrder | None]] = ContextVar("row_order", default=None)
 """Filled by `page` if a gateway asks for it."""
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
 
 from queenright.health.interventions.target import Target
+from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.instrumentation.redaction import redact
-from queenright.server.routes.pagination import ASKED
 from queenright.server.routes.params import SeenWorker
 from queenright.server.service import Service
 
 
-def require_known_if_asked(request: Request, service: Service, agent_id: str, session_id: str) -> None:
+def require_known_worker(service: Service, agent_id: str, session_id: str) -> WorkerHealth:
     """
-    Refuse what a new worker may send, if a gateway looks for the partition that knows the worker.
+    Return a worker of this partition, for a gateway that looks for the partition which knows it.
+
+    Args:
+        session_id: Its session; empty: the newest one of the agent.
 
     Raises:
         HTTPException: 404, the worker is unknown here.
     """
-    if ASKED in request.headers and service.monitor.get(agent_id, session_id or None) is None:
+    worker = service.monitor.get(agent_id, session_id or None)
+    if worker is None:
         raise HTTPException(404, f"there is no worker {redact(agent_id, 200)!r} in this partition")
+    return worker
 
 
 def require_seen(service: Service, seen: SeenWorker, target: Target) -> None:

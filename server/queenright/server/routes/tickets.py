@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import Field
 
 from queenright import api
@@ -18,8 +17,14 @@ from queenright.health.tickets.ticket import AckChannel, EscalationTicket, Ticke
 from queenright.runtime.events import LATEST_TIME
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.gateway_requests import (
+    MatchingTicket,
+    MatchingTickets,
+    gateway_response,
+    is_from_gateway,
+)
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import ASKED, Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker, TicketId
 from queenright.server.routes.preconditions import require_seen_ticket
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
@@ -183,12 +188,11 @@ async def get_ticket(
     ticket_id: Annotated[
         str, Path(description="The ticket's id, or its unique beginning (8 characters or more).")
     ],
-) -> Any:
+) -> api.Ticket | Response:
     """Return a ticket."""
-    if ASKED in request.headers:
+    if is_from_gateway(request):
         matches = await service.tickets.find_by_prefix(ticket_id, MAX_CANDIDATES + 1)
-        named = [{"ticket_id": ticket.ticket_id, "agent_id": ticket.agent_id} for ticket in matches]
-        return JSONResponse({"tickets": named})
+        return gateway_response(MatchingTickets(tickets=[MatchingTicket.of(ticket) for ticket in matches]))
     [row] = await _rows(service, [await find_ticket_by_prefix(service, ticket_id)])
     return row
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.http.hop_by_hop import Header
 from queenright.server.middleware.gate import MAX_BODY
-from queenright.server.routes.pagination import ASKED
+from queenright.server.routes.gateway_requests import GATEWAY_HEADER
 
 
 class BodyTooLargeError(Exception):
@@ -91,17 +91,22 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive) -> Reply:
     return Reply(status, headers, b"".join(parts))
 
 
-def asking(scope: Scope, *, path: str | None = None, query: bytes | None = None) -> Scope:
+def partition_get(scope: Scope, *, path: str | None = None, query: bytes | None = None) -> Scope:
     """Return the scope of a GET for one of several partitions, by default of the same path and query."""
     headers = [
         header for header in scope["headers"] if header[0] not in (b"content-length", b"transfer-encoding")
     ]
-    changed = {**scope, "method": "GET", "headers": [*headers, (ASKED.encode(), b"1")]}
+    changed = {**mark_scope({**scope, "headers": headers}), "method": "GET"}
     if path is not None:
         changed |= {"path": path, "raw_path": None}
     if query is not None:
         changed["query_string"] = query
     return changed
+
+
+def mark_scope(scope: Scope, value: str = "1") -> Scope:
+    """Return the scope of a request that is sent to several partitions."""
+    return {**scope, "headers": [*scope["headers"], (GATEWAY_HEADER.encode(), value.encode())]}
 
 
 def json_reply(value: Any, like: Reply) -> Reply:

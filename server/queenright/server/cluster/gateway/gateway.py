@@ -22,8 +22,9 @@ from queenright.server.cluster.gateway.ask import (
     ClientGoneError,
     Reply,
     ask,
-    asking,
     json_reply,
+    mark_scope,
+    partition_get,
     read_body,
     replay,
 )
@@ -34,7 +35,8 @@ from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import merge_of
 from queenright.server.http.problems import problem
 from queenright.server.middleware.gate import MAX_BODY
-from queenright.server.routes.pagination import ASKED, LOCATE, InvalidCursorError
+from queenright.server.routes.gateway_requests import LOCATE_WORKER, LocatedWorker
+from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.routes.short_ids import complete_id
 
 _MOST_REMEMBERED: Final = 100_000
@@ -154,7 +156,7 @@ class Gateway:
                 await _refuse(400, str(error), send)
                 return
         elif kind in (RouteKind.SUMMARY, RouteKind.AGENT):
-            replies = await ask_all(apps, [asking(scope)] * len(apps), receive)
+            replies = await ask_all(apps, [partition_get(scope)] * len(apps), receive)
             reply = _merge_replies(replies, merge_of(scope["path"]))
         else:
             reply = await _send_to_all(kind, apps, scope, receive)
@@ -196,10 +198,10 @@ class Gateway:
         self, backends: Sequence[ASGIApp | None], agent_id: str, scope: Scope, receive: Receive
     ) -> int | None:
         """Return the partition that has the latest session of an agent; None if it has none."""
-        asked = asking(scope, path=f"/api/agents/{agent_id}/health", query=b"")
-        asked["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
+        health = partition_get(scope, path=f"/api/agents/{agent_id}/health", query=b"")
+        health["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
         present = {number: app for number, app in enumerate(backends) if app is not None}
-        replies = await ask_all(list(present.values()), [asked] * len(present), receive)
+        replies = await ask_all(list(present.values()), [health] * len(present), receive)
         return _latest(dict(zip(present, replies, strict=True)))
 
     def _remember(self, session: SessionKey, partition: int) -> None:
@@ -227,9 +229,8 @@ class Gateway:
                 # The latest session may be in the one that has no owner.
                 await self._answer_unowned(scope, receive, send)
                 return
-            asked = _mark_scope(scope, LOCATE)
             apps = [app for app in backends if app is not None]
-            replies = await _ask_each(apps, asked, body, receive)
+            replies = await _ask_each(apps, mark_scope(scope, LOCATE_WORKER), body, receive)
             search = search._replace(first=_latest(dict(enumerate(replies))))
         await self._find(backends, search, scope, replay(body, receive), send)
 
@@ -291,12 +292,12 @@ class Gateway:
             first = self._remembered.get(session, likely)
         order = sorted(range(len(backends)), key=lambda number: number != first)
         # Marked, it is refused with 404 by a partition that would take a session it does not know.
-        asked = _mark_scope(scope) if search.takes_new else scope
+        request = mark_scope(scope) if search.takes_new else scope
         refusals: dict[int, list[Message]] = {}
         for number in order:
             app = backends[number]
             answer = _UnlessMissing(send)
-            await (self._answer_unowned if app is None else app)(asked, replay(body, receive), answer)
+            await (self._answer_unowned if app is None else app)(request, replay(body, receive), answer)
             if answer.is_sent:
                 if session is not None and session.session_id:
                     self._remember(session, number)
@@ -339,15 +340,12 @@ class _UnlessMissing:
             self.messages.append(message)
 
 
-def _mark_scope(scope: Scope, value: str = "1") -> Scope:
-    """Return the scope of a request that is sent to several partitions."""
-    return {**scope, "headers": [*scope["headers"], (ASKED.encode(), value.encode())]}
-
-
 def _latest(replies: Mapping[int, Reply]) -> int | None:
-    """Return the partition with the latest activity of those that know what was asked for; None if none."""
+    """Return the partition with the latest activity of those that know the worker; None if none does."""
     found = [
-        (reply.json()["last_activity"], number) for number, reply in replies.items() if reply.status == 200
+        (LocatedWorker.model_validate_json(reply.body).last_activity, number)
+        for number, reply in replies.items()
+        if reply.status == 200
     ]
     return max(found)[1] if found else None
 
@@ -378,7 +376,7 @@ async def _ask_each(apps: Sequence[ASGIApp], scope: Scope, body: bytes, receive:
 async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
     """Send a request that changes something to all partitions, and return one response."""
     body = await read_body(receive)
-    replies = await _ask_each(apps, _mark_scope(scope) if kind is RouteKind.CLICK else scope, body, receive)
+    replies = await _ask_each(apps, mark_scope(scope) if kind is RouteKind.CLICK else scope, body, receive)
     known = [reply for reply in replies if reply.status != 404] or replies[:1]
     refused = [reply for reply in known if reply.status >= 400]
     if refused:

@@ -12,9 +12,10 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queenright.server.cluster.gateway.ask import Reply, ask, asking, json_reply
+from queenright.server.cluster.gateway.ask import Reply, ask, json_reply, partition_get
 from queenright.server.cluster.gateway.summaries import merge_fields, worst_breaker
-from queenright.server.routes.pagination import ASKED, RowOrder, cursor_at, place_of, row_order
+from queenright.server.routes.gateway_requests import GATEWAY_HEADER
+from queenright.server.routes.pagination import RowOrder, cursor_at, place_of, row_order
 
 
 class RowOrders:
@@ -30,7 +31,7 @@ class RowOrders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a gateway, or pass on any other."""
-        if scope["type"] != "http" or ASKED not in Headers(scope=scope):
+        if scope["type"] != "http" or GATEWAY_HEADER not in Headers(scope=scope):
             await self._app(scope, receive, send)
             return
         order = RowOrder()
@@ -62,7 +63,7 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
     what = scope["path"].rpartition("/")[2]
     place = place_of(cursor, what, *[str] * len(apps)) or ("",) * len(apps)
     scopes = [
-        asking(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
+        partition_get(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
         for after in place
     ]
     replies = await ask_all(apps, scopes, receive)

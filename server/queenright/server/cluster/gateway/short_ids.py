@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope
 
-from queenright.server.cluster.gateway.ask import Reply, ask, asking
+from queenright.server.cluster.gateway.ask import Reply, ask, partition_get
 
 _PATH: Final = re.compile(
     r"/api/(tickets|silences|approvals|escalations|permissions)/([^/]+)(/(approve|deny|decision|answer))?"
@@ -65,7 +65,7 @@ async def _matches_of(app: ASGIApp, short: ShortId, scope: Scope, receive: Recei
     path = None if short.list_name == "tickets" else f"/api/{short.list_name}"
     query = _PAGE
     while True:
-        reply = await ask(app, asking(scope, path=path, query=query.encode()), receive)
+        reply = await ask(app, partition_get(scope, path=path, query=query.encode()), receive)
         if reply.status in (404, 409):
             # An older version looks for the one ticket.
             return None

@@ -1,0 +1,57 @@
+"""Requests that the gateway of a cluster sends to several partitions, and the responses for it alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import Request, Response
+
+from queenright import api
+from queenright.api.base_model import ApiModel
+
+GATEWAY_HEADER: Final = "x-queenright-gateway"
+"""The header of a request that the gateway sends to several partitions."""
+LOCATE_WORKER: Final = "locate"
+"""Its value if a partition only returns the last activity of the worker, and changes nothing."""
+
+
+class LocatedWorker(ApiModel):
+    """A worker that this partition knows."""
+
+    last_activity: float
+
+
+class IncidentPart(api.Incident):
+    """The part of an incident that this partition has."""
+
+    group: str
+    """What the parts of one incident have in common."""
+
+
+class IncidentParts(ApiModel):
+    """Parts of incidents; a part may have a single worker."""
+
+    incidents: list[IncidentPart]
+
+
+class MatchingTicket(ApiModel):
+    """A ticket whose id begins with an abbreviated id."""
+
+    ticket_id: str
+    agent_id: str
+
+
+class MatchingTickets(ApiModel):
+    """The tickets whose ids begin with an abbreviated id."""
+
+    tickets: list[MatchingTicket]
+
+
+def is_from_gateway(request: Request) -> bool:
+    """Return whether a gateway sends the request to several partitions."""
+    return GATEWAY_HEADER in request.headers
+
+
+def gateway_response(model: ApiModel) -> Response:
+    """Return a response for a gateway; other callers get the documented model."""
+    return Response(model.model_dump_json(), media_type="application/json")
