@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access
@@ -43,21 +44,27 @@ def guarded_app(
         Middleware(Gate, names=names),
         Middleware(ApiGuard, access=access, bound=bound, page=page),
     ]
-    app = Starlette(middleware=[*outer, *guards, *inner])
-    # Not mounted: a mount does not match a path with a line break, which a worker's name may have.
-    app.router.default = _WithState(routes, state)
-    return app
+    return Starlette(routes=[_CatchAllRoute(routes, state)], middleware=[*outer, *guards, *inner])
 
 
-class _WithState:
-    """ASGI middleware that sets the state of each request."""
+class _CatchAllRoute(BaseRoute):
+    """
+    The route of all requests, which sets their state.
+
+    A mount does not match a path with a line break, which a worker's name may have.
+    """
 
     def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
         self._app = app
         self._state = state
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match any request."""
+        return Match.FULL, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
+        # A copy: the gateway of a cluster sends one scope to several of these apps at once.
         await self._app({**scope, "state": dict(self._state)}, receive, send)
 
 
