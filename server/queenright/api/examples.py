@@ -65,7 +65,6 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
     "name": "docs_checker",
     "node_id": "search",
     "nodes": ["list_pages", "write_report"],
-    "now": "10:00:00",
     "occurrences": 4,
     "outcome": "",
     "output_keys": ["report"],
