@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import cast
 from unittest.mock import Mock
 
+import psycopg
 import pytest
 import pytest_asyncio
 from sqlalchemy import Connection
 
 from queenright.health.store.store import Store, StoreError
+from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.cluster import consumer as consuming
-from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
+from queenright.server.cluster.consumer import IngestWith, StreamConsumer, UnknownCommitError
 from queenright.server.cluster.stream import StreamMessage, StreamState, TelemetryStream
 from queenright.server.otlp.receiver import OtlpReceiver
 from tests.databases import Postgres
 
 pytestmark = pytest.mark.asyncio
+
+_COMMIT_KEY = 4242
+"""Of the advisory lock that a commit waits for."""
 
 EVENT = AgentEvent(
     type=EventType.AGENT_HEARTBEAT, time=time.time(), agent_id="clerk", session_id="s-1", data={}
@@ -51,9 +59,18 @@ class Receiver:
         await ingest([EVENT])
 
 
+class NewIdReceiver(Receiver):
+    """Gives the event another id whenever the message is read."""
+
+    async def store_pieces(
+        self, path: str, pieces: Sequence[bytes], ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]]
+    ) -> None:
+        await ingest([replace(EVENT, id=new_id())])
+
+
 class Pipeline:
     """
-    Stores events. The answer to the first commit is lost, and then the answers to some reads.
+    Stores events. The answer to the first commit is lost, and then the database is away for a while.
 
     Args:
         store: The store.
@@ -66,8 +83,8 @@ class Pipeline:
         """What the monitor got."""
         self._commits = commits
         self._lost_reads: int | None = None
-        self._read = store.read
-        monkeypatch.setattr(store, "read", self._read_when_back)
+        self._transact = store.transact
+        monkeypatch.setattr(store, "transact", self._transact_when_back)
 
     async def ingest(self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
         if self._lost_reads is None:
@@ -78,11 +95,11 @@ class Pipeline:
         await self.store.append(events, also=also)
         self.watched += events
 
-    async def _read_when_back(self, fn: Callable[[Connection], object]) -> object:
+    async def _transact_when_back(self, fn: Callable[[Connection], object]) -> object:
         if self._lost_reads:
             self._lost_reads -= 1
             raise StoreError("the database is away")
-        return await self._read(fn)
+        return await self._transact(fn)
 
 
 @pytest_asyncio.fixture
@@ -95,13 +112,13 @@ async def store(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     postgres.drop(url)
 
 
-async def consume(pipeline: Pipeline) -> None:
+async def consume(store: Store, ingest: IngestWith, receiver: object) -> None:
     consumer = StreamConsumer(
         cast(TelemetryStream, Stream()),
-        store=pipeline.store,
-        receiver=cast(OtlpReceiver, Receiver()),
+        store=store,
+        receiver=cast(OtlpReceiver, receiver),
         hooks=Mock(),
-        ingest=pipeline.ingest,
+        ingest=ingest,
         on_drop=Mock(),
         clock=time.time,
     )
@@ -116,7 +133,7 @@ async def test_events_that_were_committed_without_an_answer_are_noticed_when_the
     pipeline = Pipeline(store, monkeypatch, commits=True)
 
     with pytest.raises(UnknownCommitError):
-        await consume(pipeline)
+        await consume(store, pipeline.ingest, Receiver())
 
     assert [event.id for event in await store.history()] == [EVENT.id]
     assert pipeline.watched == []
@@ -128,7 +145,56 @@ async def test_events_that_were_not_committed_are_stored_when_the_database_is_ba
     pipeline = Pipeline(store, monkeypatch, commits=False)
 
     with pytest.raises(EndOfStreamError):
-        await consume(pipeline)
+        await consume(store, pipeline.ingest, Receiver())
 
     assert [event.id for event in await store.history()] == [EVENT.id]
     assert pipeline.watched == [EVENT]
+
+
+async def test_commit_that_goes_on_after_its_connection_broke_is_waited_for(
+    postgres: Postgres, store: Store
+) -> None:
+    """Otherwise the message would be stored a second time while the first commit still waits."""
+    # As a commit that waits for a standby.
+    [(name,)] = await store.read(lambda conn: conn.exec_driver_sql("SELECT current_database()").all())
+    postgres.execute(
+        f"""
+        CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_advisory_xact_lock_shared({_COMMIT_KEY}); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON stream_position
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait();
+        """,
+        database=name,
+    )
+    watched: list[AgentEvent] = []
+
+    async def ingest(events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
+        await store.append(events, also=also)
+        watched.extend(events)
+
+    async def wait_for_sessions(number: int) -> None:
+        """Wait until so many sessions wait for an advisory lock."""
+        query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND wait_event = 'advisory'"
+        async with asyncio.timeout(60):
+            while True:
+                [(count,)] = await asyncio.to_thread(postgres.execute, query)
+                if count >= number:
+                    return
+                await asyncio.sleep(0.02)
+
+    def break_connection() -> None:
+        raw = store._database.writer.connection.driver_connection
+        with socket.socket(fileno=os.dup(raw.fileno())) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+
+    with psycopg.connect(postgres.url(name), autocommit=True) as holder:
+        holder.execute(f"SELECT pg_advisory_lock({_COMMIT_KEY})")
+        consuming_task = asyncio.create_task(consume(store, ingest, NewIdReceiver()))
+        await wait_for_sessions(1)
+        break_connection()
+        await wait_for_sessions(2)  # the broken one, and the next writer
+    with pytest.raises(UnknownCommitError):
+        await consuming_task
+
+    assert len(await store.history()) == 1
+    assert watched == []

@@ -151,7 +151,8 @@ class StreamConsumer:
         while True:
             await asyncio.sleep(_RETRY_SECONDS)
             with contextlib.suppress(StoreError):
-                return await self._store.read(partial(read_position, stream=identity)) >= group[-1].seq
+                # The writer waits for the end of the broken session, which may still be committing.
+                return await self._store.transact(partial(read_position, stream=identity)) >= group[-1].seq
 
     async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:
         path, _, query = group[0].path.partition("?")
