@@ -76,7 +76,7 @@ def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
         if metric not in names.METRICS:
             continue
         labels = set(re.findall(r"(\w+)\s*[=!]~?", selector))
-        assert labels <= set(names.METRICS[metric].labels)
+        assert labels <= {*names.METRICS[metric].labels, names.PARTITION_LABEL}
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)

@@ -58,6 +58,7 @@ def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
         "queenright_worker_last_progress_timestamp_seconds",
         "queenright_worker_stalls_total",
         "queenright_recoveries_active",
+        "queenright_agent_unpaged",
     }
 
 

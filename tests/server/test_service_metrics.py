@@ -144,6 +144,11 @@ def test_unpaged_agents_in_trouble_are_counted() -> None:
     ServiceMetrics(registry, lambda: workers, paged=lambda: {"paged", "well", "somebody"})
 
     assert registry.get_sample_value("queenright_unpaged_agents") == 2  # late and slow
+    listed = {
+        agent: registry.get_sample_value("queenright_agent_unpaged", {"agent": agent})
+        for agent in ("paged", "late", "slow", "lacks", "well", "gone")
+    }
+    assert listed == {"paged": 0, "late": 1, "slow": 1, "lacks": None, "well": None, "gone": None}
 
 
 def test_degraded_agents_with_findings_of_one_kind_are_counted_apart() -> None:

@@ -25,6 +25,7 @@ from tools.dashboards.states import (
     SPANS,
     VERDICTS,
     WITHIN,
+    agents_by_state,
     coloured_states,
     state_rank,
     state_words,
@@ -53,7 +54,7 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             "Agents by state",
             "Running agents in each health state. The judge checks stuck and failing agents.",
             "none",
-            Query(total_by("state", names.AGENTS), "{{state}}"),
+            Query(agents_by_state(), "{{state}}"),
             size=(10, 4),
             colours=coloured_states(),
         ),
@@ -122,15 +123,16 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             "Health of the fleet over time. Many orange or red agents at once indicate a shared cause: "
             "a provider, a tool, a network.",
             "none",
-            Query(total_by("state", names.AGENTS), "{{state}}"),
+            Query(agents_by_state(), "{{state}}"),
             size=(6, 8),
             is_stacked=True,
             colours=coloured_states(),
         ),
         panels.time_series(
             "Agents by finding",
-            "Agents with an open finding of each kind; an agent may have several. Many with the same kind at "
-            "once have a shared cause. Provider failures of several agents page about the fleet.",
+            "Agents with an open finding of each kind; an agent may have several, and counts in each "
+            "partition of a cluster. Many with the same kind at once share a cause. Provider failures of "
+            "several agents page about the fleet.",
             "none",
             Query(f"{total_by('kind', names.AGENTS_WITH_FINDING)} > 0", "{{kind}}"),
             size=(6, 8),

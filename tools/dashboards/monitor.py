@@ -18,7 +18,7 @@ from tools.dashboards.promql import (
     total_by,
     while_known,
 )
-from tools.dashboards.states import DELIVERIES, GREEN, WITHIN
+from tools.dashboards.states import DELIVERIES, GREEN, WITHIN, known_agents
 
 TITLE = "Monitor"
 QUESTION = "Is Queenright itself healthy? Health checks, telemetry, decisions and notification delivery."
@@ -81,7 +81,7 @@ def _check_panels(at: Thresholds) -> list[AnyPanel]:
             "Workers evaluated per sweep, and known agents. An agent may have several sessions.",
             "none",
             Query(total_by("", names.WORKERS_EVALUATED), "workers evaluated"),
-            Query(total_by("", names.AGENTS), "known agents"),
+            Query(known_agents(), "known agents"),
             size=(6, 8),
         ),
         panels.counts(

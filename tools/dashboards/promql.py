@@ -6,7 +6,7 @@ Every selector is scoped by the dashboard's variables, and every aggregation lis
 
 from __future__ import annotations
 
-from queenright.instrumentation.names import MetricName
+from queenright.instrumentation.names import PARTITION_LABEL, MetricName
 from tools.dashboards.recorded import OverAll, Recorded
 
 WINDOW = "$__rate_interval"
@@ -15,6 +15,8 @@ BAR = "$__interval_ms / 1000"
 """Seconds between two points, which is the width of a bar."""
 SHOWN = "$__range"
 """The dashboard's time range, for instant queries."""
+IN_PARTITIONS = f'{PARTITION_LABEL}!=""'
+"""Selects the series of a cluster with several partitions, of which each has its own for an agent."""
 
 
 Series = MetricName | Recorded

@@ -8,7 +8,8 @@ from queenright.grafana.export import BLUE, ORANGE, RED, YELLOW
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Severity
 from queenright.instrumentation import names
-from tools.dashboards.promql import select
+from tools.dashboards.promql import IN_PARTITIONS, Series, select, total_by
+from tools.dashboards.recorded import Recorded
 
 GREEN, GREY, PURPLE = "green", "#8e8e8e", "purple"
 
@@ -95,11 +96,33 @@ def breaker_words() -> list[tuple[int, str, str]]:
 
 def state_rank() -> str:
     """Return the query for the rank of each agent's worst health state, as in ``STATES``."""
-    terms = (
-        f"{rank} * ({select(names.AGENT_STATE, _in_state(state))} == 1)"
+    return f"max by (agent) ({_state_ranks(names.AGENT_STATE)})"
+
+
+def agents_by_state() -> str:
+    """
+    Return the query for the number of agents in each state.
+
+    An agent with sessions in several partitions of a cluster counts once, in its worst state.
+    """
+    # Without the label to which ``$agent`` applies: the total is of all agents, too.
+    ranks = _state_ranks(Recorded(names.AGENT_STATE.name), IN_PARTITIONS)
+    total = total_by("state", names.AGENTS)
+    return f"{total} - count by (state) (({ranks}) unless topk by (job, agent) (1, {ranks})) or {total}"
+
+
+def known_agents() -> str:
+    """Return the query for the number of agents; one with sessions in several partitions counts once."""
+    known = select(Recorded(names.AGENT_STATE_SINCE.name), IN_PARTITIONS)
+    return f"{total_by('', names.AGENTS)} - (sum by () (count by (job, agent) ({known}) - 1) or vector(0))"
+
+
+def _state_ranks(metric: Series, *matchers: str) -> str:
+    """Return the query for the rank of each agent's state in each service."""
+    return " or ".join(
+        f"{rank} * ({select(metric, _in_state(state), *matchers)} == 1)"
         for state, (rank, _) in STATES.items()
     )
-    return f"max by (agent) ({' or '.join(terms)})"
 
 
 def breaker_rank(*matchers: str) -> str:

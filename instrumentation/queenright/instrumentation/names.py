@@ -144,6 +144,12 @@ AGENTS_WITH_ONE_KIND: Final = MetricName(
 UNPAGED_AGENTS: Final = MetricName(
     "queenright_unpaged_agents", "gauge", (), "Agents in trouble without a page."
 )
+AGENT_UNPAGED: Final = MetricName(
+    "queenright_agent_unpaged",
+    "gauge",
+    ("agent",),
+    "1 for an agent in trouble without a page, 0 with one; bounded.",
+)
 STATE_TRANSITIONS: Final = MetricName(
     "queenright_state_transitions_total", "counter", ("from", "to"), "Health state transitions."
 )

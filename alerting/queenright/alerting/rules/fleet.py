@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.alerting.rules import burn
-from queenright.alerting.rules.promql import duration, select
+from queenright.alerting.rules.promql import IN_PARTITIONS, duration, select
 from queenright.alerting.rules.recording import AGENTS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import DEGRADED_SHARE
@@ -31,11 +31,14 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
 def _degraded_alert(selectors: Selectors) -> Alert:
     share, minimum = DEGRADED_SHARE, _DEGRADED_MINIMUM
     unpaged_agents = select(selectors, names.UNPAGED_AGENTS)
+    unpaged = select(selectors, names.AGENT_UNPAGED, IN_PARTITIONS)
+    again = f"(sum(sum by (job, agent) ({unpaged}) - min by (job, agent) ({unpaged})) or vector(0))"
     return Alert(
         name="QueenrightFleetDegraded",
         why="Agents that a ticket has paged about are not counted: one problem is one page. This covers "
-        f"problems without a critical ticket. Fleets below {minimum} agents are excluded.",
-        expr=f"sum({unpaged_agents}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
+        f"problems without a critical ticket. Fleets below {minimum} agents are excluded. An agent with "
+        "sessions in several partitions counts once.",
+        expr=f"(sum({unpaged_agents}) - {again}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
         for_="5m",
         keep_firing_for="5m",
         severity="critical",

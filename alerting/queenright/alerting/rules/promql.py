@@ -18,6 +18,9 @@ WAITING: Final = f"agent_instance:{names.WORKER_WAITING}:last"
 BY_WORKER: Final = f"by ({_WORKER})"
 ON_WORKER: Final = f"on ({_WORKER})"
 
+IN_PARTITIONS: Final = f'{names.PARTITION_LABEL}!=""'
+"""Selects the series of a cluster with several partitions, of which each has its own for an agent."""
+
 MIN_WINDOW: Final = 60
 """Seconds; four scrapes, because a rate needs several."""
 

@@ -10,6 +10,7 @@ from queenright.alerting.rules.promql import (
     BY_WORKER,
     CHECKPOINT,
     HEARTBEAT,
+    IN_PARTITIONS,
     ON_WORKER,
     WAITING,
     select,
@@ -97,16 +98,29 @@ def _usage(selectors: Selectors) -> tuple[RecordingRule, ...]:
     )
 
 
+def _count_again(series: str) -> str:
+    """Return the query for how many series the agents have, besides one each."""
+    return f"(sum(count by (job, agent) ({series}) - 1) or vector(0))"
+
+
 def _service_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     alive = select(selectors, names.AGENTS)
+    known_again = _count_again(select(selectors, names.AGENT_STATE_SINCE, IN_PARTITIONS))
+    unhealthy_again = _count_again(select(selectors, names.AGENT_UNPAGED, IN_PARTITIONS))
     unhealthy = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
     # These agents continue with their other tools, so they need no page.
     missing_server = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (
-        RecordingRule(name=AGENTS, expr=f"sum({alive})"),
         RecordingRule(
-            name=UNHEALTHY, expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)))\n/\nsum({alive})"
+            name=AGENTS,
+            expr=f"sum({alive}) - {known_again}",
+            why="An agent with sessions in several partitions of a cluster counts once.",
+        ),
+        RecordingRule(
+            name=UNHEALTHY,
+            expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)) - {unhealthy_again})\n"
+            f"/\n{AGENTS}",
         ),
         RecordingRule(
             name="cluster:queenright_detection_delay_seconds:p99_5m",

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from itertools import islice
 from typing import Final
 
 from prometheus_client import (
@@ -165,7 +166,7 @@ class _FleetCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """Return empty families, so that registering does not read the workers."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
-        families = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
+        families = (names.UNPAGED_AGENTS, names.AGENT_UNPAGED, names.AGENT_STATE, names.AGENT_STATE_SINCE)
         return [
             gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED, names.LISTENING)
         ]
@@ -209,15 +210,17 @@ class _FleetCollector(Collector):
             with_one_kind.add_metric([kind.value], single[kind])
         yield with_one_kind
         paged = self._paged()
-        unpaged = gauge_family(names.UNPAGED_AGENTS)
-        unpaged.add_metric(
-            [],
-            sum(
-                state in _TROUBLE and agent not in paged and kinds.get(agent) != _UNPAGED_ONLY
-                for agent, (state, _) in worst.items()
-            ),
-        )
+        is_unpaged = {
+            agent: agent not in paged
+            for agent, (state, _) in worst.items()
+            if state in _TROUBLE and kinds.get(agent) != _UNPAGED_ONLY
+        }
+        unpaged, unpaged_agent = gauge_family(names.UNPAGED_AGENTS), gauge_family(names.AGENT_UNPAGED)
+        unpaged.add_metric([], sum(is_unpaged.values()))
+        for agent, value in islice(is_unpaged.items(), _AGENT_LIMIT):
+            unpaged_agent.add_metric([agent], float(value))
         yield unpaged
+        yield unpaged_agent
 
         listed = list(worst.items())
         if len(worst) > _AGENT_LIMIT:
