@@ -184,6 +184,7 @@ async def test_commit_that_goes_on_after_its_connection_broke_is_waited_for(
 
     def break_connection() -> None:
         raw = store._database.writer.connection.driver_connection
+        assert raw is not None
         with socket.socket(fileno=os.dup(raw.fileno())) as sock:
             sock.shutdown(socket.SHUT_RDWR)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import uuid
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
-from queenright.server.routes.gateway_requests import GATEWAY_HEADER
+from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.cluster.test_gateway import client_of, quick_gateway
@@ -58,14 +60,18 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
         yield Fleet(services, apps, http)
 
 
-async def ask_to_terminate(service: Service, app: ASGIApp, agent: str) -> None:
+async def ask_to_terminate(service: Service, app: ASGIApp | None, agent: str) -> None:
     """Let a worker loop, and the queen ask whether to stop it."""
     await service.ingest(list(looping(service.clock(), agent=agent)))
-    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
+    await until(
+        lambda: any(t.analysis and t.agent_id == agent for t in service.tickets.open_tickets()),
+        "a triaged ticket",
+    )
     worker = {"session_id": f"{agent}-session", "incarnation_id": "one"}
+    assert app is not None
     async with client_of(app) as http:
         await http.get(f"/api/agents/{agent}/instructions", params=worker)
-    [ticket] = service.tickets.open_tickets()
+    [ticket] = [ticket for ticket in service.tickets.open_tickets() if ticket.agent_id == agent]
     await service.remediation.queen_actions.request_termination(ticket, "It loops.")
 
 
@@ -160,3 +166,39 @@ async def test_unique_beginning_answers_the_request_of_its_partition_once(fleet:
     assert (first.status_code, first.json()["approval_id"]) == (202, approvals[1])
     assert (again.status_code, again.json()) == (202, first.json())
     assert [len(service.approvals.pending()) for service in fleet.services] == [1, 0]
+
+
+async def test_repeated_request_is_answered_where_it_was_executed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its abbreviated id fits another approval by then, whose worker must not be terminated."""
+    prefix = str(uuid.uuid4())[:8]
+    for service in fleet.services:
+        monkeypatch.setattr(service.approvals, "_ids", lambda: prefix + str(uuid.uuid4())[8:])
+    path, key = f"/api/approvals/{prefix}/deny", {"Idempotency-Key": "two"}
+    await ask_to_terminate(fleet.services[1], fleet.apps[1], "looper-3")
+    first = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+    await ask_to_terminate(fleet.services[0], fleet.apps[0], "looper-2")
+
+    again = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.json() == first.json()
+    assert "looper-2" in {approval.agent_id for approval in fleet.services[0].approvals.pending()}
+
+
+async def test_repeated_request_without_a_session_does_not_reach_a_later_one(fleet: Fleet) -> None:
+    now = fleet.services[0].clock()
+    for number, time in ((0, now), (1, now + 60)):
+        events = looping(time, agent="traveller")
+        await fleet.services[number].ingest([replace(event, session_id=f"s{number}") for event in events])
+        if number == 0:
+            key = {"Idempotency-Key": "three"}
+            body = {"message": "Read the error.", "by": "ada"}
+            first = await fleet.http.post("/api/agents/traveller/nudge", json=body, headers=key)
+
+    again = await fleet.http.post("/api/agents/traveller/nudge", json=body, headers=key)
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert again.json() == first.json()

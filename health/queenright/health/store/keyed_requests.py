@@ -55,6 +55,11 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
     return None
 
 
+def is_claimed(conn: Connection, caller: str, key: str) -> bool:
+    """Return whether a request with this key was begun, and is not released."""
+    return conn.execute(select(REQUESTS.c.key).where(_is(caller, key))).first() is not None
+
+
 def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> None:
     """Store the response to the request with this key."""
     headers = [list(pair) for pair in answer.headers]

@@ -17,12 +17,22 @@ from typing import Any, Final
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.health.store.keyed_requests import KEPT_SECONDS, Claim, StoredResponse, claim, keep, release
+from queenright.health.store.keyed_requests import (
+    KEPT_SECONDS,
+    Claim,
+    StoredResponse,
+    claim,
+    is_claimed,
+    keep,
+    release,
+)
 from queenright.health.store.store import Store, StoreError
 from queenright.runtime.events import Clock
 from queenright.server.access.caller import caller_of
+from queenright.server.http.gateway_header import FIND_KEY, GATEWAY_HEADER
 from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
 
@@ -55,6 +65,9 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Execute a request with a key once; pass on any other."""
+        if scope["type"] == "http" and Headers(scope=scope).get(GATEWAY_HEADER) == FIND_KEY:
+            await self._answer_find_key(scope, receive, send)
+            return
         if (
             scope["type"] != "http"
             or scope["method"] not in CHANGING_METHODS
@@ -75,6 +88,16 @@ class Idempotency:
         except _ClientGoneError:
             return
         await self._execute_once((caller_of(HTTPConnection(scope)).key, keys[0]), body, scope, receive, send)
+
+    async def _answer_find_key(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a gateway that looks for the partition in which a request was executed."""
+        caller, key = caller_of(HTTPConnection(scope)).key, Headers(scope=scope)[HEADER]
+        try:
+            is_known = await self._store.read(lambda conn: is_claimed(conn, caller, key))
+        except StoreError as error:
+            await problem(503, str(error))(scope, receive, send)
+        else:
+            await Response(status_code=204 if is_known else 404)(scope, receive, send)
 
     async def _execute_once(self, key: _Key, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         digest, now = _hash(scope, body), self._clock()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fastapi import Request, Response
 
 from queenright import api
 from queenright.api.base_model import ApiModel
-
-GATEWAY_HEADER: Final = "x-queenright-gateway"
-"""The header of a request that the gateway sends to several partitions."""
-LOCATE_WORKER: Final = "locate"
-"""Its value if a partition only returns the last activity of the worker, and changes nothing."""
+from queenright.server.http.gateway_header import GATEWAY_HEADER
 
 
 class LocatedWorker(ApiModel):

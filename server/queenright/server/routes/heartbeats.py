@@ -8,14 +8,9 @@ from fastapi import APIRouter, HTTPException, Request, Response
 
 from queenright import api
 from queenright.health.monitoring.heartbeat import parse_heartbeat
+from queenright.server.http.gateway_header import GATEWAY_HEADER, LOCATE_WORKER
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
-from queenright.server.routes.gateway_requests import (
-    GATEWAY_HEADER,
-    LOCATE_WORKER,
-    LocatedWorker,
-    gateway_response,
-    is_from_gateway,
-)
+from queenright.server.routes.gateway_requests import LocatedWorker, gateway_response, is_from_gateway
 from queenright.server.routes.openapi import operation, request_body
 from queenright.server.routes.params import AgentId
 from queenright.server.routes.preconditions import require_known_worker

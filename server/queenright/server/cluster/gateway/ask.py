@@ -10,9 +10,9 @@ import orjson
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.http.hop_by_hop import Header
 from queenright.server.middleware.gate import MAX_BODY
-from queenright.server.routes.gateway_requests import GATEWAY_HEADER
 
 
 class BodyTooLargeError(Exception):
@@ -91,12 +91,14 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive) -> Reply:
     return Reply(status, headers, b"".join(parts))
 
 
-def partition_get(scope: Scope, *, path: str | None = None, query: bytes | None = None) -> Scope:
+def partition_get(
+    scope: Scope, *, path: str | None = None, query: bytes | None = None, mark: str = "1"
+) -> Scope:
     """Return the scope of a GET for one of several partitions, by default of the same path and query."""
     headers = [
         header for header in scope["headers"] if header[0] not in (b"content-length", b"transfer-encoding")
     ]
-    changed = {**mark_scope({**scope, "headers": headers}), "method": "GET"}
+    changed = {**mark_scope({**scope, "headers": headers}, mark), "method": "GET"}
     if path is not None:
         changed |= {"path": path, "raw_path": None}
     if query is not None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, quote
 
 import orjson
 from fastapi import HTTPException
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.health.monitoring.heartbeat import InvalidHeartbeatError, parse_heartbeat
@@ -33,9 +34,11 @@ from queenright.server.cluster.gateway.pages import ask_all, merged_page
 from queenright.server.cluster.gateway.short_ids import find_matches, short_id_in
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import merge_of
+from queenright.server.http.gateway_header import FIND_KEY, LOCATE_WORKER
 from queenright.server.http.problems import problem
 from queenright.server.middleware.gate import MAX_BODY
-from queenright.server.routes.gateway_requests import LOCATE_WORKER, LocatedWorker
+from queenright.server.middleware.idempotency import HEADER
+from queenright.server.routes.gateway_requests import LocatedWorker
 from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.routes.short_ids import complete_id
 
@@ -191,6 +194,10 @@ class Gateway:
                 # The latest session may be in the one that has no owner.
                 await self._answer_unowned(scope, receive, send)
                 return
+            apps = [app for app in backends if app is not None]
+            if (app := await self._find_repeated(apps, scope, receive)) is not None:
+                await app(scope, replay(body, receive), send)
+                return
             search = search._replace(first=await self._locate_latest(backends, agent_id, scope, receive))
         await self._find(backends, search, scope, replay(body, receive), send)
 
@@ -203,6 +210,19 @@ class Gateway:
         present = {number: app for number, app in enumerate(backends) if app is not None}
         replies = await ask_all(list(present.values()), [health] * len(present), receive)
         return _latest(dict(zip(present, replies, strict=True)))
+
+    async def _find_repeated(self, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> ASGIApp | None:
+        """
+        Return the app that is to answer a request because its Idempotency-Key is known; None if it is new.
+
+        A request without a session, or with an abbreviated id, may fit something else when it is repeated.
+        """
+        if scope["method"] == "GET" or HEADER not in Headers(scope=scope):
+            return None
+        replies = await ask_all(apps, [partition_get(scope, mark=FIND_KEY)] * len(apps), receive)
+        if any(reply.status == 503 for reply in replies):
+            return self._answer_unowned
+        return next((app for app, reply in zip(apps, replies, strict=True) if reply.status == 204), None)
 
     def _remember(self, session: SessionKey, partition: int) -> None:
         self._remembered[session] = partition
@@ -245,6 +265,9 @@ class Gateway:
         body = await read_body(receive)
         backends = await self._wait_for_owners()
         apps = [app for app in backends if app is not None]
+        if (app := await self._find_repeated(apps, scope, receive)) is not None:
+            await app(scope, replay(body, receive), send)
+            return
         found = await find_matches(apps, short, scope, receive)
         refused = next((each for each in found if isinstance(each, Reply)), None)
         unknown = len(apps) < len(backends) or None in found

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.cluster.gateway.ask import Reply, ask, json_reply, partition_get
 from queenright.server.cluster.gateway.summaries import merge_fields, worst_breaker
-from queenright.server.routes.gateway_requests import GATEWAY_HEADER
+from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.routes.pagination import RowOrder, cursor_at, place_of, row_order
 
 
