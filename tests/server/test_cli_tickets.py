@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import httpx
@@ -10,8 +11,9 @@ import pytest
 from queenright.api.event_text import OPERATIONS
 from queenright.api.examples import NOW, example_of
 from queenright.api.tickets import Ticket, TicketSilence
-from queenright.cli.commands.tickets import ticket_lines, ticket_row
+from queenright.cli.commands.tickets import StatusFilter, ticket_lines, ticket_row
 from queenright.health.monitoring.monitor import END_REASONS
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.operations import Action
 from queenright.server.serving import RunningService
@@ -57,6 +59,35 @@ async def test_list_names_its_columns(running: RunningService) -> None:
 
     assert heading.split() == ["severity", "status", "agent", "session", "problem", "age", "ticket"]
     assert row[heading.index("ticket") :].startswith(found)
+
+
+async def test_status_filter_lists_closed_tickets(running: RunningService) -> None:
+    service = running.service
+    closed_id = await ticket_on(running)
+    first = next(iter(looping(service.clock())))
+    await service.ingest([replace(first, id="end", type=EventType.EXECUTION_COMPLETED, time=service.clock())])
+    await until(lambda: not service.tickets.open_tickets(), "a ticket that closed")
+    open_id = await ticket_on(running, agent="other")
+
+    gone = await queenright(running, "tickets", "list", "--status", "worker_gone")
+    intervening = await queenright(running, "tickets", "--all", "--status", "intervening")
+    dismissed = await queenright(running, "tickets", "list", "--status", "dismissed")
+
+    assert (closed_id in gone.out, open_id in gone.out) == (True, False)
+    assert (closed_id in intervening.out, open_id in intervening.out) == (False, True)
+    assert (dismissed.code, dismissed.out) == (0, "No tickets with status dismissed.\n")
+
+
+def test_status_filter_has_each_status_of_a_ticket() -> None:
+    assert [status.value for status in StatusFilter] == [status.value for status in TicketStatus]
+
+
+async def test_unknown_status_is_misuse(running: RunningService) -> None:
+    result = await queenright(running, "tickets", "list", "--status", "closed")
+
+    assert (result.code, result.out) == (2, "")
+    assert "'closed'" in result.err
+    assert "'dismissed'" in result.err
 
 
 def test_ticket_in_another_alert_names_it() -> None:

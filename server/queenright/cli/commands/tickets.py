@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,18 +28,33 @@ TicketId = Annotated[str, id_argument("tickets", autocompletion=complete_tickets
 _NEWEST = 1000
 
 
+class StatusFilter(StrEnum):
+    """Status of the tickets to list."""
+
+    # Not imported from `queenright.api`, whose import would delay every command.
+    OPEN = "open"
+    DISMISSED = "dismissed"
+    INTERVENING = "intervening"
+    ACKNOWLEDGED = "acknowledged"
+    RESOLVED = "resolved"
+    WORKER_GONE = "worker_gone"
+
+
 @with_service
 def list_tickets(
     service: Queenright,
     as_json: Json = False,
     all_: Annotated[bool, typer.Option("--all", help="Include closed tickets.")] = False,
+    status: Annotated[
+        StatusFilter | None, typer.Option(help="Only tickets with this status, open or closed.")
+    ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
 ) -> None:
     """List tickets of the newest 1,000, worst first."""
     from queenright.api.terms import Severity, words_of
 
-    rows = list(service.tickets.list(limit=_NEWEST))
-    if not all_:
+    rows = list(service.tickets.list(status=status, limit=_NEWEST))
+    if status is None and not all_:
         rows = [t for t in rows if t.status not in CLOSED_STATUSES]
     severities = words_of(Severity)
     rows.sort(key=lambda t: severities.index(t.severity), reverse=True)
@@ -46,7 +62,10 @@ def list_tickets(
     now = time.time()
     lines = (ticket_row(t, now, width) for t in rows)
     heading = _row("severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket")
-    empty = "No tickets." if all_ else "No open tickets."
+    if status is not None:
+        empty = f"No tickets with status {status}."
+    else:
+        empty = "No tickets." if all_ else "No open tickets."
     print_list(rows, lines, empty, as_json=as_json, heading=heading)
 
 
