@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.summaries import merge_of
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.alerting.real import people, real_alertmanager
@@ -120,3 +121,18 @@ async def test_peer_that_one_partition_cannot_read_is_unknown(fleet: Fleet) -> N
     assert listed["unknown"] == f"{fleet.alertmanager_url} cannot be reached"
     assert [(peer["read_at"], peer["error"]) for peer in listed["peers"]] == [(None, "cannot be reached")]
     assert [len(silence["tickets"]) for silence in listed["silences"]] == [1]
+
+
+def test_silence_ends_when_the_last_reader_says() -> None:
+    """It was prolonged after the first partition had read it."""
+
+    def part(read_at: float, ends_at: float, ticket_id: str) -> dict[str, Any]:
+        silence = {"silence_id": "s", "ends_at": ends_at, "peers": ["am"], "tickets": [ticket_id]}
+        return {"peers": [{"peer": "am", "read_at": read_at, "error": None}], "silences": [silence]}
+
+    merge = merge_of("/api/silences")
+    parts = [part(10.0, 100.0, "t1"), part(20.0, 5000.0, "t2")]
+
+    for values in (parts, parts[::-1]):
+        [row] = merge(values)["silences"]
+        assert row == {"silence_id": "s", "ends_at": 5000.0, "peers": ["am"], "tickets": ["t1", "t2"]}

@@ -202,12 +202,15 @@ def _silences(values: Sequence[Json]) -> Json:
     rows = [row for value in values for row in value["peers"]]
     latest = {row["peer"]: row["read_at"] for row in sorted(rows, key=_read_at)}
     silences: dict[str, Json] = {}
-    for value in values:
+    for value in sorted(values, key=lambda value: max(map(_read_at, value["peers"]), default=0.0)):
         current = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
         for row in value["silences"]:
-            silence = silences.setdefault(row["silence_id"], row | {"peers": set(), "tickets": set()})
-            silence["peers"] |= current.intersection(row["peers"])
-            silence["tickets"] |= set(row["tickets"])
+            known = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
+            # The last reader knows when it ends.
+            silences[row["silence_id"]] = row | {
+                "peers": known["peers"] | current.intersection(row["peers"]),
+                "tickets": known["tickets"] | set(row["tickets"]),
+            }
     # The tickets of a partition that cannot read a peer are unknown, whatever the others read.
     by_peer: dict[str, list[Json]] = {}
     for row in rows:
