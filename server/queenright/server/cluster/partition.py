@@ -200,14 +200,15 @@ class Partition:
             _log.warning("not the owner%s: %s", self._suffix, error)
         except StoreError as error:
             _log.error("the service has failed%s: %s", self._suffix, error)
+            has_failed = self.service is None
             # Without the database, all processes fail alike.
-            has_failed, failure = True, None if isinstance(error, DatabaseUnavailableError) else str(error)
+            failure = None if isinstance(error, DatabaseUnavailableError) else str(error)
         except Exception as error:
             # The next refresh finds that there is no owner.
             _log.exception("the service has failed%s", self._suffix)
             has_failed, failure = True, f"{type(error).__name__}: {error}"
         finally:
-            if has_failed and self.service is None and not self._is_released:
+            if has_failed and not self._is_released:
                 self.failure = failure
                 self._failures += 1
                 self._retry_at = time.monotonic() + min(2.0**self._failures, _LONGEST_PAUSE_SECONDS)
