@@ -37,7 +37,7 @@ class People:
 
     def received(self, agent: str) -> Counter[tuple[str, str]]:
         """Count what they were told of an agent, by channel and status."""
-        return Counter((m.channel, m.status) for m in self.recorder.received if agent in m.title)
+        return Counter((m.channel, m.status) for m in self.recorder.messages if agent in m.title)
 
     @property
     def woken(self) -> list[bytes]:
@@ -94,7 +94,7 @@ class RealAlertmanager:
         return self.people.woken
 
     async def until(self, done: Callable[[], object], what: str, seconds: float = 60) -> None:
-        await until(done, f"{what}; received {list(self.recorder.received)}", seconds=seconds)
+        await until(done, f"{what}; received {list(self.recorder.messages)}", seconds=seconds)
 
 
 def configure(folder: Path, people: People, **options: Any) -> Path:

@@ -138,7 +138,7 @@ async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> N
     await cluster.all_had_their_turn("late")
 
     assert [cluster.received(agent) for agent in ("first", "second", "third")] == [AND_OVER] * 3
-    assert not list(cluster.people.recorder.refused)
+    assert not list(cluster.people.recorder.rejections)
 
 
 async def test_end_between_two_flushes_of_two_peers_is_one_message(tmp_path: Path, store: Store) -> None:

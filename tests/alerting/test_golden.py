@@ -33,7 +33,7 @@ async def test_real_alertmanager_sends_the_golden_messages(tmp_path: Path, versi
         sent = await golden.record(alertmanager)
 
         assert sorted(sent) == sorted(NAMES)
-        assert not list(recorder.recorder.refused)
+        assert not list(recorder.recorder.rejections)
     different = [text for name in NAMES if (text := golden.difference(name, version, sent[name]))]
     assert not different, "\n\n".join([*different, "renew: python -m tests.alerting.golden --write"])
 
@@ -149,7 +149,7 @@ async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, 
             await client.post(
                 "/api/v2/alerts", json=[queen("critical", agent="monitor", source="monitor").to_dict()]
             )
-            received = everybody.recorder.received
+            received = everybody.recorder.messages
             await alertmanager.until(lambda: len(received) == 4, "two messages and two incidents")
             await client.aclose()
     attachments = {
@@ -159,7 +159,7 @@ async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, 
     [other] = attachments.values()
     [button] = [action for action in ours["actions"] if action["text"] == "Acknowledge"]
 
-    assert not list(everybody.recorder.refused)
+    assert not list(everybody.recorder.rejections)
     assert button == {
         "type": "button",
         "text": "Acknowledge",

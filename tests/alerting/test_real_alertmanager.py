@@ -45,7 +45,7 @@ async def send(
 
     At ``least`` so many are waited for: on a busy machine one of several may be on its way for longer.
     """
-    client, received = AlertmanagerClient(), alertmanager.recorder.received
+    client, received = AlertmanagerClient(), alertmanager.recorder.messages
     await client.post_alerts(alertmanager.address, alerts)
     await alertmanager.until(lambda: bool(received), "the first message")
     # It goes through a wait of its own: whatever else the others were to cause has come by then.
@@ -83,7 +83,7 @@ async def test_ticket_is_one_page_and_one_resolve_on_each_channel(
     )
     await store.transact(lambda conn: enqueue(conn, result, settings, time.time()))
     await outbox.deliver_due(time.time())
-    received = alertmanager.recorder.received
+    received = alertmanager.recorder.messages
     await alertmanager.until(lambda: len(received) >= 2, "a page on both channels")
     # The repeats and every other change of the ticket are silent.
     for occurrences in range(2, 6):
@@ -97,7 +97,7 @@ async def test_ticket_is_one_page_and_one_resolve_on_each_channel(
     await alertmanager.until(lambda: len(received) >= 4, "the all-clear on both channels")
     await client.aclose()
 
-    assert not alertmanager.recorder.refused
+    assert not alertmanager.recorder.rejections
     [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
     [attachment] = slack.body["attachments"]
     assert "researcher" in attachment["title"]
@@ -157,7 +157,7 @@ async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
 
     client = AlertmanagerClient()
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
-    received = alertmanager.recorder.received
+    received = alertmanager.recorder.messages
     for severity, count in ((Severity.MEDIUM, 1), (Severity.CRITICAL, 3)):
         risen = ticket(severity=severity)
         await store.transact(lambda conn, risen=risen: enqueue(conn, risen, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
@@ -190,7 +190,7 @@ async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
 
     client = AlertmanagerClient()
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
-    received = alertmanager.recorder.received
+    received = alertmanager.recorder.messages
 
     async def say(**changes: object) -> None:
         changed = ticket(storm_id=storm, **changes)
@@ -227,7 +227,7 @@ async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
     keys = {m.body["dedup_key"] for m in [*pages, *by(ours, "pagerduty", "resolved")]}
     assert len(keys) == 1
     assert [len(by(ours, channel, "resolved")) for channel in ("slack", "pagerduty")] == [1, 1]
-    assert not alertmanager.recorder.refused
+    assert not alertmanager.recorder.rejections
 
 
 async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
@@ -282,14 +282,14 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     client = AlertmanagerClient()
     await client.post_alerts(alertmanager.address, ended)
     await client.aclose()
-    now = alertmanager.recorder.received
+    now = alertmanager.recorder.messages
     await alertmanager.until(
         lambda: bool(by(now, "slack", "resolved") and by(now, "pagerduty", "resolved")), "the end"
     )
     [over], [closed] = by(now, "slack", "resolved"), by(now, "pagerduty", "resolved")
     assert closed.body["dedup_key"] == page.body["dedup_key"]
     assert over.title.startswith("Resolved: 30 agents with alerts got worse at once (a storm). One of them: ")
-    assert not alertmanager.recorder.refused
+    assert not alertmanager.recorder.rejections
 
 
 async def test_message_about_one_agent_in_a_storm_names_the_agent(alertmanager: RealAlertmanager) -> None:
@@ -352,12 +352,12 @@ async def test_symptom_triggers_only_the_judge(alertmanager: RealAlertmanager) -
     await client.post_alerts(alertmanager.address, [symptom])
     await alertmanager.until(lambda: bool(alertmanager.woken), "the judge is woken")
     await client.post_alerts(alertmanager.address, [queen("warning", agent="other")])
-    await alertmanager.until(lambda: bool(alertmanager.recorder.received), "the other agent's alert")
+    await alertmanager.until(lambda: bool(alertmanager.recorder.messages), "the other agent's alert")
     await client.aclose()
 
     [woken] = parse_symptoms(alertmanager.woken[0])
     assert (woken.alertname, woken.agent, woken.status) == ("QueenrightLoop", "researcher", "firing")
-    assert not any("Loop" in m.title for m in alertmanager.recorder.received)
+    assert not any("Loop" in m.title for m in alertmanager.recorder.messages)
 
 
 async def test_client_distinguishes_refused_from_accepted_alerts(
@@ -400,7 +400,7 @@ async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_
     client = AlertmanagerClient()
     await client.post_alerts(alertmanager.address, [replace(one, ends_at=time.time()) for one in down])
     await client.aclose()
-    now = alertmanager.recorder.received
+    now = alertmanager.recorder.messages
     await alertmanager.until(lambda: bool(by(now, "pagerduty", "resolved")), "the end")
     [ended] = by(now, "pagerduty", "resolved")
     assert ended.body["dedup_key"] == crowd.body["dedup_key"]

@@ -34,7 +34,7 @@ async def http(recorder: Recorder) -> AsyncIterator[httpx.AsyncClient]:
 async def test_slack_is_answered_as_slack_answers(http: httpx.AsyncClient, recorder: Recorder) -> None:
     answer = await http.post("/slack/services/T/B/X", json=SLACK)
     assert (answer.status_code, answer.text) == (200, "ok")
-    [message] = recorder.received
+    [message] = recorder.messages
     assert (message.time, message.channel, message.status) == (7.0, "slack", "firing")
     assert (message.title, message.text) == ("a is in a loop.", "why")
 
@@ -46,7 +46,7 @@ async def test_pagerduty_is_answered_as_pagerduty_answers(
     assert answer.status_code == 202
     assert answer.json() == {"status": "success", "message": "Event processed", "dedup_key": "d"}
     await http.post(ENQUEUE, json={"routing_key": "k" * 32, "event_action": "resolve", "dedup_key": "d"})
-    assert [m.status for m in recorder.received] == ["firing", "resolved"]
+    assert [m.status for m in recorder.messages] == ["firing", "resolved"]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ async def test_recorder_rejects_invalid_messages(
 ) -> None:
     answer = await http.post(path, json=body)
     assert answer.status_code == 400
-    assert not recorder.received
-    assert len(recorder.refused) == 1
+    assert not recorder.messages
+    assert len(recorder.rejections) == 1
 
 
 async def test_other_requests_are_not_messages(http: httpx.AsyncClient, recorder: Recorder) -> None:
@@ -87,7 +87,7 @@ async def test_other_requests_are_not_messages(http: httpx.AsyncClient, recorder
     assert (await http.post("/else", json={})).status_code == 404
     assert (await http.post("/slack/x", content=b"x" * (2 << 20))).status_code == 413
     assert (await http.post("/deadman", json={})).status_code == 200
-    assert not recorder.received
+    assert not recorder.messages
 
 
 async def test_latest_messages_are_kept_and_reported() -> None:
@@ -97,7 +97,7 @@ async def test_latest_messages_are_kept_and_reported() -> None:
         for number in range(205):
             await http.post("/slack/x", json={"text": str(number)})
     assert len(lines) == 205
-    assert [m.title for m in recorder.received] == [str(n) for n in range(5, 205)]
+    assert [m.title for m in recorder.messages] == [str(n) for n in range(5, 205)]
 
 
 async def test_recorder_returns_every_message_after_a_given_count(

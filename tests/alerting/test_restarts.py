@@ -58,7 +58,7 @@ async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
     """
     with reserve_port() as port:
         async with people() as everybody:
-            received = everybody.recorder.received
+            received = everybody.recorder.messages
 
             def of(channel: str) -> list[RecordedMessage]:
                 return [m for m in received if m.channel == channel]
@@ -94,7 +94,7 @@ async def test_end_before_an_unnoticed_restart_is_sent_once(
     async with contextlib.AsyncExitStack() as stack:
         port = stack.enter_context(reserve_port())
         everybody = await stack.enter_async_context(people())
-        received = everybody.recorder.received
+        received = everybody.recorder.messages
         settings = AlertingSettings(alertmanager_urls=(f"http://127.0.0.1:{port}",))
         client = AlertmanagerClient()
         stack.push_async_callback(client.aclose)
@@ -137,7 +137,7 @@ async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
     reminded = joins | {"reminders": 1, "notified_at": start, "bumped_at": start + 3600}
     with reserve_port() as port:
         async with people() as everybody:
-            received = everybody.recorder.received
+            received = everybody.recorder.messages
             async with real_alertmanager(tmp_path, everybody, port=port) as first:
                 await say(store, first, ticket_id="t1", severity=Severity.MEDIUM)
                 await first.until(lambda: len(received) == 1, "the lesser alert")
@@ -168,7 +168,7 @@ async def flush(alertmanager: RealAlertmanager, marker: str) -> None:
     client = AlertmanagerClient()
     await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
     await client.aclose()
-    await alertmanager.until(lambda: any(marker in m.title for m in alertmanager.recorder.received), marker)
+    await alertmanager.until(lambda: any(marker in m.title for m in alertmanager.recorder.messages), marker)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -178,7 +178,7 @@ async def test_days_of_downtime_cause_no_false_resolve(tmp_path: Path, store: St
         people() as everybody,
         real_alertmanager(tmp_path, everybody, version) as alertmanager,
     ):
-        received = everybody.recorder.received
+        received = everybody.recorder.messages
         # As if it was last repeated six days ago.
         await say(store, alertmanager, ticket_id="t1", at=time.time() - 6 * 86_400)
         await alertmanager.until(lambda: len(received) == 2, "the ticket on both channels")

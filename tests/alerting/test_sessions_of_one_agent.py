@@ -41,7 +41,7 @@ class Line:
     """Deliver what is due at a time, in seconds since the epoch."""
 
     def messages_on(self, channel: str, status: str) -> list[RecordedMessage]:
-        return [m for m in self.alertmanager.recorder.received if (m.channel, m.status) == (channel, status)]
+        return [m for m in self.alertmanager.recorder.messages if (m.channel, m.status) == (channel, status)]
 
     async def flush(self, marker: str) -> None:
         """Return when Alertmanager has looked at every group once more."""
@@ -49,7 +49,7 @@ class Line:
         await client.post_alerts(self.alertmanager.address, [queen("warning", agent=marker)])
         await client.aclose()
         await self.alertmanager.until(
-            lambda: any(marker in m.title for m in self.alertmanager.recorder.received), marker
+            lambda: any(marker in m.title for m in self.alertmanager.recorder.messages), marker
         )
 
 
@@ -102,13 +102,13 @@ async def test_second_session_is_notified_while_the_first_fires(line: Line) -> N
     )
     await line.alertmanager.until(lambda: bool(line.messages_on("slack", "resolved")), "and in Slack")
     assert line.messages_on("pagerduty", "resolved")[1].body["dedup_key"] == second
-    assert not line.alertmanager.recorder.refused
+    assert not line.alertmanager.recorder.rejections
 
 
 async def test_less_severe_session_is_notified_while_another_is_critical(line: Line) -> None:
     """B122: the inhibitions by severity and by reminder act on one ticket, not on the agent's others."""
     await line.write(1)
-    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the critical one")
+    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.messages) == 2, "the critical one")
     await line.write(2, severity=Severity.MEDIUM)
     await line.alertmanager.until(
         lambda: any("(medium)" in m.title for m in line.messages_on("slack", "firing")), "the lesser one"
@@ -127,7 +127,7 @@ async def test_less_severe_session_is_notified_while_another_is_critical(line: L
 async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store) -> None:
     """B123: the ticket of each session joins the open alert; the next message has their number."""
     await line.write(1)
-    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
+    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.messages) == 2, "the first")
     await line.alertmanager.until(lambda: bool(line.alertmanager.people.told), "word of whom it told")
     page = line.alertmanager.people.told[0]
     alerts = [("ticket-1", alert_key(page["alerts"][0]["labels"]), "firing")]
@@ -140,7 +140,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
         await line.write(session, earlier_tickets=[f"ticket-{session - 1}"])
     await line.flush("marker-1")
     await line.flush("marker-2")
-    ours = [m for m in line.alertmanager.recorder.received if "researcher" in m.title]
+    ours = [m for m in line.alertmanager.recorder.messages if "researcher" in m.title]
     assert len(ours) == 2
     # Whoever was told of the incident was told of them all.
     tickets = [f"ticket-{n}" for n in range(1, 9)]
@@ -160,7 +160,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
     await line.write(8, **RESOLVED)
     await line.alertmanager.until(lambda: bool(line.messages_on("pagerduty", "resolved")), "the end")
     assert (
-        len({m.body["dedup_key"] for m in line.alertmanager.recorder.received if m.channel == "pagerduty"})
+        len({m.body["dedup_key"] for m in line.alertmanager.recorder.messages if m.channel == "pagerduty"})
         == 1
     )
 
@@ -169,13 +169,13 @@ async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(l
     """B123: its incident is held open for a further session, and ends if none comes."""
     gone = {"status": TicketStatus.WORKER_GONE}
     await line.write(1)
-    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
+    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.messages) == 2, "the first")
     for session in range(1, 8):
         await line.write(session, **gone, hold_seconds=15.0)
         await line.write(session + 1, earlier_tickets=[f"ticket-{n}" for n in range(session, 0, -1)])
     await line.flush("marker-1")
     await line.flush("marker-2")
-    assert len([m for m in line.alertmanager.recorder.received if "researcher" in m.title]) == 2
+    assert len([m for m in line.alertmanager.recorder.messages if "researcher" in m.title]) == 2
 
     await line.write(8, **gone, hold_seconds=15.0)
     deadline = time.monotonic() + 90

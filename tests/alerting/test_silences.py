@@ -146,10 +146,10 @@ async def test_dedup_key_is_the_hash_of_the_group_key(
     client = AlertmanagerClient()
     result = posted(ours, summary="s.", ticket_id="ticket-1", description="d")
     await client.post_alerts(alertmanager.address, [result])
-    incidents = [one for one in alertmanager.recorder.received if one.channel == "pagerduty"]
+    incidents = [one for one in alertmanager.recorder.messages if one.channel == "pagerduty"]
 
     def arrived() -> bool:
-        incidents[:] = [one for one in alertmanager.recorder.received if one.channel == "pagerduty"]
+        incidents[:] = [one for one in alertmanager.recorder.messages if one.channel == "pagerduty"]
         return bool(incidents and alertmanager.people.told)
 
     await until(arrived, "PagerDuty and we are told")
@@ -173,7 +173,9 @@ def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
 def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | None = None) -> PeerView:
     result = PeerSilences(
         silences=silences,
-        silenced={frozenset((of or labels()).items()): tuple(one.id for one in silences)} if silences else {},
+        silence_ids_by_labels={frozenset((of or labels()).items()): tuple(one.id for one in silences)}
+        if silences
+        else {},
     )
     return PeerView(peer=peer, answer=result, read_at=0.0, error=error)
 

@@ -82,7 +82,7 @@ async def compared(fire: Fire) -> dict[str, Any]:
     store = Store.open(fire.settings.database_url, read_only=True)
     result = await store.read(_read)
     await store.close()
-    wrong = [*_identities(result), *_check_single_notification(result), *fire.recorder.refused]
+    wrong = [*_identities(result), *_check_single_notification(result), *fire.recorder.rejections]
     for way, port in zip(fire.ways, fire.ports, strict=True):
         wrong += _check_deliveries(result, way)
         wrong += await _active(result, port)

@@ -78,7 +78,7 @@ class RemoteActions:
         self, target: Target, reason: str, *, instruction_id: str, within: float
     ) -> StopResult:
         tell("terminate", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
-        return StopResult(confirmed=True, checkpoint_id="c1")
+        return StopResult(is_confirmed=True, checkpoint_id="c1")
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         return [

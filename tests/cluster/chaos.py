@@ -344,7 +344,7 @@ class Chaos:
             f"{n} more messages: {what}" for what, n in (self.messages - expected_messages).items()
         ]
         self.wrong += [f"no message: {what}" for what in expected_messages - self.messages]
-        self.wrong += [f"refused by the recorder: {reason}" for reason in self.people.recorder.refused]
+        self.wrong += [f"refused by the recorder: {reason}" for reason in self.people.recorder.rejections]
         self.stored = sum(n for (n,) in await asyncio.to_thread(self._rows, "SELECT count(*) FROM {}events"))
         for lane in self.lanes:
             log = await asyncio.to_thread(lane.process.log)

@@ -55,7 +55,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
 def messages(running: RunningService, channel: str, agent: str) -> list[RecordedMessage]:
     recorder = running.service.recorder
     assert recorder is not None
-    return [one for one in recorder.received if one.channel == channel and agent in one.title]
+    return [one for one in recorder.messages if one.channel == channel and agent in one.title]
 
 
 async def paged(running: RunningService, agent: str) -> tuple[EscalationTicket, str]:
@@ -127,4 +127,4 @@ async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
     assert again.body["dedup_key"] == other != key
     assert left.ticket_id != taken.ticket_id
     assert running.service.recorder is not None
-    assert not running.service.recorder.refused
+    assert not running.service.recorder.rejections

@@ -46,7 +46,7 @@ def tickets(running: RunningService) -> dict[str, EscalationTicket]:
 
 def pages(running: RunningService) -> list[RecordedMessage]:
     assert running.service.recorder is not None
-    return [one for one in running.service.recorder.received if one.channel == "pagerduty"]
+    return [one for one in running.service.recorder.messages if one.channel == "pagerduty"]
 
 
 async def live_and_crash(running: RunningService, session: str) -> None:

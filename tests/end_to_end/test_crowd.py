@@ -51,13 +51,13 @@ async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
         )
         await until(lambda: service.outbox.status().pending == 0, "all are handed over", seconds=120)
         await until(
-            lambda: {one.channel for one in recorder.received} == {"slack", "pagerduty"},
+            lambda: {one.channel for one in recorder.messages} == {"slack", "pagerduty"},
             "people were told",
             seconds=180,
         )
         tickets = (await http.get(f"{running.url}/api/tickets?limit=100")).json()["tickets"]
         agents = {ticket.agent_id for ticket in service.tickets.open_tickets()}
-        channels = Counter(one.channel for one in recorder.received if one.status == "firing")
+        channels = Counter(one.channel for one in recorder.messages if one.status == "firing")
 
     assert len(agents) == CROWD
     assert set(channels) == {"slack", "pagerduty"}

@@ -187,7 +187,9 @@ async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: S
     stack.recover()
     third = await look(judge_of(stack.url, tmp_path / "state"))
     assert third.tickets == ()
-    assert [(t.ticket_id, t.status) for t in third.closed] == [(ticket.ticket_id, TicketStatus.RESOLVED)]
+    assert [(t.ticket_id, t.status) for t in third.closed_tickets] == [
+        (ticket.ticket_id, TicketStatus.RESOLVED)
+    ]
 
     stack.kill()
     silent = (

@@ -23,12 +23,12 @@ StartAgent = Callable[[str, str], AgentProcess]
 def received(running: RunningService) -> Counter[tuple[str, str]]:
     recorder = running.service.recorder
     assert recorder is not None
-    return Counter((message.channel, message.status) for message in recorder.received)
+    return Counter((message.channel, message.status) for message in recorder.messages)
 
 
 def message(recorder: Recorder | None, channel: str, status: str) -> RecordedMessage:
     assert recorder is not None
-    [found] = [m for m in recorder.received if (m.channel, m.status) == (channel, status)]
+    [found] = [m for m in recorder.messages if (m.channel, m.status) == (channel, status)]
     return found
 
 
@@ -94,7 +94,7 @@ async def test_looping_agent_is_one_page_and_one_resolve(
     recorder = running.service.recorder
     assert received(running) == AND_RESOLVED
     assert recorder is not None
-    assert list(recorder.refused) == []
+    assert list(recorder.rejections) == []
     assert stderr == ""
     assert ticket.agent_id == agent
     assert ticket.kind.value == "doom_loop"

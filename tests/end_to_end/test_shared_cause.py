@@ -90,7 +90,7 @@ def received(running: RunningService, *, about: str = "") -> list[RecordedMessag
     """Return the messages that people got about all of them, or those that name one agent in their title."""
     assert running.service.recorder is not None
     shared = " is failing: "
-    return [one for one in running.service.recorder.received if (about or shared) in one.title]
+    return [one for one in running.service.recorder.messages if (about or shared) in one.title]
 
 
 def counted(running: RunningService) -> Counter[tuple[str, str]]:

@@ -108,7 +108,7 @@ async def test_symptom_wakes_the_judge_without_paging(
     assert woken == [(AGENT, "QueenrightRetryStorm")]
     assert received(running) == ONE_EACH
     assert service.recorder is not None
-    assert not any(AGENT in str(message.body) for message in service.recorder.received)
+    assert not any(AGENT in str(message.body) for message in service.recorder.messages)
     assert service.tickets.open_tickets() == []
 
 

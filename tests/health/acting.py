@@ -55,7 +55,7 @@ class FakeControl:
         if self.waits is not None:
             await self.waits()
         self.last_words()
-        return StopResult(confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
+        return StopResult(is_confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
 
 
 @dataclass

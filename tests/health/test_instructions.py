@@ -225,7 +225,7 @@ async def test_worker_that_reports_its_stop_has_stopped(
     await mailbox.answer(BEE, "t1", "done", detail="saved", checkpoint_id="c7")
 
     stopped = await ending
-    assert (stopped.confirmed, stopped.checkpoint_id) == (True, "c7")
+    assert (stopped.is_confirmed, stopped.checkpoint_id) == (True, "c7")
 
 
 @pytest.mark.parametrize("answer", ["refused", "failed", None])
@@ -241,7 +241,7 @@ async def test_stop_without_an_answer_is_unconfirmed(
     else:
         await mailbox.answer(BEE, "t1", answer)  # type: ignore[arg-type]
 
-    assert not (await ending).confirmed
+    assert not (await ending).is_confirmed
 
 
 async def test_secrets_in_an_answer_are_masked(

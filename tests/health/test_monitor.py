@@ -923,7 +923,7 @@ def test_split_sweep_evaluates_every_worker_once() -> None:
     third = monitor.sweep_part(START + 240, 3)
 
     parts = [first, second, third]
-    assert [(part.checked, part.done) for part in parts] == [(3, False), (3, False), (0, True)]
+    assert [(part.worker_count, part.is_last) for part in parts] == [(3, False), (3, False), (0, True)]
     assert [types(part.events).count(EventType.FINDING_OPENED) for part in parts] == [3, 3, 0]
     assert late.kinds() == set()
 
@@ -936,7 +936,7 @@ def test_sweep_returns_the_number_of_evaluated_workers() -> None:
         script.health.vitals.llm_errors = None  # type: ignore[assignment]  # whatever breaks a detector
     part = monitor.sweep_part(START + 240, 10)
 
-    assert (part.checked, part.done) == (0, True)
+    assert (part.worker_count, part.is_last) == (0, True)
     assert len(part.faults) == 3
     assert "session '0'" in "".join(part.faults)
     assert monitor.sweep(START + 241)[0] == 0
@@ -948,7 +948,7 @@ def test_failing_evaluation_of_one_worker_does_not_stop_the_sweep() -> None:
     scripts[1].health.vitals.llm_errors = None  # type: ignore[assignment]
     part = monitor.sweep_part(START + 240, 10)
 
-    assert (part.checked, len(part.faults)) == (2, 1)
+    assert (part.worker_count, len(part.faults)) == (2, 1)
     assert scripts[0].state is scripts[2].state is HealthState.STUCK
 
 

@@ -66,7 +66,7 @@ class Ward:
         target = await self.colony.begin()
         control = RuntimeControl(self.colony.runtime, sleep=self.time.sleep)
         stopped = await control.terminate(target, "it is stuck", instruction_id="t1", within=30)
-        assert stopped.confirmed
+        assert stopped.is_confirmed
         self.see()
         return target
 
@@ -288,7 +288,7 @@ async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_pat
     control = RuntimeControl(ward.colony.runtime, sleep=ward.time.sleep)
 
     assert control.can_reach(target)
-    assert (await control.terminate(target, "silent", instruction_id="t1", within=30)).confirmed
+    assert (await control.terminate(target, "silent", instruction_id="t1", within=30)).is_confirmed
     await ward.recover(target)
     await ward.finish()
 

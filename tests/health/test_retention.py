@@ -81,7 +81,7 @@ async def test_old_events_are_pruned_and_audit_events_archived(database_url: str
 
     pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    assert pruned == PruneResult(rows=3, archived=1)
+    assert pruned == PruneResult(rows=3, archived_rows=1)
     assert await store.read(log) == [4]
     assert await store.read(archive) == [2]
     assert await store.read(is_whole)
@@ -97,7 +97,7 @@ async def test_archive_has_its_own_retention(database_url: str) -> None:
 
     pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    assert pruned == PruneResult(rows=5, archived=3)
+    assert pruned == PruneResult(rows=5, archived_rows=3)
     assert await store.read(archive) == [3]
     assert (await store.read(verify_archive)).let_go == 2
     assert await store.read(is_whole)
@@ -157,7 +157,7 @@ def test_changed_row_stops_retention_of_the_log(conn: Connection) -> None:
 
     pruned = prune(conn, NOW, SETTINGS)
 
-    assert "row 4 of the event log" in str(pruned.refused)
+    assert "row 4 of the event log" in str(pruned.refusal)
     assert log(conn) == [4, 5, 6]
     assert verify(conn).first_bad == 4
 
@@ -170,7 +170,7 @@ def test_changed_row_stops_retention_of_the_archive(conn: Connection) -> None:
 
     pruned = prune(conn, NOW, SETTINGS)
 
-    assert "row 3 of the audit archive" in str(pruned.refused)
+    assert "row 3 of the audit archive" in str(pruned.refusal)
     assert archive(conn) == [3, 4]
     assert verify_archive(conn).first_bad == 3
 
@@ -472,7 +472,7 @@ def test_moved_archive_start_is_detected(conn: Connection, audited: list[int]) -
     conn.execute(EVENT_LOG_HEAD.update().values(archive_base_seq=EVENT_LOG_HEAD.c.archive_base_seq + 1))
 
     verification = verify_archive(conn)
-    refused = prune(conn, NOW + 600 * DAY, SETTINGS).refused
+    refused = prune(conn, NOW + 600 * DAY, SETTINGS).refusal
 
     assert was_whole
     assert not verification.ok

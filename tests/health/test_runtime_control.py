@@ -177,7 +177,7 @@ async def test_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony: 
 
     stopped = await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
 
-    assert stopped.confirmed
+    assert stopped.is_confirmed
     [newest, *_] = colony.checkpoints(target.session_id).list_checkpoints()
     assert stopped.checkpoint_id == newest.checkpoint_id
     assert newest.reason == "terminate"
@@ -226,7 +226,7 @@ async def test_killed_worker_is_terminated_only_if_nothing_runs_it(
     await first.runtime.stop()
     stopped = await control(second).terminate(target, "it is silent", instruction_id="t2", within=30)
 
-    assert stopped.confirmed
+    assert stopped.is_confirmed
     assert "not running" in stopped.detail
     await second.runtime.stop()
 
@@ -260,7 +260,7 @@ async def test_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
 
     stopped = await RuntimeControl(runtime).terminate(target, "stuck", instruction_id="t", within=30)
 
-    assert not stopped.confirmed
+    assert not stopped.is_confirmed
     assert "still running in a thread" in stopped.detail
     may_end.set()
     await runtime.stop()

@@ -96,7 +96,7 @@ def test_lines_that_are_not_steps_are_skipped_and_counted(log: Path) -> None:
     reader = StepLogReader(log)
 
     assert [event.data["index"] for event in reader.read()] == [0, 1]
-    assert reader.skipped == len(bad)
+    assert reader.skipped_lines == len(bad)
 
 
 def test_partial_last_line_is_read_once_complete(log: Path) -> None:
@@ -109,7 +109,7 @@ def test_partial_last_line_is_read_once_complete(log: Path) -> None:
     append(log, line[20:])
 
     assert [event.data["index"] for event in reader.read()] == [1]
-    assert reader.skipped == 0
+    assert reader.skipped_lines == 0
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut"])
@@ -155,7 +155,7 @@ def test_only_new_lines_are_read(log: Path) -> None:
 
     assert read_before == log.stat().st_size - len(row(2))
     assert [event.data["index"] for event in new] == [2]
-    assert reader.skipped == 1  # the gigabyte in the middle, which is no line
+    assert reader.skipped_lines == 1  # the gigabyte in the middle, which is no line
     health = monitor.get("a", "s")
     assert health is not None
     assert summarise(health, health.vitals.last_activity)["total_steps"] == 3
@@ -167,7 +167,7 @@ def test_line_longer_than_a_chunk_is_skipped(log: Path) -> None:
     events = reader.read(limit=1000) + reader.read(limit=1000)
 
     assert [event.data["index"] for event in events] == [0, 2]
-    assert reader.skipped == 1
+    assert reader.skipped_lines == 1
 
 
 @pytest.mark.parametrize("session", ["../other", "a/b", "..", ".", "", "a\\b", "a\0b"])
@@ -184,7 +184,7 @@ def test_compaction_changes_no_count_and_no_clock(log: Path, mark: dict[str, Any
     reader = StepLogReader(log)
 
     assert [event.data["index"] for event in reader.read()] == [0]
-    assert reader.skipped == 0
+    assert reader.skipped_lines == 0
 
 
 def test_secrets_in_a_log_are_masked(log: Path) -> None:

@@ -494,7 +494,7 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     for events in order.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]
     assert len(order) >= 40
-    assert [*watch.processor._new, *watch.processor._undecided, *watch.processor._reports] == []
+    assert [*watch.processor._new, *watch.processor._undecided_spans, *watch.processor._reports] == []
 
 
 @given(

@@ -251,7 +251,7 @@ def test_two_folding_metrics_in_one_registry_share_the_counter(registry: Collect
     families = WorkerFamilies.of(registry)
 
     service.fold(names.CIRCUIT_BREAKER_TRANSITIONS, "a")
-    families.limited.fold(names.WORKER_STEPS, "bee", "a")
+    families.limit_counter.fold(names.WORKER_STEPS, "bee", "a")
 
     counted = {name: number for name, number in folded(registry).items() if number}
     assert counted == {names.CIRCUIT_BREAKER_TRANSITIONS.name: 1, names.WORKER_STEPS.name: 1}

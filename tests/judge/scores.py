@@ -56,7 +56,7 @@ def markdown(found: Score) -> str:
 
 def _rows(found: Score) -> Iterator[str]:
     for row in (*found.decisions, *found.model_decisions):
-        agree = f"{row.all.agreed} ({row.all.share:.0%})"
+        agree = f"{row.all.agreements} ({row.all.share:.0%})"
         yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} |"
 
 

@@ -43,7 +43,7 @@ class Outside:
         self, target: Target, reason: str, *, instruction_id: str, within: float
     ) -> StopResult:
         self.stopped.append(target)
-        return StopResult(confirmed=True, checkpoint_id="0000000001-c")
+        return StopResult(is_confirmed=True, checkpoint_id="0000000001-c")
 
     async def request(self, target: Target, reason: str, *, by: str) -> Outside:
         self.wanted.append(target)

@@ -114,7 +114,7 @@ def test_unchanged_findings_of_a_missing_worker_are_not_repeated(
         at=2 * REPORT_AFTER_SECONDS,
         workers=(),
         tickets=(known,),
-        closed=(),
+        closed_tickets=(),
         dismissed=0,
         unknown=0,
         missing=unseen,
@@ -191,7 +191,7 @@ def test_run_continues_after_any_check_result(
             os.kill(os.getpid(), signal.SIGTERM)
         if fault is not None:
             raise fault
-        return CheckResult(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+        return CheckResult(at=0.0, workers=(), tickets=(), closed_tickets=(), dismissed=0, unknown=0)
 
     monkeypatch.setattr(StackJudge, "check", broken)
 
@@ -271,7 +271,7 @@ def test_run_does_not_end_where_the_first_look_is_refused(
         if fault is not None:
             raise fault
         os.kill(os.getpid(), signal.SIGTERM)
-        return CheckResult(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+        return CheckResult(at=0.0, workers=(), tickets=(), closed_tickets=(), dismissed=0, unknown=0)
 
     monkeypatch.setattr(StackJudge, "check", look)
 
@@ -347,7 +347,7 @@ def test_run_stops_while_it_deletes_old_records(tmp_path: Path, monkeypatch: pyt
     ends: list[type[BaseException]] = []
 
     async def check(self: StackJudge) -> CheckResult:
-        return CheckResult(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+        return CheckResult(at=0.0, workers=(), tickets=(), closed_tickets=(), dismissed=0, unknown=0)
 
     async def prune(self: Retention) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -103,7 +103,7 @@ async def test_empty_answer_closes_no_ticket(stack: Stack) -> None:
 
     assert (ticket.severity, ticket.status) == (Severity.CRITICAL, TicketStatus.INTERVENING)
     assert empty.workers == ()
-    assert empty.closed == ()
+    assert empty.closed_tickets == ()
     assert [t.ticket_id for t in empty.tickets] == [ticket.ticket_id]
     assert list(empty.missing) == [ticket.ticket_id]
     assert [t.ticket_id for t in back.tickets] == [ticket.ticket_id]
@@ -143,7 +143,9 @@ async def test_worker_without_series_on_an_up_target_has_ended(stack: Stack) -> 
     stack.says(up(1))
     ended = await stack.look()
 
-    assert [(t.ticket_id, t.status) for t in ended.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
+    assert [(t.ticket_id, t.status) for t in ended.closed_tickets] == [
+        (ticket.ticket_id, TicketStatus.WORKER_GONE)
+    ]
     assert ended.missing == {}
 
 
@@ -171,7 +173,7 @@ async def test_unconfirmed_recovery_keeps_the_ticket_and_is_reported_after_ten_m
 
     for check in (first, later):
         assert [t.ticket_id for t in check.tickets] == [ticket.ticket_id]
-        assert check.closed == ()
+        assert check.closed_tickets == ()
         unseen = check.missing[ticket.ticket_id]
         assert unseen.since == since
         assert why in unseen.why
@@ -184,7 +186,7 @@ async def test_one_scraping_replica_is_enough(stack: Stack) -> None:
     await stack.look(0)
     stack.says(up(1, replica="b"), up(0, replica="a"))
 
-    assert [t.status for t in (await stack.look()).closed] == [TicketStatus.WORKER_GONE]
+    assert [t.status for t in (await stack.look()).closed_tickets] == [TicketStatus.WORKER_GONE]
 
 
 async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
@@ -195,7 +197,9 @@ async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
     result = await stack.look(removed_targets=("workers/host:9464",))
 
     assert [t.ticket_id for t in other.tickets] == [ticket.ticket_id]
-    assert [(t.ticket_id, t.status) for t in result.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
+    assert [(t.ticket_id, t.status) for t in result.closed_tickets] == [
+        (ticket.ticket_id, TicketStatus.WORKER_GONE)
+    ]
 
 
 async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
@@ -208,10 +212,12 @@ async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
     stack.is_well()
     back = await stack.look()
 
-    assert cleared.closed == ()
+    assert cleared.closed_tickets == ()
     assert [t.ticket_id for t in empty.tickets] == [ticket.ticket_id]
-    assert empty.closed == ()
-    assert [(t.ticket_id, t.status) for t in back.closed] == [(ticket.ticket_id, TicketStatus.RESOLVED)]
+    assert empty.closed_tickets == ()
+    assert [(t.ticket_id, t.status) for t in back.closed_tickets] == [
+        (ticket.ticket_id, TicketStatus.RESOLVED)
+    ]
 
 
 async def test_selector_chooses_among_equal_names(stack: Stack) -> None:
@@ -250,7 +256,7 @@ async def test_non_numeric_sample_is_skipped_counted_and_logged_once(
     await judge.close()
 
     assert [t.kind for t in second.tickets] == [FindingKind.RETRY_STORM]
-    assert (first.skipped, second.skipped) == (5, 5)
+    assert (first.skipped_samples, second.skipped_samples) == (5, 5)
     assert len([r for r in caplog.records if "skipping samples" in r.message]) == 4, "one for each metric"
 
 
@@ -262,7 +268,7 @@ async def test_unknown_metric_is_skipped(stack: Stack, caplog: pytest.LogCapture
         check = await stack.look(0)
 
     assert [t.kind for t in check.tickets] == [FindingKind.RETRY_STORM]
-    assert check.skipped == 3
+    assert check.skipped_samples == 3
     assert "queenright_worker_custom" in caplog.text
 
 

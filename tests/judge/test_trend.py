@@ -72,7 +72,7 @@ def test_trend_file_round_trips_within_its_bound(looks: list[tuple[int, int]]) -
     rows = trends.dump()
 
     assert len(trends) == len(rows) == len({number for number, _ in looks}) <= MAX_WORKERS
-    assert not trends.changed
+    assert not trends.has_changed
 
 
 def test_worker_checked_longest_ago_is_forgotten_first(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def the_session(folder: Path) -> tuple[SessionStore, Session] | None:
 
 def conversation(session: Session, name: str) -> Conversation:
     opened = Conversation.open(session.conversations / name, disk=Disk(), clock=lambda: 0.0)
-    assert not opened.skipped, f"unreadable: {opened.skipped}"
+    assert not opened.skipped_files, f"unreadable: {opened.skipped_files}"
     return opened
 
 

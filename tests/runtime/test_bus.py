@@ -63,8 +63,8 @@ async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> N
 
     assert len(awake) == 1000
     assert [e.node_id for e in asleep.received if e.type is TICKET] == [str(n) for n in range(0, 1000, 100)]
-    assert slow.dropped == 1000 - len(asleep.received) > 0
-    assert sum(count for _, count in drops) == slow.dropped
+    assert slow.dropped_count == 1000 - len(asleep.received) > 0
+    assert sum(count for _, count in drops) == slow.dropped_count
     assert {name for name, _ in drops} == {"slow"}
 
 
@@ -93,7 +93,7 @@ async def test_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> 
     await bus.drain()
 
     assert [e.node_id for e in gate.received] == ["0", "1", "2", "3", "4"]
-    assert subscription.dropped == 100_000
+    assert subscription.dropped_count == 100_000
 
 
 @given(
@@ -110,7 +110,7 @@ def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacit
         bus.fan_out(*(event(kind, node_id=str(n)) for n, kind in enumerate(kinds)))
         gate.opened.set()
         await bus.drain()
-        return [int(e.node_id) for e in gate.received], subscription.dropped
+        return [int(e.node_id) for e in gate.received], subscription.dropped_count
 
     received, dropped = asyncio.run(scenario())
 

@@ -273,7 +273,7 @@ async def test_clear_removes_entries_and_keeps_numbering(tmp_path: Path) -> None
 
     assert parts(tmp_path) == []
     assert open_at(tmp_path).last_seq == conversation.last_seq == 2
-    assert open_at(tmp_path).skipped == ()
+    assert open_at(tmp_path).skipped_files == ()
     [entry] = await open_at(tmp_path).append(say("three"))
     assert entry.seq == 3
 
@@ -300,8 +300,8 @@ def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], li
 
         assert texts(conversation) == [str(n) for n in range(1, 9) if n not in broken]
         there = [seq for seq, kind in broken.items() if kind != "gone"]
-        assert len(conversation.skipped) == len(there) + (4 if litter else 0)
-        assert all(skipped.reason for skipped in conversation.skipped)
+        assert len(conversation.skipped_files) == len(there) + (4 if litter else 0)
+        assert all(skipped.reason for skipped in conversation.skipped_files)
         [added] = run(conversation.append(say("new")))
         assert texts(open_at(path))[-1] == "new"
         assert added.seq > max([*(set(range(1, 9)) - set(broken)), *there])
@@ -322,7 +322,7 @@ def test_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
 
     assert conversation.entries == ()
-    assert [skipped.path for skipped in conversation.skipped] == [tmp_path / "parts"]
+    assert [skipped.path for skipped in conversation.skipped_files] == [tmp_path / "parts"]
 
 
 async def test_full_disk_while_shortening_changes_nothing(
@@ -363,7 +363,7 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
         reader = open_at(tmp_path)
 
     assert reader.entries == writer.entries
-    assert reader.skipped == ()
+    assert reader.skipped_files == ()
 
 
 def test_tokens_are_a_quarter_of_the_characters_and_four_a_message() -> None:
@@ -480,7 +480,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_skipped_and_no_number_given_twice(self) -> None:
-        assert self.conversation.skipped == ()
+        assert self.conversation.skipped_files == ()
         assert self.conversation.last_seq == self.last_seq
         seqs = [entry.seq for entry in self.conversation.entries]
         assert seqs == sorted(set(seqs))

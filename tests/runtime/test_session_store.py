@@ -138,7 +138,7 @@ def test_step_log_folder_is_not_a_session_until_created(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFoundError):
         store.open("mine")
     assert store.list_sessions() == []
-    assert store.skipped == []
+    assert store.skipped_files == []
 
     assert made(store, "mine").logs.is_dir()
     assert store.open("mine").id == "mine"
@@ -292,7 +292,7 @@ def test_copied_session_folder_is_rejected(tmp_path: Path) -> None:
     write_json(tmp_path / "sessions" / "copy" / "state.json", read_json(session.root / "state.json"))
 
     assert [state.session_id for state in store.list_sessions()] == [session.id]
-    assert [skipped.path.parent.name for skipped in store.skipped] == ["copy"]
+    assert [skipped.path.parent.name for skipped in store.skipped_files] == ["copy"]
 
 
 def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str],
 
         assert listed == [f"s{n}" for n in range(5, -1, -1) if n not in broken]
         missing = {n for n, kind in broken.items() if kind in ("gone", "link to nothing")}
-        assert {s.path.parent.name for s in store.skipped} == {f"s{n}" for n in broken.keys() - missing}
+        assert {s.path.parent.name for s in store.skipped_files} == {f"s{n}" for n in broken.keys() - missing}
 
 
 def test_session_and_graph_have_one_writer(tmp_path: Path) -> None:

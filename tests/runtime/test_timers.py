@@ -51,7 +51,7 @@ async def test_missed_intervals_are_counted_and_not_repeated(fake_time: FakeTime
         fake_time.now += 57
         await fake_time.advance(13)
 
-    assert [(tick.number, tick.skipped) for _, tick in fired] == [(1, 0), (2, 0), (7, 4), (8, 0)]
+    assert [(tick.number, tick.skipped_ticks) for _, tick in fired] == [(1, 0), (2, 0), (7, 4), (8, 0)]
 
 
 async def test_cron_fires_at_the_named_minutes(fake_time: FakeTime) -> None:
@@ -90,7 +90,7 @@ async def test_suspended_machine_fires_one_cron_tick(fake_time: FakeTime) -> Non
         fake_time.now += 8 * 3600
         await fake_time.advance(60)
 
-    assert [tick.skipped for _, tick in fired] == [0, 479, 0]
+    assert [tick.skipped_ticks for _, tick in fired] == [0, 479, 0]
 
 
 async def test_clock_set_back_repeats_no_tick(fake_time: FakeTime) -> None:

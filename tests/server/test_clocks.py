@@ -358,9 +358,9 @@ async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
             sweeps = loops.create_task(service.scheduler.run_sweeps())
             await until(lambda: outage.looks > 20, "looks of both loops")
             assert states(service) == {"bee": "healthy"}
-            checks = service.metrics.evaluated
+            checks = service.metrics.evaluated_workers
             outage.is_over = True
-            await until(lambda: service.metrics.evaluated > checks, "a sweep")
+            await until(lambda: service.metrics.evaluated_workers > checks, "a sweep")
             deadlines.cancel()
             sweeps.cancel()
         assert states(service) == {"bee": "healthy"}

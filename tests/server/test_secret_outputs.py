@@ -336,6 +336,6 @@ async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.L
     ways_out = {"alerts": json.dumps(peer.posts), "archive": archive, "log": log} | kept_in(tmp_path)
     found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
     assert not found
-    assert pruned.archived
+    assert pruned.archived_rows
     assert "my " in ways_out["alerts"]
     assert len(secrets.used) == 6

@@ -64,7 +64,7 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     """B41: a silenced ticket is marked everywhere, and has no reminders during the silence."""
     ticket_id = await ticket_on(stack.running)
     recorder = stack.alertmanager.recorder
-    await until(lambda: any("looper" in one.title for one in recorder.received), "people are told")
+    await until(lambda: any("looper" in one.title for one in recorder.messages), "people are told")
     due = stack.running.service.tickets.next_deadline()
     assert due is not None
 

@@ -133,7 +133,7 @@ def _everybody() -> list[Row]:
     times, is_done = [], False
     while not is_done:
         start = time.perf_counter()
-        is_done = monitor.sweep_part(1_000_001.0, 1_000).done
+        is_done = monitor.sweep_part(1_000_001.0, 1_000).is_last
         times.append(time.perf_counter() - start)
     slowest = max(times) * 1e3
     return [

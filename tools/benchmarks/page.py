@@ -55,14 +55,14 @@ async def _stall_to_slack() -> list[Row]:
                 thread.start()
             crossings: dict[str, float] = {}
             deadline = time.monotonic() + 60
-            while len(_pages(recorder.received)) < AGENTS and time.monotonic() < deadline:
+            while len(_pages(recorder.messages)) < AGENTS and time.monotonic() < deadline:
                 for worker in running.service.workers():
                     since = min((f.since for f in worker.findings if f.kind.value == "stall"), default=None)
                     if since is not None:
                         crossings.setdefault(worker.vitals.agent_id, since + STALL_SECONDS)
                 await asyncio.sleep(0.01)
             stop.set()
-            pages = _pages(recorder.received)
+            pages = _pages(recorder.messages)
             for thread in threads:
                 await asyncio.to_thread(thread.join)
     delays = sorted(pages[agent] - crossings[agent] - GROUP_WAIT for agent in pages if agent in crossings)

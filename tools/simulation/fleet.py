@@ -510,11 +510,11 @@ class Fleet:
         """Stop a worker; of some nobody knows whether it has."""
         worker = self._whom(target)
         if self.random.random() >= self.odds.stops_for_certain:
-            return StopResult(confirmed=False, detail="no answer")
+            return StopResult(is_confirmed=False, detail="no answer")
         worker.alive = False
         self.resume(worker, iter((None,)))
         return StopResult(
-            confirmed=True, checkpoint_id=worker.chain[-1].checkpoint_id if worker.chain else None
+            is_confirmed=True, checkpoint_id=worker.chain[-1].checkpoint_id if worker.chain else None
         )
 
     # -- the outside of workers: respawning ---------------------------------------------------------

@@ -152,7 +152,7 @@ class Outbox:
             pending=len(pending),
             oldest=min(pending.values(), default=None),
             peers=[line.status() for line in self._peer_deliveries],
-            refused=[alert for line in self._peer_deliveries for _, alert in line.refused.values()],
+            refused=[alert for line in self._peer_deliveries for _, alert in line.refused_alerts.values()],
         )
 
     async def run(self) -> None:
@@ -311,7 +311,7 @@ class Outbox:
     def _events(self, line: PeerDelivery, result: Deliveries, now: float) -> list[AgentEvent]:
         events = [
             _event(EventType.NOTIFICATION_DELIVERED, about, now, line, receipt.status, receipt.attempts)
-            for about, receipt in result.delivered
+            for about, receipt in result.first_deliveries
         ]
         return events + [_failure_event(failure, now, line) for failure in result.failures]
 

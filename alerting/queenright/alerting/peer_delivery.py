@@ -103,7 +103,7 @@ class Deliveries:
     """The result of one delivery round."""
 
     receipts: list[Receipt] = field(default_factory=list)
-    delivered: list[tuple[Notification, Receipt]] = field(default_factory=list)
+    first_deliveries: list[tuple[Notification, Receipt]] = field(default_factory=list)
     """Delivered for the first time."""
     failures: list[Failure] = field(default_factory=list)
     """At most one per outage, and one per rejected alert."""
@@ -129,7 +129,7 @@ class PeerDelivery:
         self.peer = peer
         self.pending: dict[int, float] = {}
         """Overdue notifications, by id, and since when they are due."""
-        self.refused: dict[str, tuple[float, RefusedAlert]] = {}
+        self.refused_alerts: dict[str, tuple[float, RefusedAlert]] = {}
         """Alerts that it rejected: the version of their text, and the details to display."""
         self.failing_since: float | None = None
         self.error = ""
@@ -140,7 +140,7 @@ class PeerDelivery:
         self._settings = settings
         self._client = client
         self._count = count
-        self._sent: dict[str, SentAlert] = {}
+        self._sent_alerts: dict[str, SentAlert] = {}
         self._ends: set[str] = set()
         """Alerts whose end this process sent since the peer's last restart."""
         self._peer_starts: set[str] = set()
@@ -164,7 +164,9 @@ class PeerDelivery:
 
     def has_confirmed_end(self, notification: Notification, now: float) -> bool:
         """Return whether the peer accepted a notification's end so long ago that it is not repeated."""
-        is_known = any(notification.key in keys for keys in (self._ends, self._sent, self.refused))
+        is_known = any(
+            notification.key in keys for keys in (self._ends, self._sent_alerts, self.refused_alerts)
+        )
         if not is_known and not notification.is_replaced:
             return False
         return is_end_final(notification, self.peer.name, now)
@@ -246,11 +248,11 @@ class PeerDelivery:
             self._peer_starts.add(started)
 
     def _plan(self, notifications: Sequence[Notification], now: float, later_peers: Collection[str]) -> Plan:
-        refused = {key: content for key, (content, _) in self.refused.items()}
+        refused = {key: content for key, (content, _) in self.refused_alerts.items()}
         return plan(
             notifications,
             self.peer.name,
-            sent=self._sent,
+            sent=self._sent_alerts,
             ends=self._ends,
             refused=refused,
             settings=self._settings,
@@ -296,17 +298,17 @@ class PeerDelivery:
             raise PeerUnavailableError(self.peer.name, reason) from None
 
     def _accept(self, post: Post, result: Deliveries, now: float) -> None:
-        self.refused.pop(post.key, None)
+        self.refused_alerts.pop(post.key, None)
         if post.status == "firing":
-            self._sent[post.key] = SentAlert(now, post.text_version)
+            self._sent_alerts[post.key] = SentAlert(now, post.text_version)
             self._ends.discard(post.key)
         else:
-            self._sent.pop(post.key, None)
+            self._sent_alerts.pop(post.key, None)
             self._ends.add(post.key)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now)
             result.receipts.append(receipt)
-            result.delivered.append((notification, receipt))
+            result.first_deliveries.append((notification, receipt))
         self._count("delivered", len(post.about))
 
     def status(self) -> PeerStatus:
@@ -328,7 +330,7 @@ class PeerDelivery:
             status=post.status,
             error=error.reason,
         )
-        self.refused[post.key] = (post.text_version, refused)
+        self.refused_alerts[post.key] = (post.text_version, refused)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)
@@ -365,9 +367,9 @@ class PeerDelivery:
         """Drop state of notifications that are no longer active."""
         ids, keys = {n.id for n in notifications}, {n.key for n in notifications}
         self._attempts = {at: count for at, count in self._attempts.items() if at[0] in ids}
-        self._sent = {key: sent for key, sent in self._sent.items() if key in keys}
+        self._sent_alerts = {key: sent for key, sent in self._sent_alerts.items() if key in keys}
         self._ends &= keys
-        self.refused = {key: details for key, details in self.refused.items() if key in keys}
+        self.refused_alerts = {key: details for key, details in self.refused_alerts.items() if key in keys}
 
 
 def _find_position(status: Mapping[str, Any]) -> int | None:

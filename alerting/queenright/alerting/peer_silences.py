@@ -52,12 +52,12 @@ class PeerSilences:
     """The silences of one peer."""
 
     silences: tuple[Silence, ...] = ()
-    silenced: Mapping[frozenset[tuple[str, str]], tuple[str, ...]] = field(default_factory=dict)
+    silence_ids_by_labels: Mapping[frozenset[tuple[str, str]], tuple[str, ...]] = field(default_factory=dict)
     """Ids of matching silences, by the labels of each silenced Queenright alert."""
 
     def silence_ids(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Return the ids of the silences that match an alert's labels."""
-        return self.silenced.get(frozenset(labels.items()), ())
+        return self.silence_ids_by_labels.get(frozenset(labels.items()), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
         silences=tuple(
             _silence(silence) for silence in parsed_silences if silence.status.state in ("active", "pending")
         ),
-        silenced={
+        silence_ids_by_labels={
             frozenset(alert.labels.items()): tuple(alert.status.silenced_by)
             for alert in parsed_alerts
             if alert.status.silenced_by

@@ -55,22 +55,22 @@ class Recorder:
     def __init__(
         self, on_message: Callable[[RecordedMessage], None] | None = None, *, clock: Clock = time.time
     ) -> None:
-        self.received: deque[RecordedMessage] = deque(maxlen=_MAX_MESSAGES)
+        self.messages: deque[RecordedMessage] = deque(maxlen=_MAX_MESSAGES)
         """The latest messages, oldest first."""
         self.count = 0
         """Number of received messages; only the latest are kept."""
-        self.refused: deque[str] = deque(maxlen=_MAX_MESSAGES)
+        self.rejections: deque[str] = deque(maxlen=_MAX_MESSAGES)
         """Reasons of rejected requests."""
         self._on_message = on_message
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"Recorder(received={len(self.received)})"
+        return f"Recorder(received={len(self.messages)})"
 
     def after(self, count: int) -> list[RecordedMessage]:
         """Return the kept messages after the first ``count``, oldest first."""
-        new = min(self.count - count, len(self.received))
-        return list(self.received)[len(self.received) - new :]
+        new = min(self.count - count, len(self.messages))
+        return list(self.messages)[len(self.messages) - new :]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -99,7 +99,7 @@ class Recorder:
                 self._keep(path, body, _read_pagerduty(body), "pagerduty")
                 return 202, b"application/json", _render_enqueued(body)
         except _RejectedError as error:
-            self.refused.append(f"{path}: {error}")
+            self.rejections.append(f"{path}: {error}")
             return 400, b"text/plain", str(error).encode()
         return 404, b"text/plain", b"no_team"
 
@@ -108,7 +108,7 @@ class Recorder:
         message = RecordedMessage(
             time=self._clock(), channel=channel, status=status, title=title, text=text, path=path, body=body
         )
-        self.received.append(message)
+        self.messages.append(message)
         self.count += 1
         if self._on_message is not None:
             self._on_message(message)

@@ -53,7 +53,7 @@ from queenright.health.tickets.ticket_reports import (
 )
 from queenright.health.tickets.ticket_transaction import (
     Decide,
-    Decided,
+    DecisionResult,
     OnChange,
     TicketReportResult,
     TicketTransaction,
@@ -65,7 +65,7 @@ from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 T = TypeVar("T")
-FindJoined = Callable[[Connection, EscalationTicket], EscalationTicket | None]
+FindIncidentTicket = Callable[[Connection, EscalationTicket], EscalationTicket | None]
 
 _REMEMBERED_CLOSED: Final = 1_000
 _NOTE_LIMIT: Final = 1_000
@@ -130,7 +130,7 @@ class TicketService:
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
         dead_from: Callable[[WorkerKey], float | None] = lambda key: None,
-        find_joined: FindJoined = lambda conn, ticket: None,
+        find_joined: FindIncidentTicket = lambda conn, ticket: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -141,7 +141,7 @@ class TicketService:
         self._on_change = on_change
         self._dead_from = dead_from
         self._find_joined = find_joined
-        self._live: dict[str, EscalationTicket] = {}
+        self._live_tickets: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._last_closed: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._tasks = TaskSet()
@@ -178,7 +178,7 @@ class TicketService:
 
     def get(self, ticket_id: str) -> EscalationTicket | None:
         """Return a ticket that is live or closed recently. ``find`` also reads older ones."""
-        return self._live.get(ticket_id) or self._last_closed.get(ticket_id)
+        return self._live_tickets.get(ticket_id) or self._last_closed.get(ticket_id)
 
     async def find(self, ticket_id: str) -> EscalationTicket | None:
         """Return the ticket with this id, however old, or None."""
@@ -191,18 +191,18 @@ class TicketService:
     def open_tickets(self) -> list[EscalationTicket]:
         """Return the tickets that are open, intervening or acknowledged, oldest first."""
         return sorted(
-            (t for t in self._live.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
+            (t for t in self._live_tickets.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
         )
 
     def open_sessions(self) -> set[WorkerKey]:
         """Return the workers with an open ticket."""
-        return {(t.agent_id, t.session_id) for t in self._live.values() if t.is_open}
+        return {(t.agent_id, t.session_id) for t in self._live_tickets.values() if t.is_open}
 
     def paged_agents(self) -> set[str]:
         """Return the agents with an open ticket that paged somebody."""
         return {
             ticket.agent_id
-            for ticket in self._live.values()
+            for ticket in self._live_tickets.values()
             if ticket.is_open
             and ticket.notified_severity is not None
             and ticket.notified_severity.rank >= Severity.HIGH.rank
@@ -210,16 +210,19 @@ class TicketService:
 
     def recent_tickets(self) -> list[EscalationTicket]:
         """Return the live tickets and the last ones that closed, in any order."""
-        return [*self._live.values(), *self._last_closed.values()]
+        return [*self._live_tickets.values(), *self._last_closed.values()]
 
     def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
         """Return the open ticket of a worker's session, or None."""
         ids = self._by_worker.get((agent_id, session_id), ())
-        return next((self._live[ticket_id] for ticket_id in ids if self._live[ticket_id].is_open), None)
+        return next(
+            (self._live_tickets[ticket_id] for ticket_id in ids if self._live_tickets[ticket_id].is_open),
+            None,
+        )
 
     def open_counts(self) -> dict[tuple[Severity, TicketStatus], int]:
         """Return how many tickets are open, by severity and status."""
-        return dict(Counter((t.severity, t.status) for t in self._live.values() if t.is_open))
+        return dict(Counter((t.severity, t.status) for t in self._live_tickets.values() if t.is_open))
 
     async def history(
         self,
@@ -297,7 +300,7 @@ class TicketService:
     async def _raise(self, reports: Sequence[PreparedReport | None]) -> list[TicketReportResult | None]:
         """Write reports, after which the open tickets with their causes join the incidents."""
         causes = {cause for report in reports if report is not None for cause in report.shared_causes}
-        joining = find_joining(self._live.values(), causes, self._find_worker, self._group)
+        joining = find_joining(self._live_tickets.values(), causes, self._find_worker, self._group)
         now = self._clock()
 
         def work(tx: TicketTransaction) -> list[TicketReportResult | None]:
@@ -309,7 +312,7 @@ class TicketService:
 
     def list_failing(self) -> dict[str, list[WorkerKey]]:
         """Return the workers with open tickets that may share their failure with those of other services."""
-        newest = itertools.islice(reversed(self._live.values()), _MOST_FAILING)
+        newest = itertools.islice(reversed(self._live_tickets.values()), _MOST_FAILING)
         workers = (
             (health, finding)
             for ticket in newest
@@ -326,7 +329,7 @@ class TicketService:
         Raises:
             StoreError: Writing failed; nothing has changed.
         """
-        joining = find_joining(self._live.values(), causes, self._find_worker, self._group)
+        joining = find_joining(self._live_tickets.values(), causes, self._find_worker, self._group)
         if joining:
             await self._commit(partial(join_groups, joining=joining, now=self._clock()))
 
@@ -343,7 +346,7 @@ class TicketService:
         now = self._clock()
         storms = {
             ticket.ticket_id: storm_of((ticket.agent_id, ticket.session_id))
-            for ticket in self._live.values()
+            for ticket in self._live_tickets.values()
             # An older one is about earlier trouble of the worker.
             if ticket.is_open and not ticket.storm_id and now - ticket.first_seen < WINDOW_SECONDS
         }
@@ -500,7 +503,7 @@ class TicketService:
         reason = _require_text("reason", reason)
         now = self._clock()
 
-        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
             updated_ticket = lifecycle.dismiss(
                 ticket,
                 reason=reason,
@@ -563,7 +566,7 @@ class TicketService:
         now = self._clock()
 
         def work(tx: TicketTransaction) -> EscalationTicket:
-            def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+            def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
                 updated_ticket = lifecycle.intervene(
                     ticket,
                     analysis=analysis,
@@ -602,7 +605,7 @@ class TicketService:
 
         return work
 
-    def _join(self, tx: TicketTransaction, ticket: EscalationTicket, now: float) -> Decided:
+    def _join(self, tx: TicketTransaction, ticket: EscalationTicket, now: float) -> DecisionResult:
         """Join an earlier ticket's incident, if there is one, and take over its acknowledgement."""
         earlier = self._find_joined(tx.conn, ticket)
         if earlier is None:
@@ -628,7 +631,7 @@ class TicketService:
         by, note = _require_text("by", by), redact(note.strip(), _NOTE_LIMIT)
         now = self._clock()
 
-        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
             return self._acknowledgement(tx, ticket, by, via, note, now)
 
         return await self._decide(ticket_id, change, notify_people=False)
@@ -647,11 +650,11 @@ class TicketService:
         by, note = _require_text("by", by), redact(note.strip(), _NOTE_LIMIT)
         now = self._clock()
 
-        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
             updated_ticket = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
             if ticket.status is TicketStatus.ACKNOWLEDGED:
                 return updated_ticket, []
-            return updated_ticket, [self._acknowledged(tx, updated_ticket, by, via, note)]
+            return updated_ticket, [self._make_acknowledgement(tx, updated_ticket, by, via, note)]
 
         return await self._decide(ticket_id, change, notify_people=False)
 
@@ -671,23 +674,23 @@ class TicketService:
         by, note = _require_text("by", by), redact(note.strip(), _NOTE_LIMIT)
         now = self._clock()
 
-        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
             updated_ticket = lifecycle.acknowledge_ended(
                 ticket, by=by, now=now, via=via, note=note, is_resolved=is_resolved
             )
             return updated_ticket, [] if ticket.acknowledged_by else [
-                self._acknowledged(tx, updated_ticket, by, via, note)
+                self._make_acknowledgement(tx, updated_ticket, by, via, note)
             ]
 
         return await self._decide(ticket_id, change, notify_people=is_resolved)
 
     def _acknowledgement(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
-    ) -> Decided:
+    ) -> DecisionResult:
         updated_ticket = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
-        return updated_ticket, [self._acknowledged(tx, updated_ticket, by, via, note)]
+        return updated_ticket, [self._make_acknowledgement(tx, updated_ticket, by, via, note)]
 
-    def _acknowledged(
+    def _make_acknowledgement(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str
     ) -> AgentEvent:
         data = {"ticket_id": ticket.ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
@@ -715,7 +718,7 @@ class TicketService:
         by = _require_text("by", by)
         now = self._clock()
 
-        def change(tx: TicketTransaction, ticket: EscalationTicket) -> Decided:
+        def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
             updated_ticket = lifecycle.unacknowledge(ticket, now=now)
             if only_via not in (None, ticket.acknowledged_via):
                 problem = f"{ticket.acknowledged_by} acknowledged it, but not through {only_via}"
@@ -792,7 +795,7 @@ class TicketService:
 
     def _remember(self, ticket: EscalationTicket) -> None:
         self._deadlines.schedule(ticket)
-        previous = self._live.pop(ticket.ticket_id, None)
+        previous = self._live_tickets.pop(ticket.ticket_id, None)
         if previous is None or not ticket.is_open or previous.storm_id != ticket.storm_id:
             self._incidents.add(ticket)
         before = previous or ticket
@@ -802,7 +805,7 @@ class TicketService:
             if not ids:
                 del self._by_worker[key]
         if ticket.is_live:
-            self._live[ticket.ticket_id] = ticket
+            self._live_tickets[ticket.ticket_id] = ticket
             key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
             return

@@ -80,7 +80,7 @@ class WorkerFamilies:
         self.cost: Counter | None = family(names.AGENT_COST) if is_service else None
         if not is_service:
             registry.register(DROPPED)
-        self.limited = LimitCounter(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
+        self.limit_counter = LimitCounter(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
         self._agents: dict[str, AgentSeries] = {}
         self._reset_lock()
         after_fork_in_child(self._reset_lock)
@@ -106,7 +106,7 @@ class WorkerFamilies:
         """Return the series of ``agent``, shared by its runs in this process. ``release`` them at the end."""
         with self._agents_lock:
             if agent not in self._agents and self.is_full:
-                agent = self.limited.fold(names.WORKER_INFO, agent)
+                agent = self.limit_counter.fold(names.WORKER_INFO, agent)
             series = self._agents.get(agent)
             if series is None:
                 series = self._agents[agent] = AgentSeries(self, agent)
@@ -312,7 +312,7 @@ class AgentSeries:
         if value in values:
             return value
         if len(values) >= MAX_LABEL_VALUES:
-            return self._families.limited.fold(_COUNTED_BY[label], self.agent, value)
+            return self._families.limit_counter.fold(_COUNTED_BY[label], self.agent, value)
         values.add(value)
         return value
 

@@ -102,7 +102,7 @@ class OpenSpans(SpanProcessor):
     def _reset(self) -> None:
         # In a forked child, open spans belong to the parent, which reports them.
         self._new: dict[int, ref[Span]] = {}
-        self._undecided: dict[int, ref[Span]] = {}
+        self._undecided_spans: dict[int, ref[Span]] = {}
         self._reports: dict[int, _Report] = {}
         self._undecided_checked_at = 0
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class OpenSpans(SpanProcessor):
             context = span.get_span_context()
             if context is None or self._new.pop(context.span_id, None) is not None:
                 return
-            if self._undecided.pop(context.span_id, None) is None:
+            if self._undecided_spans.pop(context.span_id, None) is None:
                 entry = self._reports.pop(context.span_id, None)
                 if entry is not None:
                     self._put_ended(entry, span)
@@ -161,12 +161,12 @@ class OpenSpans(SpanProcessor):
                 self._decide(self._new, span_id, reference, span, now)
         if not 0 <= _seconds(self._undecided_checked_at, now) < INTERVAL:
             self._undecided_checked_at = now
-            for span_id, reference in list(self._undecided.items()):
+            for span_id, reference in list(self._undecided_spans.items()):
                 span = reference()
                 if span is None:
-                    self._undecided.pop(span_id, None)
+                    self._undecided_spans.pop(span_id, None)
                 else:
-                    self._decide(self._undecided, span_id, reference, span, now)
+                    self._decide(self._undecided_spans, span_id, reference, span, now)
         for span_id, entry in list(self._reports.items()):
             self._follow(span_id, entry, now)
         if self._reports:
@@ -192,10 +192,10 @@ class OpenSpans(SpanProcessor):
             self._reports[span_id] = entry
             source.pop(span_id, None)
         elif source is self._new:
-            if _is_exported(span) and len(self._undecided) < CAPACITY:
-                self._undecided[span_id] = reference
+            if _is_exported(span) and len(self._undecided_spans) < CAPACITY:
+                self._undecided_spans[span_id] = reference
             if source.pop(span_id, None) is None:
-                self._undecided.pop(span_id, None)
+                self._undecided_spans.pop(span_id, None)
 
     def _follow(self, span_id: int, entry: _Report, now: int) -> None:
         """Send a heartbeat for a reported span if one is due, or report its end if it was lost."""
@@ -223,7 +223,7 @@ class OpenSpans(SpanProcessor):
         """Return the nearest reported ancestor, otherwise the parent."""
         parent = span.parent
         while parent is not None and parent.span_id not in self._reports:
-            reference = self._undecided.get(parent.span_id)
+            reference = self._undecided_spans.get(parent.span_id)
             ancestor = reference() if reference is not None else None
             parent = ancestor.parent if ancestor is not None else None
         parent = parent or span.parent

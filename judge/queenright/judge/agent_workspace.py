@@ -40,7 +40,7 @@ class FileChange:
     """A change of a file: a diff for people, and a description for the model."""
 
     diff: str
-    done: str
+    summary: str
 
 
 class AgentWorkspaces(Protocol):

@@ -234,7 +234,7 @@ class ChatTools:
                     ordered_by=turn.question.by,
                 )
                 turn.diffs.append(change.diff)
-                return f"{change.done}. The difference is appended to your answer: do not repeat it"
+                return f"{change.summary}. The difference is appended to your answer: do not repeat it"
 
         async def restart(arguments: RestartArguments, *, session_id: str) -> str:
             with self._acting_turn(session_id, arguments.ticket_id, RESTART) as turn:

@@ -303,13 +303,13 @@ class HealthJudge:
             await self._publish(event)
         except Exception:
             _log.exception("cannot record a check; its decisions stand")
-        if not self._trends.changed:
+        if not self._trends.has_changed:
             return
         rows = self._trends.dump()
         try:
             await self._disk.run(lambda: Trends.save(self._trend_file, rows))
         except OSError as error:
-            self._trends.changed = True
+            self._trends.has_changed = True
             _log.error("cannot save the judge's trends: %s", error)
 
     async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> None:

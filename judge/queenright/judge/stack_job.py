@@ -72,7 +72,7 @@ class CheckResult:
     workers: tuple[WorkerHealth, ...]
     tickets: tuple[EscalationTicket, ...]
     """Open tickets, oldest first."""
-    closed: tuple[EscalationTicket, ...]
+    closed_tickets: tuple[EscalationTicket, ...]
     """Tickets closed since the last check."""
     dismissed: int
     """Dismissed tickets whose condition still holds."""
@@ -82,7 +82,7 @@ class CheckResult:
     """Tickets, by id, whose workers have no metrics and may still run: they stay open."""
     down: int = 0
     """Workers whose target is down: their processes ended or died."""
-    skipped: int = 0
+    skipped_samples: int = 0
     """Invalid samples."""
 
     @property
@@ -145,7 +145,7 @@ class StackJudge:
         self._registry = registry or CollectorRegistry()
         self._tracer = tracer or get_tracer("queenright")
         self._on_change = on_change
-        self._once = once
+        self._runs_once = once
         self._models = models
         self._checked_at = 0.0
         self._monotonic_at = 0.0
@@ -210,11 +210,11 @@ class StackJudge:
             StoreError: The database is unavailable.
         """
         now = await prometheus_time(self._prometheus)
-        skipped = self._samples.skipped
+        skipped = self._samples.skipped_count
         sightings = await find_workers(
             self._prometheus, self._settings, now, self._selector, samples=self._samples
         )
-        live = await self._live()
+        live = await self._list_live_tickets()
         _end_grace(sightings, live)
         missing = await self._missing(live, sightings, now)
         self._checked_at, self._monotonic_at = now, self._monotonic()
@@ -226,18 +226,18 @@ class StackJudge:
             self._is_running = True
         closures = await self._update_tickets(now, missing)
         unknown = await self._judge_and_triage()
-        if self._once:
+        if self._runs_once:
             await self._pass_on()
         return CheckResult(
             at=now,
             workers=tuple(healths),
             tickets=tuple(self.tickets.open_tickets()),
-            closed=tuple(closures),
+            closed_tickets=tuple(closures),
             dismissed=await self._count_dismissed(),
             unknown=unknown,
             missing=await asyncio.to_thread(self._stale.note, missing, now),
             down=sum(sighting.is_down for sighting in sightings),
-            skipped=self._samples.skipped - skipped,
+            skipped_samples=self._samples.skipped_count - skipped,
         )
 
     # -- workers ------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class StackJudge:
 
     async def _update_tickets(self, now: float, missing: Collection[str]) -> list[EscalationTicket]:
         """Update the tickets from before, except those ``missing``; return the closed ones."""
-        before = [ticket for ticket in await self._live() if ticket.ticket_id not in missing]
+        before = [ticket for ticket in await self._list_live_tickets() if ticket.ticket_id not in missing]
         for ticket in before:
             agent, target = ticket.agent_id, ticket.session_id
             health = self.monitor.get(agent, target) or ended_health(agent, target, self._settings, now)
@@ -322,11 +322,11 @@ class StackJudge:
             and ticket.is_open
         ]
 
-    async def _live(self) -> list[EscalationTicket]:
+    async def _list_live_tickets(self) -> list[EscalationTicket]:
         return await self.store.read(ticket_table.live_tickets)
 
     async def _count_dismissed(self) -> int:
-        return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._live())
+        return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._list_live_tickets())
 
     async def _judge_and_triage(self) -> int:
         """Run the judge and wait for triage; return the number of workers that were not judged."""

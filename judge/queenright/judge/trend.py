@@ -63,7 +63,7 @@ class Trends:
 
     def __init__(self) -> None:
         self._readings: OrderedDict[WorkerKey, Reading] = OrderedDict()
-        self.changed = False
+        self.has_changed = False
         """Whether there are changes to save."""
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Trends:
         )
         while len(self._readings) > MAX_WORKERS:
             self._readings.popitem(last=False)
-        self.changed = True
+        self.has_changed = True
 
     def of(self, summary: Mapping[str, Any], now: float) -> dict[str, Any] | None:
         """
@@ -113,7 +113,7 @@ class Trends:
 
     def dump(self) -> list[dict[str, Any]]:
         """Return all readings as JSON values, oldest first, and mark them as saved."""
-        self.changed = False
+        self.has_changed = False
         return [reading.model_dump() for reading in self._readings.values()]
 
     @classmethod

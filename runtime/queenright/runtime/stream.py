@@ -260,7 +260,7 @@ class ExecutionStream:
 
     async def _tick(self) -> None:
         async for tick in self._ticks():
-            self.ticks_skipped += tick.skipped
+            self.ticks_skipped += tick.skipped_ticks
             if self.pending:
                 self.ticks_skipped += 1
             else:
@@ -411,7 +411,9 @@ class ExecutionStream:
             services.sessions.set_current(session)
         execution.session_id = resources.session_id = session.id
         await self._take_turn(execution, session, store, resources)
-        telemetry, registry = (services.telemetry, services.registry) if graph.agent_id else services.muted
+        telemetry, registry = (
+            (services.telemetry, services.registry) if graph.agent_id else services.discarding
+        )
         logger = RuntimeLogger(session, store.base / "runtime_logs")
         first_step = await services.disk.run(logger.next_step) if execution.is_resume else 0
         incarnation_id = services.incarnations.resolve(session.path, execution.incarnation_id)

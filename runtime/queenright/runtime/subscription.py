@@ -41,7 +41,7 @@ class Subscription:
         on_error: Callable[[str, BaseException], None],
     ) -> None:
         self.name = name
-        self.dropped = 0
+        self.dropped_count = 0
         """Number of events dropped because the queue was full."""
         self.event_filter = event_filter
         self._handler = handler
@@ -61,7 +61,7 @@ class Subscription:
         self._context = contextvars.copy_context()
 
     def __repr__(self) -> str:
-        return f"Subscription({self.name!r}, pending={self.pending}, dropped={self.dropped})"
+        return f"Subscription({self.name!r}, pending={self.pending}, dropped={self.dropped_count})"
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -117,7 +117,7 @@ class Subscription:
         return marker
 
     def _count_drop(self) -> None:
-        self.dropped += 1
+        self.dropped_count += 1
         if self._on_drop is not None:
             self._on_drop(self.name, 1)
 

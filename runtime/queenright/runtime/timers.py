@@ -29,7 +29,7 @@ class Tick:
     """One tick of a timer. ``skipped`` is the number of missed ticks before it."""
 
     number: int
-    skipped: int = 0
+    skipped_ticks: int = 0
 
 
 def load_timezone(name: str) -> tzinfo:

@@ -465,14 +465,14 @@ def _refuse_unknown_environment() -> None:
             and top not in setting_names
             and variable not in _OTHER_VARIABLES
         ):
-            near = _near(top, setting_names)
+            near = _find_closest(top, setting_names)
             hint = f" Did you mean {ENV_PREFIX}{'__'.join((near, *below))}?" if near else ""
             raise InvalidSettingsError(
                 f"The environment variable {name} is not a setting.{hint or ' Unset it.'}"
             )
 
 
-def _near(name: str, setting_names: Sequence[str]) -> str | None:
+def _find_closest(name: str, setting_names: Sequence[str]) -> str | None:
     """Return the known name that is probably meant by a misspelled one."""
     near = get_close_matches(name, setting_names, 1, cutoff=0.8)
     # Names of four letters have a ratio of 0.75 with one letter changed or two swapped.
@@ -492,7 +492,7 @@ def _explain_fault(fault: Fault) -> str:
     where = fault.where
     if fault.kind == "extra_forbidden":
         allowed = _allowed_at(fault.path[:-1])
-        near = _near(str(fault.path[-1]), allowed)
+        near = _find_closest(str(fault.path[-1]), allowed)
         hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed)}."
         return f"{where}: no such setting. {hint}"
     if not where:  # of several settings at once: the message names them and their values

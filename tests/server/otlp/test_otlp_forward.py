@@ -117,7 +117,7 @@ async def test_request_is_forwarded_unchanged(otlp: Listening, collector: Collec
         otlp.app._forwarder = forwarder
 
         response = await client.post(f"{otlp.url}/v1/traces", content=body, headers=sent)
-        await until(lambda: forwarder.sent == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
 
     [(path, headers, arrived)] = collector.requests
     assert response.status_code == 200
@@ -135,7 +135,7 @@ async def test_unreadable_or_unstored_requests_are_still_forwarded(
 
         await client.post(f"{otlp.url}/v1/traces", content=b"{", headers={"content-type": "application/json"})
 
-        await until(lambda: forwarder.sent == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
         assert collector.requests[0][2] == b"{"
 
 
@@ -147,7 +147,7 @@ async def test_endless_answer_is_read_up_to_a_limit(otlp: Listening, collector: 
         for body in (b"{", b"{ "):
             headers = {"content-type": "application/json"}
             await client.post(f"{otlp.url}/v1/traces", content=body, headers=headers)
-        await until(lambda: forwarder.sent == 2, "both are passed on")
+        await until(lambda: forwarder.sent_requests == 2, "both are passed on")
 
 
 async def test_agent_is_answered_while_the_endpoint_hangs(otlp: Listening, collector: Collector) -> None:
@@ -163,7 +163,7 @@ async def test_agent_is_answered_while_the_endpoint_hangs(otlp: Listening, colle
         ]
         assert (statuses, collector.requests) == ([200] * 10, [])
         collector.open.set()
-        await until(lambda: forwarder.sent == 10, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 10, "it is passed on")
 
     assert len(collector.requests) == 10
 
@@ -173,7 +173,7 @@ async def test_transient_failures_are_retried(collector: Collector, status: int)
     collector.statuses = [status, status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.sent == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
 
     assert collector.tries == 3
 
@@ -183,7 +183,7 @@ async def test_final_failures_are_dropped_and_counted(collector: Collector, stat
     collector.statuses = [status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
 
     assert (collector.tries, forwarder.pending) == (1, 0)
 
@@ -194,7 +194,7 @@ async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     async with forwarding(url, give_up_after=0.1) as forwarder:
         began = time.monotonic()
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
 
     assert time.monotonic() - began < 2
 
@@ -203,7 +203,7 @@ async def test_retry_after_of_the_endpoint_is_respected(collector: Collector) ->
     collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
     async with forwarding(collector.url, give_up_after=50) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
 
     assert collector.tries == 1
 
@@ -223,7 +223,7 @@ async def test_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
     assert dropped == {"logs": 1, "traces": 1, "metrics": 1}
     assert [request.body[0] for request in forwarder._queue] == [2, 3, 4]
     await forwarder.stop()
-    assert (forwarder.dropped, forwarder.pending, forwarder._bytes) == (6, 0, 0)
+    assert (forwarder.dropped_requests, forwarder.pending, forwarder._bytes) == (6, 0, 0)
 
 
 async def test_stop_sends_queued_requests(collector: Collector) -> None:
@@ -234,7 +234,7 @@ async def test_stop_sends_queued_requests(collector: Collector) -> None:
 
     await forwarder.stop()
 
-    assert (len(collector.requests), forwarder.dropped) == (20, 0)
+    assert (len(collector.requests), forwarder.dropped_requests) == (20, 0)
 
 
 async def test_forwarding_to_the_own_receiver_does_not_loop() -> None:
@@ -247,7 +247,7 @@ async def test_forwarding_to_the_own_receiver_does_not_loop() -> None:
     async with listening(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
         app._forwarder = forwarder
         await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})
-        await until(lambda: forwarder.sent == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
 
         assert (app.counts.requests, forwarder.pending) == (2, 0)
 
@@ -260,10 +260,10 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
     collector.statuses = [401]
     async with forwarding(url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
         forwarder.offer("/v1/traces", [], b"x")
         forwarder.offer("/v1/traces", [(b"Authorization", b"Bearer agent")], b"y")
-        await until(lambda: forwarder.sent == 2, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 2, "it is passed on")
 
     by_body = {body: headers["authorization"] for _, headers, body in collector.requests}
     assert by_body == {b"x": "Basic YmVlOmh1bnRlcjI=", b"y": "Bearer agent"}

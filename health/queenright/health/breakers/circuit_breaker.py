@@ -280,7 +280,7 @@ class CircuitBreaker:
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{getattr(function, '__qualname__', function)!r} is async: use acall()")
-        with self._guarded():
+        with self._guard_call():
             return function(*args, **kwargs)
 
     async def acall(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -290,7 +290,7 @@ class CircuitBreaker:
         Raises:
             CircuitOpenError: The breaker refuses; the function was not called.
         """
-        with self._guarded():
+        with self._guard_call():
             return await function(*args, **kwargs)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -318,7 +318,7 @@ class CircuitBreaker:
         return call_sync
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guard_call(self) -> Iterator[None]:
         """Guard one call; unlike ``with self``, it may be left in another context than it was entered in."""
         permit = self.admit()
         try:

@@ -61,7 +61,7 @@ class BreakerStore:
         self.registry = BreakerRegistry(
             settings, clock=clock, monotonic=monotonic, on_change=self._queue_change
         )
-        self.dropped = 0
+        self.dropped_changes = 0
         """Changes that were never written, because too many waited for the database."""
         self._store = store
         self._publish = publish
@@ -120,7 +120,7 @@ class BreakerStore:
         with self._lock:
             if len(self._waiting) >= _WAITING:
                 self._waiting.popleft()
-                self.dropped += 1
+                self.dropped_changes += 1
             self._waiting.append((change, event))
         if self._loop is not None and not self._is_closed:
             try:

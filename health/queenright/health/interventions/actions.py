@@ -50,8 +50,8 @@ class TerminationLadders:
     """A worker's ladder during its termination, after a confirmed stop, and after an unconfirmed one."""
 
     during: Ladder | None
-    done: Ladder | None
-    otherwise: Ladder | None
+    after_confirmed_stop: Ladder | None
+    after_unconfirmed_stop: Ladder | None
 
 
 class Actions:
@@ -227,7 +227,7 @@ class Actions:
             grant, by=by, reason=reason, since=since, intervention_id=intervention_id
         )
         if self._settings.is_dry(ActionKind.TERMINATE):
-            return await self.end(intervention, InterventionOutcome.DRY_RUN, ladders.otherwise)
+            return await self.end(intervention, InterventionOutcome.DRY_RUN, ladders.after_unconfirmed_stop)
         if earlier is None:
             await self._begin(intervention, ladders.during)
         try:
@@ -240,17 +240,22 @@ class Actions:
             )
         except Exception as error:
             return await self.end(
-                intervention, _outcome(error), ladders.otherwise, detail=_describe_error(error)
+                intervention, _outcome(error), ladders.after_unconfirmed_stop, detail=_describe_error(error)
             )
-        if not stop.confirmed and self._has_ended(grant.target):
+        if not stop.is_confirmed and self._has_ended(grant.target):
             detail = stop.detail if stop.lingers else "it has ended"
-            stop = replace(stop, confirmed=True, detail=detail)
-        if not stop.confirmed:
+            stop = replace(stop, is_confirmed=True, detail=detail)
+        if not stop.is_confirmed:
             # It may still be working, so no event reports its end and nothing replaces it.
             return await self.end(
-                intervention, InterventionOutcome.UNCONFIRMED, ladders.otherwise, detail=stop.detail
+                intervention,
+                InterventionOutcome.UNCONFIRMED,
+                ladders.after_unconfirmed_stop,
+                detail=stop.detail,
             )
-        return await self.confirm(intervention, stop, ladder=ladders.done, withdrawn=withdrawn, events=events)
+        return await self.confirm(
+            intervention, stop, ladder=ladders.after_confirmed_stop, withdrawn=withdrawn, events=events
+        )
 
     async def answer(
         self,

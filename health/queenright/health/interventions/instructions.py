@@ -162,10 +162,10 @@ class InstructionMailbox:
             timer.cancel()
             del self._answers[instruction_id]
         if not answer.done():
-            return StopResult(confirmed=False, detail=f"it did not answer within {within:g} s")
+            return StopResult(is_confirmed=False, detail=f"it did not answer within {within:g} s")
         answer_given = answer.result()
         return StopResult(
-            confirmed=answer_given.status is InstructionStatus.DONE,
+            is_confirmed=answer_given.status is InstructionStatus.DONE,
             checkpoint_id=answer_given.checkpoint_id,
             detail=answer_given.detail or f"it answered: {answer_given.status.value}",
         )

@@ -667,7 +667,9 @@ class InterventionService(LadderScheduler):
             grant,
             by=by,
             reason=reason,
-            ladders=TerminationLadders(during=current, done=None, otherwise=current),
+            ladders=TerminationLadders(
+                during=current, after_confirmed_stop=None, after_unconfirmed_stop=current
+            ),
             since=current.trouble_since if current is not None else None,
             withdrawn=withdrawn,
             events=events,

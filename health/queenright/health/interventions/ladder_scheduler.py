@@ -317,8 +317,8 @@ class LadderScheduler:
             reason=ladder.reason or describe_cause(worker),
             ladders=TerminationLadders(
                 during=terminating,
-                done=self._after_termination(terminating),
-                otherwise=terminating.model_copy(update={"level": Level.HUMAN, "until": None}),
+                after_confirmed_stop=self._after_termination(terminating),
+                after_unconfirmed_stop=terminating.model_copy(update={"level": Level.HUMAN, "until": None}),
             ),
             since=ladder.trouble_since,
             earlier=earlier,
@@ -353,7 +353,7 @@ class LadderScheduler:
         )
         await self._actions.confirm(
             intervention,
-            StopResult(confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
+            StopResult(is_confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
             ladder=self._after_termination(ladder) if ladder is not None and ours else None,
         )
 

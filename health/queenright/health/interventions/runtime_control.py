@@ -79,19 +79,21 @@ class RuntimeControl:
         try:
             result = await _run_within(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
-            return StopResult(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
+            return StopResult(
+                is_confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s"
+            )
         return self._confirm_stop(run, result)
 
     def _confirm_stop(self, run: RunningWorker, result: ExecutionResult) -> StopResult:
         if result.status is not SessionStatus.TERMINATED:
             return StopResult(
-                confirmed=True,
+                is_confirmed=True,
                 checkpoint_id=result.checkpoint_id,
                 detail=f"it was {result.status.value} before it could be stopped",
             )
         if self._workers.still_works(run):
             return StopResult(
-                confirmed=False,
+                is_confirmed=False,
                 checkpoint_id=result.checkpoint_id,
                 detail="the run has stopped, but one of its functions is still running in a thread; its "
                 "session stays locked until that ends, and only a restart of its process can end it",
@@ -102,7 +104,7 @@ class RuntimeControl:
             if result.checkpoint_id
             else "no state was saved"
         )
-        return StopResult(confirmed=True, checkpoint_id=result.checkpoint_id, detail=detail)
+        return StopResult(is_confirmed=True, checkpoint_id=result.checkpoint_id, detail=detail)
 
     async def _terminate_killed(self, target: Target) -> StopResult:
         """Ensure that nothing runs a session whose run was killed."""
@@ -113,7 +115,7 @@ class RuntimeControl:
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
         checkpoint_id = next((link.checkpoint_id for link in rest.chain if link.checkpoint is not None), None)
-        return StopResult(confirmed=True, checkpoint_id=checkpoint_id, detail="it was not running")
+        return StopResult(is_confirmed=True, checkpoint_id=checkpoint_id, detail="it was not running")
 
     def _running(self, target: Target) -> RunningWorker:
         run = self._workers.find_running(target.agent_id, target.session_id)

@@ -32,7 +32,7 @@ class NudgeDelivery(StrEnum):
 class StopResult:
     """The result of a request to stop."""
 
-    confirmed: bool
+    is_confirmed: bool
     """Whether the worker has certainly stopped."""
     checkpoint_id: str | None = None
     """The checkpoint with its partial state, if it was saved."""

@@ -180,9 +180,9 @@ def _run_of(event: AgentEvent) -> tuple[str, str, str]:
 class SweepPart:
     """The result of one part of a sweep."""
 
-    checked: int
+    worker_count: int
     """How many workers that have not ended were checked."""
-    done: bool
+    is_last: bool
     """Whether this was the last part."""
     events: list[AgentEvent]
     faults: list[str]
@@ -477,7 +477,7 @@ class HealthMonitor:
         """Check every worker at once; return how many have not ended, and the health events."""
         self._unswept = None
         part = self.sweep_part(now, max(1, len(self._workers)))
-        return part.checked, part.events
+        return part.worker_count, part.events
 
     def next_deadline(self) -> float | None:
         """Return the earliest time at which ``advance`` has work to do; None if there is none."""

@@ -42,7 +42,7 @@ class StepLogReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
-        self.skipped = 0
+        self.skipped_lines = 0
         self._file: tuple[int, bytes] | None = None
         self._overlong = False
         self._time = 0.0
@@ -97,7 +97,7 @@ class StepLogReader:
         lines = chunk[: end - 1].split(b"\n")
         if self._overlong:
             self._overlong = False
-            self.skipped += 1
+            self.skipped_lines += 1
             del lines[0]
         return lines
 
@@ -107,14 +107,14 @@ class StepLogReader:
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            self.skipped += 1
+            self.skipped_lines += 1
             return []
         if _is_compaction(row):
             return []
         try:
             return self._events(row)
         except (TypeError, ValueError, OverflowError):
-            self.skipped += 1
+            self.skipped_lines += 1
             return []
 
     def _events(self, row: Mapping[str, Any]) -> list[AgentEvent]:

@@ -41,7 +41,7 @@ class RecoveryLedger:
     def __init__(
         self, store: Store, *, clock: Clock, ids: Callable[[], str], publish: Callable[..., None]
     ) -> None:
-        self.live: dict[str, Recovery] = {}
+        self.open_recoveries: dict[str, Recovery] = {}
         """The open recovery of each task."""
         self._start_times: dict[str, list[float]] = {}
         """By agent: the start times of its recoveries within the last hour."""
@@ -60,7 +60,7 @@ class RecoveryLedger:
         for each in newest:
             if each.started_at is not None:
                 self._start_times.setdefault(each.agent_id, []).append(each.started_at)
-        self.live = {each.task_id: each for each in rows}
+        self.open_recoveries = {each.task_id: each for each in rows}
         return rows
 
     async def of_task(self, task_id: str) -> list[Recovery]:
@@ -75,7 +75,7 @@ class RecoveryLedger:
         """Return when waiting recoveries of an agent begin, ``now`` or later, except those of some tasks."""
         return [
             max(each.not_before, now)
-            for each in self.live.values()
+            for each in self.open_recoveries.values()
             if each.agent_id == agent_id and each.state is RecoveryState.WAITING and each.task_id not in but
         ]
 
@@ -134,10 +134,10 @@ class RecoveryLedger:
     async def _commit(self, changes: Changes) -> None:
         await self._store.transact(changes.write)
         for recovery in changes.rows:
-            live = self.live.get(recovery.task_id)
+            live = self.open_recoveries.get(recovery.task_id)
             if recovery.is_under_way:
-                self.live[recovery.task_id] = recovery
+                self.open_recoveries[recovery.task_id] = recovery
             elif live is not None and live.recovery_id == recovery.recovery_id:
-                del self.live[recovery.task_id]
+                del self.open_recoveries[recovery.task_id]
         if changes.events:
             self._publish(*changes.events)

@@ -142,7 +142,7 @@ class RecoveryService:
             for recovery in rows:
                 if recovery.state is RecoveryState.STARTING:
                     await self._check_start(recovery, now)
-        return list(self._ledger.live.values())
+        return list(self._ledger.open_recoveries.values())
 
     async def close(self) -> None:
         """Stop. The next start looks for workers that were being started."""
@@ -186,7 +186,7 @@ class RecoveryService:
         task_id = task_id or self._task_of(target)
         async with self._deciding:
             now = self._clock()
-            live = self._ledger.live.get(task_id)
+            live = self._ledger.open_recoveries.get(task_id)
             if live is not None:
                 if not _has_failed(live, target):
                     return _accept(live, "it is in progress")
@@ -233,7 +233,7 @@ class RecoveryService:
         if reason_to_wait := self._stop_reason():
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, reason_to_wait)
         worker = self._monitor.find(*target.key)
-        live = self._ledger.live.get(task_id)
+        live = self._ledger.open_recoveries.get(task_id)
         is_settled = live is None or live.state is RecoveryState.WATCHING
         runs = worker is not None and not worker.vitals.has_ended and not decisions.is_lost(worker)
         if worker is not None and is_settled and runs:
@@ -260,7 +260,7 @@ class RecoveryService:
             StoreError: Recording failed.
         """
         async with self._deciding:
-            for recovery in list(self._ledger.live.values()):
+            for recovery in list(self._ledger.open_recoveries.values()):
                 is_its = recovery.agent_id == agent_id or recovery.agent_id.startswith(f"{agent_id}/")
                 waits = recovery.state is RecoveryState.WAITING and recovery.task_id not in self._starting
                 if is_its and waits:
@@ -285,18 +285,22 @@ class RecoveryService:
             attempts=attempts,
             attempts_left=max(0, self._limits.max_attempts_per_task - attempts),
             left_this_hour=max(0, self._limits.max_attempts_per_hour - this_hour),
-            active=self._ledger.live.get(task_id),
+            active=self._ledger.open_recoveries.get(task_id),
             held=self._stop_reason(),
             history=tuple(history),
         )
 
     def active(self) -> list[Recovery]:
         """Return the open recoveries."""
-        return list(self._ledger.live.values())
+        return list(self._ledger.open_recoveries.values())
 
     def is_recovering(self, key: WorkerKey) -> bool:
         """Return whether a worker is being recovered, or is watched closely after a recovery."""
-        keys = (key for each in self._ledger.live.values() for key in (each.target.key, each.successor.key))
+        keys = (
+            key
+            for each in self._ledger.open_recoveries.values()
+            for key in (each.target.key, each.successor.key)
+        )
         return key in map(self._monitor.current_key, keys)
 
     def can_reach(self, target: Target) -> bool:
@@ -310,7 +314,7 @@ class RecoveryService:
         is_stopped = self._stop_reason() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
-            for each in self._ledger.live.values()
+            for each in self._ledger.open_recoveries.values()
             if each.state is RecoveryState.WATCHING
             or (each.state is RecoveryState.WAITING and not is_stopped and each.task_id not in self._starting)
         ]
@@ -322,7 +326,7 @@ class RecoveryService:
             return None
         moments = [
             each.not_before
-            for each in self._ledger.live.values()
+            for each in self._ledger.open_recoveries.values()
             if each.state is RecoveryState.WAITING
             and each.recovery_id in self._requested_ids
             and each.task_id not in self._starting
@@ -342,9 +346,9 @@ class RecoveryService:
             StoreError: A result could not be recorded; call it again.
         """
         reason_to_wait = self._stop_reason()
-        self._requested_ids &= {each.recovery_id for each in self._ledger.live.values()}
+        self._requested_ids &= {each.recovery_id for each in self._ledger.open_recoveries.values()}
         async with self._deciding:
-            for recovery in list(self._ledger.live.values()):
+            for recovery in list(self._ledger.open_recoveries.values()):
                 if recovery.task_id in self._starting:
                     continue
                 if recovery.state is RecoveryState.WATCHING:
@@ -367,7 +371,7 @@ class RecoveryService:
         Args:
             by_seconds: How far it jumped; negative if it was set back.
         """
-        for task, recovery in self._ledger.live.items():
+        for task, recovery in self._ledger.open_recoveries.items():
             shifted_times = {"not_before": recovery.not_before + by_seconds}
             if recovery.watch_until is not None:
                 shifted_times["watch_until"] = recovery.watch_until + by_seconds
@@ -376,7 +380,7 @@ class RecoveryService:
                 shifted_times["created_at"] = recovery.created_at + by_seconds
                 if recovery.started_at is not None:
                     shifted_times["started_at"] = recovery.started_at + by_seconds
-            self._ledger.live[task] = recovery.model_copy(update=shifted_times)
+            self._ledger.open_recoveries[task] = recovery.model_copy(update=shifted_times)
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
@@ -385,10 +389,10 @@ class RecoveryService:
         Raises:
             StoreError: Recording failed; ``advance`` checks again.
         """
-        if not any(self._concerns(each, worker) for each in self._ledger.live.values()):
+        if not any(self._concerns(each, worker) for each in self._ledger.open_recoveries.values()):
             return
         async with self._deciding:
-            for recovery in list(self._ledger.live.values()):
+            for recovery in list(self._ledger.open_recoveries.values()):
                 if self._concerns(recovery, worker):
                     await self._watch(recovery, self._clock())
 
@@ -570,21 +574,21 @@ class RecoveryService:
             outcome = await self._starter.start(recovery, partial(self._record_start, recovery))
             async with self._deciding:
                 # Read it again: it may have begun. Nothing else ends a recovery that is starting.
-                current = self._ledger.live[recovery.task_id]
+                current = self._ledger.open_recoveries[recovery.task_id]
                 # A failed start counts, unless it can never succeed.
                 is_failure = isinstance(outcome, StartFailed) and not outcome.final
                 counts = current.started_at is not None or is_failure
                 await self._conclude(current, outcome)
         except StoreError as error:
             _log.error("the recovery of task %s waits for the store: %s", recovery.task_id, error)
-            live = self._ledger.live.get(recovery.task_id)
+            live = self._ledger.open_recoveries.get(recovery.task_id)
             if live is not None and live.state is RecoveryState.WAITING:
                 later = self._clock() + _STORE_SECONDS
-                self._ledger.live[recovery.task_id] = live.model_copy(update={"not_before": later})
+                self._ledger.open_recoveries[recovery.task_id] = live.model_copy(update={"not_before": later})
         except Exception:
             _log.exception("the recovery of task %s failed", recovery.task_id)
         finally:
-            live = self._ledger.live.get(recovery.task_id)
+            live = self._ledger.open_recoveries.get(recovery.task_id)
             if not counts and (live is None or live.started_at is None):
                 self._ledger.uncount_start(recovery.agent_id, started_at)
 
@@ -611,7 +615,7 @@ class RecoveryService:
         Called again if the checkpoint is broken; then it publishes only if no checkpoint is left.
         """
         now = self._clock()
-        live = self._ledger.live[recovery.task_id]
+        live = self._ledger.open_recoveries[recovery.task_id]
         is_repeated = live.state is RecoveryState.STARTING
         starting = recovery.model_copy(
             update={
@@ -674,7 +678,7 @@ class RecoveryService:
         return any(recovery.target == target for recovery in doubtful)
 
     def _task_of(self, target: Target) -> str:
-        for recovery in self._ledger.live.values():
+        for recovery in self._ledger.open_recoveries.values():
             if self._monitor.current_key(recovery.successor.key) == target.key:
                 return recovery.task_id
         worker = self._monitor.find(*target.key)

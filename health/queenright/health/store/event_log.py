@@ -28,7 +28,7 @@ _TYPES: Final = {kind.value: kind for kind in EventType}
 _PAGE: Final = 1000
 _APPENDS: Final = "queenright.appended"
 
-Appended = tuple[int, Sequence[AgentEvent]]
+LogSegment = tuple[int, Sequence[AgentEvent]]
 """Consecutive events in the log, and the sequence number of the first."""
 
 
@@ -39,13 +39,13 @@ class Place(NamedTuple):
     event_id: str
 
 
-def record_appends(conn: Connection) -> list[Appended]:
+def record_appends(conn: Connection) -> list[LogSegment]:
     """
     Record what ``append_events`` appends on ``conn`` from now on, in the returned list.
 
     The list is valid once the transaction is committed, and is replaced by the next call.
     """
-    appends: list[Appended] = []
+    appends: list[LogSegment] = []
     conn.info[_APPENDS] = appends
     return appends
 
@@ -78,7 +78,7 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     conn.exec_driver_sql(
         sql.move, head if conn.dialect.positional else _name_values(("length", "hash"), head)
     )
-    appends: list[Appended] | None = conn.info.get(_APPENDS)
+    appends: list[LogSegment] | None = conn.info.get(_APPENDS)
     if appends is not None:
         appends.append((length + 1, events))
     return len(rows)

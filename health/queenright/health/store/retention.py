@@ -80,11 +80,11 @@ class PruneResult:
 
     rows: int = 0
     """Rows deleted from all tables, including archived ones."""
-    archived: int = 0
+    archived_rows: int = 0
     """Rows of the event log moved to the archive."""
     is_done: bool = True
     """Whether nothing old remains."""
-    refused: str = ""
+    refusal: str = ""
     """Why old rows stay: their chain is broken."""
 
 
@@ -100,10 +100,10 @@ def prune(
     old = now - settings.days * _DAY
     rows, copies, faults = 0, 0, []
     log = _prune_log(conn, old, now, room)
-    rows, copies, faults = rows + log.rows, log.archived, [log.refused]
+    rows, copies, faults = rows + log.rows, log.archived_rows, [log.refusal]
     if rows < room:
         archive = _prune_archive(conn, now - settings.audit_days * _DAY, now, room - rows)
-        rows, faults = rows + archive.rows, [*faults, archive.refused]
+        rows, faults = rows + archive.rows, [*faults, archive.refusal]
     if rows < room:
         rows += _prune_outbox(conn, old, room - rows)
     for table, key, where in _ended_sessions(old, now):
@@ -111,9 +111,9 @@ def prune(
             rows += _delete_some(conn, table, key, where, room - rows)
     return PruneResult(
         rows=rows,
-        archived=copies,
+        archived_rows=copies,
         is_done=rows < room,
-        refused="; ".join(fault for fault in faults if fault),
+        refusal="; ".join(fault for fault in faults if fault),
     )
 
 
@@ -149,12 +149,12 @@ class Retention:
         rows = copies = 0
         while True:
             batch = await self._store.transact(lambda conn: prune(conn, self._clock(), self._settings))
-            rows, copies = rows + batch.rows, copies + batch.archived
+            rows, copies = rows + batch.rows, copies + batch.archived_rows
             if batch.is_done:
                 break
             await sleep(_PAUSE_SECONDS)
-        self._log(rows, copies, batch.refused)
-        return PruneResult(rows=rows, archived=copies, refused=batch.refused)
+        self._log(rows, copies, batch.refusal)
+        return PruneResult(rows=rows, archived_rows=copies, refusal=batch.refusal)
 
     def _log(self, rows: int, copies: int, fault: str) -> None:
         if rows:
@@ -183,7 +183,7 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResu
         digest, base_length = row.hash, row.seq
     count = base_length - head.base_length
     if not count:
-        return PruneResult(refused=fault)
+        return PruneResult(refusal=fault)
     if kept_rows:
         conn.execute(insert(AUDIT_ARCHIVE), kept_rows)
     conn.execute(
@@ -191,14 +191,14 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResu
     )
     # After the head: the triggers allow deleting only rows that the head records as gone.
     conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, base_length)))
-    return PruneResult(rows=count, archived=len(kept_rows), refused=fault)
+    return PruneResult(rows=count, archived_rows=len(kept_rows), refusal=fault)
 
 
 def _prune_archive(conn: Connection, old: float, now: float, room: int) -> PruneResult:
     """Delete the oldest rows of the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     if not is_archive_base_whole(head):
-        return PruneResult(refused=ARCHIVE_BASE_CHANGED)
+        return PruneResult(refusal=ARCHIVE_BASE_CHANGED)
     query = select(*(AUDIT_ARCHIVE.c[c.name] for c in EVENTS.columns))
     query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
     query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
@@ -219,7 +219,7 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
         conn.execute(
             delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, base_seq))
         )
-    return PruneResult(rows=count, refused=fault)
+    return PruneResult(rows=count, refusal=fault)
 
 
 def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:

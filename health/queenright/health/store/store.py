@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from queenright.health.store.database import READERS, Database, DatabaseUnavailableError, StoreError
 from queenright.health.store.engines import open_database
 from queenright.health.store.event_log import (
-    Appended,
+    LogSegment,
     append_events,
     read_history,
     record_appends,
@@ -87,8 +87,8 @@ class Store:
         self._shut_down_lock = threading.Lock()
         self._failure: StoreError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._commit_listeners: list[Callable[[Sequence[Appended]], None]] = []
-        self._commits: list[Appended] = []
+        self._commit_listeners: list[Callable[[Sequence[LogSegment]], None]] = []
+        self._commits: list[LogSegment] = []
         self._readers = ThreadPoolExecutor(READERS, "queenright-read")
         self._writer: threading.Thread | None = None
         if not read_only:
@@ -170,7 +170,7 @@ class Store:
         except DBAPIError as error:
             raise self._error("read from", error) from error
 
-    def on_commit(self, listener: Callable[[Sequence[Appended]], None]) -> None:
+    def on_commit(self, listener: Callable[[Sequence[LogSegment]], None]) -> None:
         """
         Call ``listener`` with everything that is appended to the event log, in the log's order.
 
@@ -278,12 +278,12 @@ class Store:
     async def close(self) -> None:
         """Write what is queued, then close the database. Appends that still wait for room are refused."""
         self._refuse()
-        await asyncio.to_thread(self._shut)
+        await asyncio.to_thread(self._close_database)
 
     def close_now(self) -> None:
         """Close without an event loop."""
         self._refuse()
-        self._shut()
+        self._close_database()
 
     # -- the event loop's side ----------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class Store:
                 self._depth += rows
                 room.set_result(None)
 
-    def _settle(self, outcomes: list[_Outcome], commits: Sequence[Appended]) -> None:
+    def _settle(self, outcomes: list[_Outcome], commits: Sequence[LogSegment]) -> None:
         for listener in self._commit_listeners if commits else ():
             try:
                 listener(commits)
@@ -352,7 +352,7 @@ class Store:
                 if not room.done():
                     room.set_exception(self._is_closed())
 
-    def _shut(self) -> None:
+    def _close_database(self) -> None:
         with self._shut_down_lock:
             if self._shut_down:
                 return

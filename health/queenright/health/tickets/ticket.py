@@ -33,7 +33,7 @@ _FENCE: Final = re.compile(r"\A```[a-zA-Z]*[ \t]*\r?\n(.*)\n[ \t]*```\Z", re.DOT
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=TEXT_LIMIT)]
 LongText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000)]
-Whole = Annotated[int, Field(ge=0)]
+WholeNumber = Annotated[int, Field(ge=0)]
 
 
 class TicketError(QueenrightError):
@@ -105,8 +105,8 @@ class TicketDraft(BaseModel):
     node_id: str | None = None
     graph_id: str | None = None
     recent_verdicts: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    total_steps_checked: Whole | None = None
-    steps_since_last_accept: Whole | None = None
+    total_steps_checked: WholeNumber | None = None
+    steps_since_last_accept: WholeNumber | None = None
     stall_minutes: Annotated[float, Field(ge=0)] | None = None
 
 
@@ -121,8 +121,8 @@ class WorkerFacts(BaseModel):
     graph_id: str
     incarnation_id: str
     recent_verdicts: tuple[str, ...]
-    total_steps_checked: Whole
-    steps_since_last_accept: Whole
+    total_steps_checked: WholeNumber
+    steps_since_last_accept: WholeNumber
     stall_minutes: float | None
     worker_trace_id: str
     worker_span_id: str
@@ -155,8 +155,8 @@ class EscalationTicket(WorkerFacts):
     """When the finding that opened the ticket began; null in tickets of earlier versions."""
     spent_usd: float | None = None
     """The cost of the run's model calls since then; null if no price is known. As of ``updated_at``."""
-    spent_tokens: Whole = 0
-    spent_unpriced_tokens: Whole = 0
+    spent_tokens: WholeNumber = 0
+    spent_unpriced_tokens: WholeNumber = 0
     """Tokens among these without a known price."""
     worker_excerpt: str = ""
     """The worker's own text at that time, without secrets; what a model quotes may be made up."""
@@ -193,9 +193,9 @@ class EscalationTicket(WorkerFacts):
     """When the operator was first notified."""
     bumped_at: float | None = None
     """When it was last notified, reminded of, risen or reopened. Reminders count from here."""
-    reminders: Whole = 0
+    reminders: WholeNumber = 0
     """Reminders since its severity last rose."""
-    requests: Whole = 0
+    requests: WholeNumber = 0
     """Notifications that asked for a decision or an action."""
     incident_id: str = ""
     """The first ticket of the incident that it joined; empty if it joined none."""
@@ -310,7 +310,7 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     for name in ("agent_id", "session_id", "node_id", "graph_id"):
         value, fact = getattr(draft, name), getattr(facts, name)
         if value is not None and value != fact:
-            lines.append(f"{name}: the worker's is {fact!r}, got {_short(value)}")
+            lines.append(f"{name}: the worker's is {fact!r}, got {_shorten(value)}")
     for name in ("total_steps_checked", "steps_since_last_accept"):
         value, fact = getattr(draft, name), getattr(facts, name)
         if value is not None and value > fact:
@@ -373,11 +373,11 @@ def _line(error: ErrorDetails) -> str:
             return f"{name}: is set by the service; leave it out"
         return f"{name}: is not a field of a ticket; leave it out"
     if name == "severity":
-        return f"severity: must be one of {', '.join(Severity)}, got {_short(error['input'])}"
+        return f"severity: must be one of {', '.join(Severity)}, got {_shorten(error['input'])}"
     message = fault_message(error)
     problem = message[:1].lower() + message[1:]
-    return f"{name}: {problem}, got {_short(error['input'])}"
+    return f"{name}: {problem}, got {_shorten(error['input'])}"
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     return repr(redact(value, 40) if isinstance(value, str) else value)[:80]

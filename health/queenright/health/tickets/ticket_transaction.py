@@ -23,9 +23,9 @@ from queenright.runtime.events import AgentEvent, EventType
 
 OnChange = Callable[[Connection, EscalationTicket], None]
 """Is called inside the transaction of every change that must be notified."""
-Decided = tuple[EscalationTicket, list[AgentEvent]]
+DecisionResult = tuple[EscalationTicket, list[AgentEvent]]
 """The changed ticket and the events of a decision."""
-Decide = Callable[["TicketTransaction", EscalationTicket], Decided]
+Decide = Callable[["TicketTransaction", EscalationTicket], DecisionResult]
 """Applies a decision to a ticket, or raises if it does not apply."""
 
 

@@ -31,7 +31,7 @@ class Agreement:
     """
 
     of: int
-    agreed: int
+    agreements: int
     kappa: float | None
     low: float | None
     high: float | None
@@ -39,7 +39,7 @@ class Agreement:
     @property
     def share(self) -> float:
         """The share of answers that agree; 1 without answers."""
-        return self.agreed / self.of if self.of else 1.0
+        return self.agreements / self.of if self.of else 1.0
 
 
 def agreement(
@@ -60,7 +60,7 @@ def agreement(
         if values:
             low, high = values[int(0.025 * len(values))], values[math.ceil(0.975 * len(values)) - 1]
     agreed = sum(expected == answered for expected, answered in pairs)
-    return Agreement(of=len(pairs), agreed=agreed, kappa=value, low=low, high=high)
+    return Agreement(of=len(pairs), agreements=agreed, kappa=value, low=low, high=high)
 
 
 def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:

@@ -25,7 +25,7 @@ class RecordedCall:
     seconds: float
     tokens: int
     cost: float
-    failed: str = ""
+    failure: str = ""
 
 
 class RecordingModel:
@@ -63,7 +63,7 @@ class RecordingModel:
                     seconds=time.perf_counter() - began,
                     tokens=reply.input_tokens + reply.output_tokens,
                     cost=reply.cost,
-                    failed=failure,
+                    failure=failure,
                 )
             )
         return reply

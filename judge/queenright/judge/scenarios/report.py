@@ -30,7 +30,7 @@ def _rows(rows: Iterable[Row]) -> list[str]:
     head = f"  {'':18}{'of':>5}{'agree':>7}{'share':>8}   {'kappa (95 %)':26}{'without the disputed':>20}"
     lines = [head]
     for row in rows:
-        numbers = f"{row.all.of:5}{row.all.agreed:7}{row.all.share:8.1%}"
+        numbers = f"{row.all.of:5}{row.all.agreements:7}{row.all.share:8.1%}"
         lines.append(f"  {row.name:18}{numbers}   {_kappa(row.all):26}{_kappa(row.undisputed)}")
     return lines
 

@@ -239,6 +239,7 @@ _JSON_KEYS: Final = {
     "undisputed": "settled",
     "expected_triages": "triaged",
     "mismatches": "wrong",
+    "agreements": "agreed",
 }
 """The keys in the output of the command, where they differ from the names of the fields."""
 

@@ -217,7 +217,7 @@ def _tool_ended(tool: str, args: str, result: str | None, error: str, turn: int)
 
 
 @_word("again")
-def _again(who: Who, *, times: Times, lines: tuple[dict[str, Any], ...]) -> Iterator[Happening]:
+def _repeat(who: Who, *, times: Times, lines: tuple[dict[str, Any], ...]) -> Iterator[Happening]:
     """Repeat some lines."""
     actions = [action(line) for line in lines]
     return (happening for _ in range(times) for play in actions for happening in play(who))

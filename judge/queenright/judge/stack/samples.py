@@ -19,7 +19,7 @@ class Samples:
     """Filters samples, and counts the skipped ones."""
 
     def __init__(self) -> None:
-        self.skipped = 0
+        self.skipped_count = 0
         self._log_keys: set[tuple[str, str]] = set()
 
     def usable(
@@ -45,7 +45,7 @@ class Samples:
         return good, doubtful
 
     def _skip(self, name: str, fault: str) -> None:
-        self.skipped += 1
+        self.skipped_count += 1
         label = redact(name, _NAME_LIMIT) or "a value without a name"
         if (label, fault) not in self._log_keys and len(self._log_keys) < _MAX_LOGGED:
             self._log_keys.add((label, fault))

@@ -198,7 +198,7 @@ class LiteLlmProvider:
                 return await self._stream_reply(litellm, request, on_text)
             except _NotStreamedError:
                 pass
-        reply = await self._whole(litellm, request)
+        reply = await self._ask_without_stream(litellm, request)
         # Set only now: a provider that rejects both requests has another reason.
         self._streams = False
         if on_text is not None and reply.text:
@@ -231,7 +231,7 @@ class LiteLlmProvider:
         )
         return accumulator.reply(_cost(litellm, billed_response, self._name) if usage else 0.0)
 
-    async def _whole(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
+    async def _ask_without_stream(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
         response = await self._ask(litellm, request)
         accumulator = ReplyAccumulator(self._ids)
         try:

@@ -73,7 +73,7 @@ async def request_reply(
                     if streams:
                         report.ensure_text(reply.text)
                     report.usage(reply.input_tokens, reply.output_tokens, reply.cost)
-                    report.finished(reply.finish_reason)
+                    report.set_finish_reason(reply.finish_reason)
             return reply, report
         except Exception as error:
             if report is None:

@@ -255,7 +255,7 @@ class LlmReport(_Report):
         self._tokens = (input_tokens, output_tokens)
         self._block.usage(input_tokens, output_tokens)
 
-    def finished(self, reason: str) -> None:
+    def set_finish_reason(self, reason: str) -> None:
         """Set the provider's finish reason."""
         if reason:
             self._block.finished(reason)

@@ -67,7 +67,7 @@ class Conversation:
         self._clock = clock
         self._entries: list[Entry] = []
         self._last_seq = 0
-        self._skipped: list[SkippedFile] = []
+        self._skipped_files: list[SkippedFile] = []
         # Answers of concurrent tools are appended from several tasks.
         self._writing = asyncio.Lock()
 
@@ -93,9 +93,9 @@ class Conversation:
         return self._last_seq
 
     @property
-    def skipped(self) -> tuple[SkippedFile, ...]:
+    def skipped_files(self) -> tuple[SkippedFile, ...]:
         """Files that ``open`` could not read, with reasons."""
-        return tuple(self._skipped)
+        return tuple(self._skipped_files)
 
     @property
     def messages(self) -> list[Message]:
@@ -145,7 +145,7 @@ class Conversation:
             *(
                 _interrupted_draft(exchange.head, call.id, call.name, text)
                 for exchange in group_exchanges(self._entries)
-                for call in exchange.unanswered
+                for call in exchange.unanswered_calls
             )
         )
 
@@ -267,11 +267,11 @@ class Conversation:
 
     def _load(self) -> None:
         for _ in range(_TRIES):
-            self._skipped = []
+            self._skipped_files = []
             with suppress(FileNotFoundError):
                 self._read_all()
                 break
-        for skipped in self._skipped:
+        for skipped in self._skipped_files:
             _log.warning("skipped a file of a conversation: %s: %s", skipped.path, skipped.reason)
 
     def _read_all(self) -> None:
@@ -349,7 +349,7 @@ class Conversation:
         return entry
 
     def _skip(self, path: Path, reason: str) -> None:
-        self._skipped.append(SkippedFile(path, reason))
+        self._skipped_files.append(SkippedFile(path, reason))
 
     def _remove(self, numbers: Iterable[int]) -> None:
         """Remove the files of removed entries; failures do not matter, since the entries no longer count."""

@@ -30,7 +30,7 @@ class Exchange:
 
     head: Entry
     answers: list[Entry] = field(default_factory=list)
-    unanswered: list[ToolCall] = field(default_factory=list)
+    unanswered_calls: list[ToolCall] = field(default_factory=list)
 
     @property
     def entries(self) -> list[Entry]:
@@ -40,7 +40,7 @@ class Exchange:
     @property
     def is_complete(self) -> bool:
         """Whether it may be sent to a model: every call is answered, and no answer lacks its call."""
-        return not self.unanswered and self.head.kind is not EntryKind.TOOL
+        return not self.unanswered_calls and self.head.kind is not EntryKind.TOOL
 
 
 def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
@@ -59,16 +59,16 @@ def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
             seq = entry.data.get(ANSWERS)
             call_id = entry.message.tool_call_id
             caller = by_seq.get(seq) if isinstance(seq, int) else by_call_id.get(call_id)
-            call = next((c for c in caller.unanswered if c.id == call_id), None) if caller else None
+            call = next((c for c in caller.unanswered_calls if c.id == call_id), None) if caller else None
             if caller is not None and call is not None:
-                caller.unanswered.remove(call)
+                caller.unanswered_calls.remove(call)
                 caller.answers.append(entry)
                 continue
-        exchange = Exchange(entry, unanswered=list(entry.message.tool_calls))
+        exchange = Exchange(entry, unanswered_calls=list(entry.message.tool_calls))
         result.append(exchange)
-        if exchange.unanswered:
+        if exchange.unanswered_calls:
             by_seq[entry.seq] = exchange
-            by_call_id.update((call.id, exchange) for call in exchange.unanswered)
+            by_call_id.update((call.id, exchange) for call in exchange.unanswered_calls)
     return result
 
 
@@ -131,7 +131,7 @@ def _waiting_position(items: Sequence[Exchange]) -> int | None:
     """Return the position of the newest assistant's entry, if it has unanswered calls."""
     for position in range(len(items) - 1, -1, -1):
         if items[position].head.kind is EntryKind.ASSISTANT:
-            return position if items[position].unanswered else None
+            return position if items[position].unanswered_calls else None
     return None
 
 

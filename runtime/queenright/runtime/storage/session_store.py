@@ -126,7 +126,7 @@ class SessionStore:
 
     def __init__(self, base: Path, *, clock: Clock, ids: Callable[[], str] = _short_id) -> None:
         self.base = base
-        self.skipped: list[SkippedFile] = []
+        self.skipped_files: list[SkippedFile] = []
         """Files that the last listing could not read, with reasons."""
         self._sessions = base / "sessions"
         self._clock = clock
@@ -247,7 +247,7 @@ class SessionStore:
             except UnusableFileError as error:
                 _log.warning("skipped a session: %s", error)
                 skipped.append(SkippedFile(error.path, error.reason))
-        self.skipped = skipped
+        self.skipped_files = skipped
         states.sort(key=lambda state: (state.created_at, state.session_id), reverse=True)
         return [state for state in states if status is None or state.status is status][:limit]
 

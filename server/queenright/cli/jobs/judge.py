@@ -331,12 +331,12 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
     )
     if result.down:
         summary += f", {result.down} with their target down"
-    if result.closed:
-        summary += f", {len(result.closed)} closed"
+    if result.closed_tickets:
+        summary += f", {len(result.closed_tickets)} closed"
     if result.missing:
         summary += f", {len(result.missing)} without metrics"
-    if result.skipped:
-        summary += f", {format_count(result.skipped, 'sample')} skipped"
+    if result.skipped_samples:
+        summary += f", {format_count(result.skipped_samples, 'sample')} skipped"
     typer.echo(summary, err=as_json)
     problems = [errors] if (errors := job.delivery_errors()) else []
     if job.outbox is not None and (waiting := [t for t in result.tickets if is_undecided(t)]):
@@ -372,7 +372,7 @@ class TicketChanges:
     def print_check(self, result: CheckResult) -> None:
         """Print the tickets that changed, and problems of the check itself."""
         self._result = result
-        self.print_tickets((*result.tickets, *result.closed))
+        self.print_tickets((*result.tickets, *result.closed_tickets))
         if result.is_blind:
             _say(_NO_WORKERS, NOT_KNOWN)
         if result.unknown:

@@ -83,7 +83,7 @@ class Access:
             InvalidTokensError: A port on one of these addresses requires a token, and there is no live one.
         """
         needed = [host for host in bound if self.is_token_required(host)]
-        if needed and not self.file.now().live(self._clock()):
+        if needed and not self.file.now().list_live(self._clock()):
             why, remedy = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
                 why, remedy = "other machines can reach it", "listen on 127.0.0.1"
@@ -164,7 +164,7 @@ class Access:
         if not caller.token_id:
             return True
         try:
-            live_tokens = (*self._own_tokens.all, *self.file.now().live(self._clock()))
+            live_tokens = (*self._own_tokens.all, *self.file.now().list_live(self._clock()))
         except InvalidTokensError:
             return False
         return any(token.id == caller.token_id for token in live_tokens)

@@ -38,7 +38,7 @@ class ConsoleSessions:
         self._clock = clock
         self.key = secrets.token_bytes(32)
         """Signs the cookies. With that of an earlier or another process, its sessions continue."""
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended_sessions: OrderedDict[str, None] = OrderedDict()
         """The latest sessions that were signed out of in this process."""
 
     def start(self, token: Token) -> str:
@@ -54,18 +54,18 @@ class ConsoleSessions:
             return None
         session, token_id, until, signature = found.groups()
         now = self._clock()
-        for token in tokens.live(now):
+        for token in tokens.list_live(now):
             if token.id == token_id and hmac.compare_digest(signature, self._sign(session, token)):
-                return token if now < int(until) and session not in self._ended else None
+                return token if now < int(until) and session not in self._ended_sessions else None
         return None
 
     def end(self, cookie: str) -> None:
         """End a session, as far as this process is asked."""
         found = _SHAPE.fullmatch(cookie)
         if found is not None:
-            self._ended[found[1]] = None
-            if len(self._ended) > _MAX_ENDED:
-                self._ended.popitem(last=False)
+            self._ended_sessions[found[1]] = None
+            if len(self._ended_sessions) > _MAX_ENDED:
+                self._ended_sessions.popitem(last=False)
 
     def _sign(self, session: str, token: Token) -> str:
         mac = hmac.digest(self.key, f"{session}.{token.sha256}".encode(), hashlib.sha256)

@@ -46,7 +46,7 @@ class TokenWatch:
         self._store = store
         self._publish = publish
         self._clock = clock
-        self._published: dict[_Key, str] | None = None
+        self._published_roles: dict[_Key, str] | None = None
         """The role of each live token in the last published event."""
 
     async def run(self) -> None:
@@ -69,13 +69,13 @@ class TokenWatch:
             tokens = self._file.now()
         except InvalidTokensError:
             return  # logged by the token file, which refuses all tokens
-        if self._published is None:
-            self._published = await self._load_last_published()
+        if self._published_roles is None:
+            self._published_roles = await self._load_last_published()
         now = self._clock()
-        data = describe_changes(self._published, tokens, now)
+        data = describe_changes(self._published_roles, tokens, now)
         if data["came"] or data["went"]:
             await self._publish(AgentEvent(type=EventType.TOKENS_CHANGED, time=now, data=data))
-            self._published = _roles_by_key(data["live"])
+            self._published_roles = _roles_by_key(data["live"])
 
     async def _load_last_published(self) -> dict[_Key, str]:
         row = await self._store.read(
@@ -101,7 +101,7 @@ def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) 
         tokens: All tokens of the file.
         now: Seconds since the epoch.
     """
-    live = {_key(token): token for token in tokens.live(now)}
+    live = {_key(token): token for token in tokens.list_live(now)}
     tokens_by_key = {_key(token): token for token in tokens.all}
     return {
         "came": [

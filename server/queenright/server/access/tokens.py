@@ -78,7 +78,7 @@ class Tokens:
         same = hmac.compare_digest(hash_token(token_text), match.sha256 if match else _NO_HASH)
         return match if match is not None and same and match.is_live(now) else None
 
-    def live(self, now: float) -> tuple[Token, ...]:
+    def list_live(self, now: float) -> tuple[Token, ...]:
         """Return the live tokens."""
         return tuple(token for token in self.all if token.is_live(now))
 
@@ -89,7 +89,7 @@ class Tokens:
         Raises:
             InvalidTokensError: A live token has the name.
         """
-        if any(other.name == token.name for other in self.live(now)):
+        if any(other.name == token.name for other in self.list_live(now)):
             raise InvalidTokensError(
                 f"token {token.name!r} already exists; revoke it first, or choose another name, "
                 f"such as {token.name}-2, to use both for a while"
@@ -103,7 +103,7 @@ class Tokens:
         Raises:
             InvalidTokensError: No live token has the name.
         """
-        names = sorted(token.name for token in self.live(now))
+        names = sorted(token.name for token in self.list_live(now))
         if name not in names:
             raise InvalidTokensError(f"no live token {name!r}; live tokens: {', '.join(names) or 'none'}")
         # Its hash is erased, so that editing the file cannot restore it.

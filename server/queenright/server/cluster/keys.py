@@ -173,10 +173,10 @@ def _split_by_record(
         yield distinct.pop() if distinct else partition_of(sender.key, count), piece
         return
     [(_, _, value, end, _)] = fields_in(piece, 0, len(piece))
-    shared, scopes = _children(piece, value, end, _SCOPES)
+    shared, scopes = _split_children(piece, value, end, _SCOPES)
     parts: dict[int, bytearray] = {}
     for (_, first, last), found in zip(scopes, places, strict=True):
-        scope_fields, records = _children(piece, first, last, _RECORDS)
+        scope_fields, records = _split_children(piece, first, last, _RECORDS)
         by_place: dict[int, bytearray] = {}
         for (begin, _, stop), place in zip(records, found, strict=True):
             if place not in by_place:
@@ -190,7 +190,7 @@ def _split_by_record(
         yield place, field_header(_RESOURCES, len(part)) + part
 
 
-def _children(body: bytes, at: int, end: int, number: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+def _split_children(body: bytes, at: int, end: int, number: int) -> tuple[bytes, list[tuple[int, int, int]]]:
     """Return a message without the fields of one number, and where these, their values and ends are."""
     rest, children = bytearray(), list[tuple[int, int, int]]()
     for found, begin, value, stop, has_length in fields_in(body, at, end):

@@ -124,7 +124,7 @@ class ClusterMember:
         self._settings_hash = hash_settings(ports.settings)
         self._has_login_key = False
         self._failures = 0
-        self._failed: set[int] = set()
+        self._failed_partitions: set[int] = set()
         """Partitions that this process failed to run and that no other has run since."""
         self._failed_until = float("-inf")
         starting = asyncio.Semaphore(_STARTING)
@@ -411,12 +411,12 @@ class ClusterMember:
         for partition in self.partitions:
             failure, partition.failure = partition.failure, None
             if failure is not None:
-                self._failed.add(partition.number)
+                self._failed_partitions.add(partition.number)
                 self._failed_until = max(self._failed_until, now + _FAILED_SECONDS)
                 which = name_partitions([partition.number])
                 self._faults["failure"] = f"this process could not watch {which}: {failure}"
-            elif partition.number in self._failed and view.is_served(partition.number):
-                self._failed.discard(partition.number)
+            elif partition.number in self._failed_partitions and view.is_served(partition.number):
+                self._failed_partitions.discard(partition.number)
                 self._failed_until = now
                 if partition.apps is None:
                     self._failed_until += min(_FAILED_SECONDS * 2**self._failures, _MOST_FAILED_SECONDS)

@@ -30,7 +30,7 @@ def _values(block: BaseModel, where: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, BaseModel):
             yield from _values(value, f"{where}{name}.")
         elif not (name in _EXCEPT or name.endswith(("url", "urls")) or _is_path(value)):
-            yield f"{where}{name}", repr(_ordered(value))
+            yield f"{where}{name}", repr(_sort_keys(value))
 
 
 def _is_path(value: Any) -> bool:
@@ -39,7 +39,7 @@ def _is_path(value: Any) -> bool:
     )
 
 
-def _ordered(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return sorted((str(key), repr(one)) for key, one in value.items())
     return sorted(map(str, value)) if isinstance(value, frozenset) else value

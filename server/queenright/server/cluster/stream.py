@@ -101,7 +101,7 @@ class NatsConnection:
         self._client = Client()
         self.jetstream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
         """The client is replaced when it gives up."""
-        self._logged: str | None = None
+        self._logged_fault: str | None = None
         self.streams = [
             TelemetryStream(
                 self, number, replicas=replicas, max_bytes=max(max_bytes // partitions, _MIN_BYTES)
@@ -164,8 +164,8 @@ class NatsConnection:
 
     async def _on_error(self, error: Exception) -> None:
         text = f"NATS: {_describe(error)}"
-        if text != self._logged:
-            self._logged = text
+        if text != self._logged_fault:
+            self._logged_fault = text
             _log.warning("%s", text)
 
 
@@ -190,7 +190,7 @@ class TelemetryStream:
         self.is_created = False
         self._refused_at = -_REFUSED_SECONDS
         self._created_at = 0.0
-        self._logged: str | None = None
+        self._logged_fault: str | None = None
 
     @property
     def is_accepting(self) -> bool:
@@ -320,7 +320,7 @@ class TelemetryStream:
                         await consumer.consumer_info()
                 else:
                     empty_reads = 0
-                    self._logged = None
+                    self._logged_fault = None
                 found = [_message_of(message) for message in messages]
                 if found and found[-1].delivery != delivered + len(found):
                     # The connection broke while messages were under way: they are not sent again.
@@ -351,13 +351,13 @@ class TelemetryStream:
             self.is_created = True
             self._created_at = time.monotonic()
             self._refused_at = -_REFUSED_SECONDS
-            self._logged = None
+            self._logged_fault = None
         except (NatsError, OSError, TimeoutError) as error:
             self._log_once(f"cannot create the telemetry stream, retrying: {_describe(error)}")
 
     def _log_once(self, text: str) -> None:
-        if text != self._logged:
-            self._logged = text
+        if text != self._logged_fault:
+            self._logged_fault = text
             _log.warning("%s", text)
 
 

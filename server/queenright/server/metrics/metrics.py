@@ -75,7 +75,7 @@ class ServiceMetrics:
         """Requests that could not be forwarded, by signal, and lines of step logs that are not steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
             self.telemetry_dropped.labels(signal)
-        self.evaluated = 0
+        self.evaluated_workers = 0
         """The number of workers that the last sweep evaluated."""
         self.is_listening = True
         """Whether telemetry can arrive and be stored."""
@@ -86,7 +86,7 @@ class ServiceMetrics:
     def record_sweep(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
         """Record one sweep over all workers."""
         outcome = "error" if failed else "ok"
-        self.evaluated = evaluated
+        self.evaluated_workers = evaluated
         self._checks.labels(outcome).inc()
         self._check_duration.labels(outcome).observe(duration)
 
@@ -160,7 +160,7 @@ class _FleetCollector(Collector):
         paged: Callable[[], Collection[str]],
         left_out: Gauge,
     ) -> None:
-        self._metrics, self._workers, self._paged = metrics, workers, paged
+        self._metrics, self._workers, self._list_paged = metrics, workers, paged
         self._left_out = left_out
 
     def describe(self) -> Iterable[Metric]:
@@ -209,7 +209,7 @@ class _FleetCollector(Collector):
         for kind in FindingKind:
             with_one_kind.add_metric([kind.value], single[kind])
         yield with_one_kind
-        paged = self._paged()
+        paged = self._list_paged()
         is_unpaged = {
             agent: agent not in paged
             for agent, (state, _) in worst.items()
@@ -235,7 +235,7 @@ class _FleetCollector(Collector):
         yield since
 
         evaluated = gauge_family(names.WORKERS_EVALUATED)
-        evaluated.add_metric([], self._metrics.evaluated)
+        evaluated.add_metric([], self._metrics.evaluated_workers)
         yield evaluated
         listening = gauge_family(names.LISTENING)
         listening.add_metric([], self._metrics.is_listening)

@@ -97,8 +97,8 @@ class Connections:
         self._open: dict[str, int] = {}
         self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
         self._due_at: dict[GuardedProtocol, float] = {}
-        self._logged = -_LOG_SECONDS
-        self.refused = 0
+        self._logged_at = -_LOG_SECONDS
+        self.refused_count = 0
 
     def __len__(self) -> int:
         return sum(self._open.values())
@@ -168,10 +168,10 @@ class Connections:
     def _make_room(self) -> bool:
         network = max(self._open, key=lambda name: self._open[name])
         oldest = next(iter(self._waiting.get(network, ())), None)
-        self.refused += 1
+        self.refused_count += 1
         now = self._clock()
-        if now - self._logged >= _LOG_SECONDS:
-            self._logged = now
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
             _log.warning(
                 "a port has reached its limit of %d connections, most from %s; "
                 "aborting idle connections, or refusing new ones if none is idle",

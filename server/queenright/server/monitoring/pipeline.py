@@ -27,7 +27,7 @@ from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitoring.logged_health import LoggedHealth, missing_health_events
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.monitoring.monitor_snapshot import SnapshotHead
-from queenright.health.store.event_log import Appended
+from queenright.health.store.event_log import LogSegment
 from queenright.health.store.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.vitals.provider_traffic import ProviderTraffic
@@ -116,7 +116,7 @@ class EventPipeline:
         self.bus.connect(on_publish=self.observe)
         self.store.on_commit(self._note_stored)
 
-    def _note_stored(self, appended: Sequence[Appended]) -> None:
+    def _note_stored(self, appended: Sequence[LogSegment]) -> None:
         for first, events in appended:
             self._unobserved.update((event.id, seq) for seq, event in enumerate(events, first))
 
@@ -356,7 +356,7 @@ class EventPipeline:
         evaluated, is_done = 0, False
         while not is_done:
             part = self.monitor.sweep_part(self.clock(), batch)
-            evaluated, is_done = evaluated + part.checked, part.done
+            evaluated, is_done = evaluated + part.worker_count, part.is_last
             for fault in part.faults:
                 _log.error("%s", fault)
             self.pending += part.events

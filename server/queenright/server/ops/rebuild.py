@@ -160,7 +160,7 @@ class ArrivalBounds:
         begin: float = 0.0,
     ) -> None:
         moments = list(moments)
-        self._known = {seq for seq, _ in moments}
+        self._known_seqs = {seq for seq, _ in moments}
         self._gaps = deque(sorted(gaps, key=lambda entry: entry[0]))
         times = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
         self._moments = deque(_lower_to_later(times, [(seq, gap.start) for seq, gap in self._gaps], end))
@@ -182,7 +182,7 @@ class ArrivalBounds:
         """Return the time at which to replay an event whose sender's time is ``time``."""
         self._advance_to(seq - 1)
         latest = self._moments[0][1] if self._moments else self._end
-        if seq in self._known:
+        if seq in self._known_seqs:
             self.earliest = time = latest
         self.now = max(self.now, self.earliest, min(time, latest))
         return self.now

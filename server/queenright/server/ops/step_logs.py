@@ -33,7 +33,7 @@ class StepLogs:
         self._ingest = ingest
         self._on_skipped = on_skipped
         self._readers: dict[Path, StepLogReader] = {}
-        self._unstored: dict[Path, list[AgentEvent]] = {}
+        self._unstored_events: dict[Path, list[AgentEvent]] = {}
         self._failing: set[Path] = set()
 
     async def run(self) -> None:
@@ -48,18 +48,18 @@ class StepLogs:
         return [path for paths in matches for path in sorted(paths)]
 
     async def _follow(self, reader: StepLogReader) -> None:
-        path, skipped = reader.path, reader.skipped
+        path, skipped = reader.path, reader.skipped_lines
         try:
             # Events that were read but not stored go first: the reader has moved past them.
-            while events := self._unstored.get(path) or await asyncio.to_thread(reader.read):
-                self._unstored[path] = events
+            while events := self._unstored_events.get(path) or await asyncio.to_thread(reader.read):
+                self._unstored_events[path] = events
                 await self._ingest(events)
-                del self._unstored[path]
+                del self._unstored_events[path]
         except (OSError, StoreError) as error:
             if path not in self._failing:
                 _log.error("cannot follow the step log %s, retrying: %s", path, error)
             self._failing.add(path)
         else:
             self._failing.discard(path)
-        if reader.skipped > skipped:
-            self._on_skipped(reader.skipped - skipped)
+        if reader.skipped_lines > skipped:
+            self._on_skipped(reader.skipped_lines - skipped)

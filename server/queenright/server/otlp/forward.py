@@ -107,11 +107,11 @@ class Forwarder:
         self._under_way = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._client: httpx.AsyncClient | None = None
-        self._closed = False
-        self._failing = False
-        self.sent = 0
-        self.dropped = 0
-        self._dropped = dropped
+        self._is_closed = False
+        self._is_failing = False
+        self.sent_requests = 0
+        self.dropped_requests = 0
+        self._dropped_counter = dropped
 
     def __repr__(self) -> str:
         return f"Forwarder({self._base!r})"
@@ -137,7 +137,7 @@ class Forwarder:
 
     async def stop(self, *, flush_seconds: float = 2.0) -> None:
         """Send queued requests for at most ``flush_seconds``; count the rest as dropped."""
-        self._closed = True
+        self._is_closed = True
         if self._tasks:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), flush_seconds)
@@ -165,7 +165,7 @@ class Forwarder:
         ]
         passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, passed, body, signal)
-        if self._closed or request.size > self._max_bytes:
+        if self._is_closed or request.size > self._max_bytes:
             self._count_drop(signal)
             return
         self._queue.append(request)
@@ -180,8 +180,8 @@ class Forwarder:
         self._count_drop(request.signal)
 
     def _count_drop(self, signal: str) -> None:
-        self.dropped += 1
-        self._dropped.labels(signal).inc()
+        self.dropped_requests += 1
+        self._dropped_counter.labels(signal).inc()
 
     async def _send_all(self) -> None:
         while True:
@@ -200,7 +200,7 @@ class Forwarder:
             finally:
                 self._under_way -= 1
                 if is_delivered:
-                    self.sent += 1
+                    self.sent_requests += 1
                     self._bytes -= request.size
                 else:
                     self._drop(request)
@@ -242,11 +242,11 @@ class Forwarder:
 
     def _report(self, reason: str | None) -> None:
         """Log when the endpoint starts to fail and when it recovers, not each request."""
-        if reason is not None and not self._failing:
+        if reason is not None and not self._is_failing:
             logger.warning("cannot forward telemetry to %s: %s", self._base, reason)
-        elif reason is None and self._failing:
+        elif reason is None and self._is_failing:
             logger.info("forwarding telemetry to %s again", self._base)
-        self._failing = reason is not None
+        self._is_failing = reason is not None
 
 
 async def _drain(response: httpx.Response) -> None:

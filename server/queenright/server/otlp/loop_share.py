@@ -30,15 +30,15 @@ class EventLoopShare:
     def __init__(self, seconds: float = SLICE, timer: Callable[[], float] = time.perf_counter) -> None:
         self._seconds = seconds
         self._timer = timer
-        self._spent = 0.0
+        self._spent_seconds = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
         """Run ``work`` in this turn or a later one; its argument returns whether its time is used up."""
-        if self._waiting or self._spent >= self._seconds:
+        if self._waiting or self._spent_seconds >= self._seconds:
             await self._turn()
         began = self._timer()
-        until = began + self._seconds - self._spent
+        until = began + self._seconds - self._spent_seconds
         try:
             return work(lambda: self._timer() >= until)
         finally:
@@ -55,17 +55,17 @@ class EventLoopShare:
             raise
 
     def _spend(self, seconds: float) -> None:
-        if not self._spent:
+        if not self._spent_seconds:
             asyncio.get_running_loop().call_soon(self._begin_turn)
-        self._spent += max(seconds, 1e-9)
-        if self._spent < self._seconds:
+        self._spent_seconds += max(seconds, 1e-9)
+        if self._spent_seconds < self._seconds:
             self._wake()
 
     def _begin_turn(self) -> None:
-        self._spent = max(0.0, self._spent - self._seconds)
-        if self._spent:
+        self._spent_seconds = max(0.0, self._spent_seconds - self._seconds)
+        if self._spent_seconds:
             asyncio.get_running_loop().call_soon(self._begin_turn)
-        if self._spent < self._seconds:
+        if self._spent_seconds < self._seconds:
             self._wake()
 
     def _wake(self) -> None:
@@ -86,7 +86,7 @@ class CapacityLimiter:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._used = 0
+        self._used_size = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
@@ -102,19 +102,19 @@ class CapacityLimiter:
                     self._release(size)
                 raise
         else:
-            self._used += size
+            self._used_size += size
         try:
             yield
         finally:
             self._release(size)
 
     def _has_room(self, size: int) -> bool:
-        return not self._used or self._used + size <= self._size
+        return not self._used_size or self._used_size + size <= self._size
 
     def _release(self, size: int) -> None:
-        self._used -= size
+        self._used_size -= size
         while self._waiting and (self._waiting[0][1].done() or self._has_room(self._waiting[0][0])):
             waiting_size, turn = self._waiting.popleft()
             if not turn.done():
-                self._used += waiting_size
+                self._used_size += waiting_size
                 turn.set_result(None)

@@ -214,7 +214,7 @@ class EventStream(Response):
                 end = await _send_events(reader, send)
                 limit.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
                 await send({"type": "http.response.body", "body": end, "more_body": False})
-            should_abort = self._feed.closed
+            should_abort = self._feed.is_closed
         except TimeoutError:
             should_abort = True
         finally:

@@ -126,16 +126,16 @@ def body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
 
-    def inlined(node: Any) -> Any:
+    def inline(node: Any) -> Any:
         if isinstance(node, list):
-            return [inlined(item) for item in node]
+            return [inline(item) for item in node]
         if not isinstance(node, dict):
             return node
         if reference := node.get("$ref"):
-            return inlined(definitions[reference.rpartition("/")[2]])
-        return {key: inlined(value) for key, value in node.items()}
+            return inline(definitions[reference.rpartition("/")[2]])
+        return {key: inline(value) for key, value in node.items()}
 
-    return {**inlined(schema), "examples": [example]}
+    return {**inline(schema), "examples": [example]}
 
 
 def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:

@@ -93,7 +93,7 @@ async def list_agents(
     return await page(
         api.AgentsPage,
         "agents",
-        sessions.shown,
+        sessions.page,
         limit,
         row=lambda worker: agent_row(service, worker[1]),
         place=lambda key: (sort, *key[0]),

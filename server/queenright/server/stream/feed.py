@@ -20,7 +20,7 @@ from typing import Final
 
 import orjson
 
-from queenright.health.store.event_log import Appended, Place, find_place
+from queenright.health.store.event_log import LogSegment, Place, find_place
 from queenright.health.store.store import Store
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import TRANSIENT, AgentEvent
@@ -94,13 +94,13 @@ class Feed:
         self._released_seq = 0
         """Readers may read up to this sequence number; later events wait for the next wakeup."""
         self._readers: set[Reader] = set()
-        self._logged: set[str] = set()
+        self._logged_ids: set[str] = set()
         """Ids of text deltas that are in the log, until the bus delivers them as well."""
         self._slices: dict[tuple[StreamFilter, int], LogSlice] = {}
         """Cache since the last wakeup: readers at the same position share a slice."""
         self._wakeup: asyncio.TimerHandle | None = None
         self._next_wakeup_at = float("-inf")
-        self.closed = False
+        self.is_closed = False
 
     def __repr__(self) -> str:
         return f"Feed(head={self._head.seq}, readers={len(self._readers)})"
@@ -170,7 +170,7 @@ class Feed:
 
     def close(self) -> None:
         """End all streams, also those of stalled clients; later readers end at once."""
-        self.closed = True
+        self.is_closed = True
         if self._wakeup is not None:
             self._wakeup.cancel()
         for reader in tuple(self._readers):
@@ -201,7 +201,7 @@ class Feed:
             self._released_seq = self._head.seq
         reader = Reader(self, event_filter, after or self._head, capacity=capacity)
         self._readers.add(reader)
-        if self.closed:
+        if self.is_closed:
             reader.end()
         return reader
 
@@ -210,12 +210,12 @@ class Feed:
         self._readers.discard(reader)
         if not self._readers:
             self._lines = []
-            self._logged.clear()
+            self._logged_ids.clear()
             self._slices.clear()
 
     # -- input ----------------------------------------------------------------------------------
 
-    def add_committed(self, appended: Sequence[Appended]) -> None:
+    def add_committed(self, appended: Sequence[LogSegment]) -> None:
         """Add committed events; the callback for ``Store.on_commit``."""
         last, event = appended[-1][0] + len(appended[-1][1]) - 1, appended[-1][1][-1]
         if self._readers:
@@ -230,9 +230,9 @@ class Feed:
         self._lines += [LogLine(first + place, event) for place, event in enumerate(events)]
         if len(self._lines) > 2 * self._max_recent:
             del self._lines[: -self._max_recent]
-        self._logged.update(event.id for event in events if event.type in TRANSIENT)
-        if len(self._logged) > _MAX_LOGGED_IDS:
-            self._logged.clear()
+        self._logged_ids.update(event.id for event in events if event.type in TRANSIENT)
+        if len(self._logged_ids) > _MAX_LOGGED_IDS:
+            self._logged_ids.clear()
 
     def add_transient(self, events: Sequence[AgentEvent]) -> None:
         """Add text deltas from the bus that are not in the log."""
@@ -241,8 +241,8 @@ class Feed:
         for event in events:
             if event.type not in TRANSIENT:
                 continue
-            if event.id in self._logged:
-                self._logged.discard(event.id)
+            if event.id in self._logged_ids:
+                self._logged_ids.discard(event.id)
                 continue
             self._offer(event)
 
@@ -318,10 +318,10 @@ class Reader:
         self._transient: deque[tuple[int, bytes]] = deque()
         """Text deltas, each with the sequence number after which it arrived."""
         self._capacity = capacity
-        self._dropped = 0
+        self._dropped_count = 0
         self._waiting: asyncio.Future[None] | None = None
         self._is_keep_alive_due = False
-        self._ended = False
+        self._is_ended = False
         self.on_disconnect: Callable[[], None] | None = None
         self.sending_since: float | None = None
         self.sent_at = feed.clock()
@@ -340,7 +340,7 @@ class Reader:
             self._transient.popleft()
             dropped = 1
         self._transient.append((after, text))
-        self._dropped += dropped
+        self._dropped_count += dropped
         return dropped
 
     def wake(self) -> None:
@@ -355,12 +355,12 @@ class Reader:
 
     def end(self) -> None:
         """Make ``read`` return None from now on."""
-        self._ended = True
+        self._is_ended = True
         self.wake()
 
     def disconnect(self) -> None:
         """Disconnect a stalled client, without the end of its stream."""
-        self._ended = True
+        self._is_ended = True
         on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes several turns
         if on_disconnect is not None:
             on_disconnect()
@@ -388,7 +388,7 @@ class Reader:
         Raises:
             StoreError: The database failed.
         """
-        while not self._ended:
+        while not self._is_ended:
             piece = b""
             if self.place < self._feed.released_seq:
                 batch = await self._feed.read_next(self.event_filter, self.place, _READ_BYTES)
@@ -426,7 +426,7 @@ class Reader:
         return b"".join(parts)
 
     def _dropped_block(self) -> bytes:
-        count, self._dropped = self._dropped, 0
+        count, self._dropped_count = self._dropped_count, 0
         return b'event: dropped\ndata: {"count":%d}\n\n' % count if count else b""
 
     def _keep_alive(self) -> bytes:

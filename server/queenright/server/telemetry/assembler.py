@@ -146,7 +146,7 @@ class _Assembly:
         self._by_span: dict[bytes, Observation] | None = None
         self._by_trace: dict[tuple[bytes, str], list[Observation]] | None = None
         self._own_runs: dict[tuple[bytes, str, str, str], TracedRun] = {}
-        self._named: set[tuple[int, bytes]] = set()
+        self._compared_runs: set[tuple[int, bytes]] = set()
         """Runs and traces whose names were already compared with the rest of the batch."""
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
         """The end and failure of a run whose outermost span arrived before anything inside it."""
@@ -285,9 +285,9 @@ class _Assembly:
     def _update_name(self, run: TracedRun, trace: Trace, observation: Observation) -> None:
         """Give a run and its session the best names known so far."""
         key = id(run), observation.trace_id
-        if key in self._named:
+        if key in self._compared_runs:
             return
-        self._named.add(key)
+        self._compared_runs.add(key)
         name, session = candidate_name(observation), observation.session
         for other in self._get_trace_spans(observation):
             if other.kind is None or other.is_own or not _matches_session(other, run, session):

@@ -62,7 +62,7 @@ class Calls:
         self._open: dict[ObservationKind, int] = {ObservationKind.LLM: 0, ObservationKind.TOOL: 0}
         """How many have not ended."""
         self._sources: set[str] = set()
-        self._noted = 0
+        self._call_count = 0
 
     def record(self, observation: Observation, kind: ObservationKind) -> tuple[Call, bool]:
         """Return the call that an observation reports, and whether the call is new."""
@@ -71,8 +71,8 @@ class Calls:
         is_new = call is None
         if call is None:
             tool = str(observation.data.get("tool", ""))
-            self._noted += 1
-            name = observation.call or f"{tool}-{observation.start}-{self._noted}"
+            self._call_count += 1
+            name = observation.call or f"{tool}-{observation.start}-{self._call_count}"
             call = Call(kind, name, observation.start, tool=tool, clock_shift=observation.clock_shift)
             self._add(call)
         call.arguments = call.arguments or observation.data.get("args_hash")

@@ -81,7 +81,7 @@ class ClientSession:
         """The failure of its last model call, if it failed."""
         self._answered_at = run.ended_at if run.has_failed else 0
         """The end of its last model call."""
-        self._continued: dict[str, Call | Observation] = {}
+        self._continued_calls: dict[str, Call | Observation] = {}
         """Calls that continue after their first answer; or the end of one, if it arrived first."""
         self._notes: dict[str, dict[str, Any]] = {}
         """Data of open tool calls, by call id."""
@@ -376,7 +376,7 @@ class ClientSession:
 
     def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         if observation.continuation and observation.end:
-            continued = self._continued.pop(observation.continuation, None)
+            continued = self._continued_calls.pop(observation.continuation, None)
             if not isinstance(continued, Call):
                 self._continue(observation.continuation, observation)
                 return
@@ -388,7 +388,7 @@ class ClientSession:
             )
         call, is_new = self._calls.record(observation, ObservationKind.TOOL)
         if observation.continuation:
-            pending = self._continued.pop(observation.continuation, None)
+            pending = self._continued_calls.pop(observation.continuation, None)
             self._continue(observation.continuation, call)
             if isinstance(pending, Observation):
                 if is_new:
@@ -440,8 +440,8 @@ class ClientSession:
                 yield from self._ask_model(at)
 
     def _continue(self, continuation: str, observation: Call | Observation) -> None:
-        make_room(self._continued, MAX_CONTINUED)
-        self._continued[continuation] = observation
+        make_room(self._continued_calls, MAX_CONTINUED)
+        self._continued_calls[continuation] = observation
 
     def _correct_to_failed(self, call: Call, observation: Observation) -> Iterator[PlannedEvent]:
         """Correct a call to failed, if the source that reported its end did not know."""

@@ -25,7 +25,7 @@ class Duplicates:
     """The most recent spans, at least ``WINDOW`` of them. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._stored: set[bytes] = set()
+        self._stored_spans: set[bytes] = set()
         self._older: set[bytes] = set()
         self._storing: set[bytes] = set()
 
@@ -38,7 +38,7 @@ class Duplicates:
         """
         if span in self._storing:
             raise StillStoringError
-        return span in self._stored or span in self._older
+        return span in self._stored_spans or span in self._older
 
     def begin_storing(self, spans: Iterable[bytes]) -> None:
         """Mark the spans of one request as being stored."""
@@ -49,6 +49,6 @@ class Duplicates:
         self._storing.difference_update(spans)
         if not stored:
             return
-        self._stored.update(spans)
-        if len(self._stored) >= WINDOW:
-            self._older, self._stored = self._stored, set()
+        self._stored_spans.update(spans)
+        if len(self._stored_spans) >= WINDOW:
+            self._older, self._stored_spans = self._stored_spans, set()

@@ -267,5 +267,5 @@ def stand_in_messages(service: Service) -> list[api.StandInMessage]:
     if service.recorder is None:
         return []
     return [
-        api.StandInMessage.of(message, at=message.time) for message in reversed(service.recorder.received)
+        api.StandInMessage.of(message, at=message.time) for message in reversed(service.recorder.messages)
     ]

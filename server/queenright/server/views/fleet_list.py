@@ -89,7 +89,7 @@ class FleetQuery:
 class FoundSessions:
     """Sessions that match a query: those of one page, and the number of all."""
 
-    shown: list[tuple[Place, WorkerHealth]]
+    page: list[tuple[Place, WorkerHealth]]
     total: int
     counts: api.AgentCounts
 

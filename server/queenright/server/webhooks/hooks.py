@@ -131,7 +131,7 @@ class HookReceiver:
         self._under_way: dict[str, asyncio.Task[dict[str, Any] | _Question]] = {}
         """The calls that are being stored, by id."""
         self._from_stream: OrderedDict[str, None] = OrderedDict()
-        self._failed: OrderedDict[str, None] = OrderedDict()
+        self._failed_calls: OrderedDict[str, None] = OrderedDict()
         """The calls that the database may have stored although it did not answer, by id."""
         self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
@@ -278,7 +278,7 @@ class HookReceiver:
         _remember(self._from_stream, call_id)
         if (task := self._under_way.get(call_id)) is not None:
             await asyncio.wait([task])
-        return call_id in self._failed
+        return call_id in self._failed_calls
 
     async def store_call(
         self, path: str, query: bytes, body: bytes, received_at: float, ingest: Ingest
@@ -333,7 +333,7 @@ class HookReceiver:
             if keeper is None:
                 raise
             _log.warning("a hook call waits in the stream: %s", error)
-            _remember(self._failed, call_id)
+            _remember(self._failed_calls, call_id)
             await keeper.keep(f"{PREFIX}{client.name}?{query.decode('latin-1')}", body, call_id)
             return {}
         source.note(self._session(observation).run, observation)

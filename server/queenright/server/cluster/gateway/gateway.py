@@ -107,7 +107,7 @@ class Gateway:
         self._sleep = sleep
         self._partition_of_agent = partition_of_agent
         self._answer_unowned = answer_unowned
-        self._remembered: OrderedDict[SessionKey, int] = OrderedDict()
+        self._session_partitions: OrderedDict[SessionKey, int] = OrderedDict()
         """The partition in which a session was found."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,10 +225,10 @@ class Gateway:
         return next((app for app, reply in zip(apps, replies, strict=True) if reply.status == 204), None)
 
     def _remember(self, session: SessionKey, partition: int) -> None:
-        self._remembered[session] = partition
-        self._remembered.move_to_end(session)
-        if len(self._remembered) > _MOST_REMEMBERED:
-            self._remembered.popitem(last=False)
+        self._session_partitions[session] = partition
+        self._session_partitions.move_to_end(session)
+        if len(self._session_partitions) > _MOST_REMEMBERED:
+            self._session_partitions.popitem(last=False)
 
     async def _take_heartbeat(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
@@ -312,7 +312,7 @@ class Gateway:
             likely = 0 if session is None else self._partition_of_agent(session.agent_id)
         first = search.first
         if first is None and session is not None:
-            first = self._remembered.get(session, likely)
+            first = self._session_partitions.get(session, likely)
         order = sorted(range(len(backends)), key=lambda number: number != first)
         # Marked, it is refused with 404 by a partition that would take a session it does not know.
         request = mark_scope(scope) if search.takes_new else scope

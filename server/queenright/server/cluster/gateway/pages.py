@@ -129,22 +129,22 @@ class _Page:
         if order.is_backwards:
             rows = rows[::-1]
         self._rows = list(zip(order.ranks, order.cursors, rows, strict=True))
-        self._taken = 0
+        self._taken_count = 0
 
     @property
     def has_row(self) -> bool:
         """Whether there is another row."""
-        return self._taken < len(self._rows)
+        return self._taken_count < len(self._rows)
 
     @property
     def rank(self) -> list[float | int | str]:
         """Sort key of the next row."""
-        return self._rows[self._taken][0]
+        return self._rows[self._taken_count][0]
 
     def take(self) -> Any:
         """Return the next row. The partition does not know its number; here it gets it."""
-        _, self.after, row = self._rows[self._taken]
-        self._taken += 1
+        _, self.after, row = self._rows[self._taken_count]
+        self._taken_count += 1
         if "partition" in row:
             row["partition"] = self._number
         return row

@@ -189,7 +189,7 @@ async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointRepla
     graph = graph_of(slot, body.graph_id)
     with storage_errors():
         run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)
-    started = await _started(run, slot, graph, "replayed")
+    started = await _describe_start(run, slot, graph, "replayed")
     await log.write_result("replay", slot.id, started, f"{body.checkpoint_id} of {body.session_id}")
     return started
 
@@ -325,7 +325,7 @@ async def resume_session(
     """
     with storage_errors():
         execution_id = await slot.runtime.resume(session_id, graph.id, checkpoint_id=checkpoint_id)
-    return await _started(slot.runtime.get_execution(execution_id), slot, graph, status)
+    return await _describe_start(slot.runtime.get_execution(execution_id), slot, graph, status)
 
 
 async def _start(
@@ -352,7 +352,7 @@ async def _start(
     )
 
 
-async def _started(run: Execution, slot: AgentSlot, graph: GraphSpec, status: Any) -> api.Started:
+async def _describe_start(run: Execution, slot: AgentSlot, graph: GraphSpec, status: Any) -> api.Started:
     """
     Return a run that was resumed or replayed.
 

@@ -200,7 +200,7 @@ async def _page(
         ]
         # One more than the limit: it shows that there is a next page.
         rows = [_session_row(store, session) for store, session in states[: limit + 1]]
-        return rows, len(slot.runtime.session_store(graph_id).skipped)
+        return rows, len(slot.runtime.session_store(graph_id).skipped_files)
 
     rows, unreadable = await run_on_disk(slot.runtime, read)
     return await page(
