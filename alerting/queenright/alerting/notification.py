@@ -78,7 +78,7 @@ _INSERT: Final = insert(OUTBOX)
 _FIRING: Final = (
     select(OUTBOX)
     .where(
-        OUTBOX.c.ticket_id == bindparam("of"),
+        OUTBOX.c.ticket_id == bindparam("firing_ticket_id"),
         OUTBOX.c.active,
         _is_firing(bindparam("now")),
     )
@@ -86,9 +86,9 @@ _FIRING: Final = (
 )
 _INSERT_DELIVERY: Final = insert(OUTBOX_DELIVERIES)
 _UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
-    OUTBOX_DELIVERIES.c.outbox_id == bindparam("of"),
-    OUTBOX_DELIVERIES.c.peer == bindparam("at"),
-    OUTBOX_DELIVERIES.c.status == bindparam("was"),
+    OUTBOX_DELIVERIES.c.outbox_id == bindparam("row_id"),
+    OUTBOX_DELIVERIES.c.peer == bindparam("peer_name"),
+    OUTBOX_DELIVERIES.c.status == bindparam("delivery_status"),
 )
 _NO_PEER: Final = ""
 """Pseudo peer. Its delivery row says that the firing alert, or its end, must not be sent to anyone."""
@@ -98,7 +98,7 @@ _MARK_REPLACED: Final = insert(OUTBOX_DELIVERIES).from_select(
     select(
         OUTBOX.c.id, literal(_NO_PEER), literal("resolved"), literal(0), bindparam("now", type_=Float)
     ).where(
-        OUTBOX.c.alert_key == bindparam("of"),
+        OUTBOX.c.alert_key == bindparam("replaced_key"),
         OUTBOX.c.active,
         OUTBOX.c.ends_at.is_not(None),
         ~exists().where(
@@ -315,13 +315,13 @@ def _may_be_joined(ticket: EscalationTicket, *, is_replaced: bool) -> bool:
 
 def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
     """End the alerts that are held open for the next ticket, because the incident is resolved."""
-    which = OUTBOX.c.alert_key == key
+    condition = OUTBOX.c.alert_key == key
     if ticket.shares_cause:
-        which |= OUTBOX.c.labels[LABEL_STORM].as_string() == ticket.storm_id
+        condition |= OUTBOX.c.labels[LABEL_STORM].as_string() == ticket.storm_id
     if ticket.kind is FindingKind.RUNS_FAILED:
-        of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.agent_id)
-        which |= OUTBOX.c.ticket_id.in_(of_agent)
-    for row in conn.execute(select(OUTBOX).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, which)).all():
+        agent_ticket_ids = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.agent_id)
+        condition |= OUTBOX.c.ticket_id.in_(agent_ticket_ids)
+    for row in conn.execute(select(OUTBOX).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, condition)).all():
         _end(conn, _notification(row._mapping), now, now, silent=True)
 
 
@@ -377,7 +377,7 @@ def _join(
             else:
                 _update_annotations(conn, holder, new_annotations, now)
     if is_worse:
-        conn.execute(_MARK_REPLACED, {"of": earlier.key, "now": now})
+        conn.execute(_MARK_REPLACED, {"replaced_key": earlier.key, "now": now})
 
 
 def _remind(
@@ -443,7 +443,7 @@ def _replace(
     _insert(conn, current.ticket_id, labels, annotations, now)
     _end(conn, current, now, now, silent=True)
     # For all rows of the alert, including those that ended before.
-    conn.execute(_MARK_REPLACED, {"of": current.key, "now": now})
+    conn.execute(_MARK_REPLACED, {"replaced_key": current.key, "now": now})
 
 
 def _insert(
@@ -475,7 +475,7 @@ def _end(conn: Connection, current: Notification, now: float, ends_at: float, *,
 
 
 def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:
-    rows = conn.execute(_FIRING, {"of": ticket_id, "now": now})
+    rows = conn.execute(_FIRING, {"firing_ticket_id": ticket_id, "now": now})
     return next((_notification(row._mapping) for row in rows), None)
 
 
@@ -527,8 +527,8 @@ def read_changed(
     ]
     return [
         notification
-        for some in batches(sorted(set(ids)))
-        for notification in _read(conn, OUTBOX.c.id.in_(some))
+        for batch in batches(sorted(set(ids)))
+        for notification in _read(conn, OUTBOX.c.id.in_(batch))
     ]
 
 
@@ -580,17 +580,20 @@ def list_notifications(
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    messages = deliveries_of(conn, {row.ticket_id for row in rows})
-    return [_to_record(row, tuple(states[row.id]), messages.get(row.ticket_id, ()), now) for row in rows]
+    deliveries_by_ticket = deliveries_of(conn, {row.ticket_id for row in rows})
+    return [
+        _to_record(row, tuple(states[row.id]), deliveries_by_ticket.get(row.ticket_id, ()), now)
+        for row in rows
+    ]
 
 
 def _to_record(
     row: Row[Any],
     peers: tuple[PeerDeliveryState, ...],
-    messages: Iterable[DeliveredNotification],
+    deliveries: Iterable[DeliveredNotification],
     now: float,
 ) -> NotificationRecord:
-    holds = _has_not_ended(row.ends_at, row.updated_at, now)
+    is_firing = _has_not_ended(row.ends_at, row.updated_at, now)
     return NotificationRecord(
         id=row.id,
         ticket_id=row.ticket_id,
@@ -599,16 +602,12 @@ def _to_record(
         severity=row.labels["severity"],
         ticket_severity=row.labels["ticket_severity"],
         title=row.annotations["summary"],
-        status="firing" if holds else "resolved",
+        status="firing" if is_firing else "resolved",
         written_at=row.created_at,
-        ended_at=None if holds else row.ends_at,
+        ended_at=None if is_firing else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
-        notified=tuple(
-            delivered_notification
-            for delivered_notification in messages
-            if delivered_notification.alert_key == row.alert_key
-        ),
+        notified=tuple(delivery for delivery in deliveries if delivery.alert_key == row.alert_key),
     )
 
 
@@ -634,8 +633,8 @@ def record_receipts(
     Args:
         receipts: Results of deliveries; the first acceptance by a peer is kept.
     """
-    for some in batches(receipts):
-        _record(conn, some)
+    for batch in batches(receipts):
+        _record(conn, batch)
     _close(conn, completed_ids, now)
 
 
@@ -662,7 +661,9 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
         if receipt.error is None:
             acceptances.add(key)
     changes = [
-        {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in row_times
+        {"row_id": key[0], "peer_name": key[1], "delivery_status": key[2], **row}
+        for key, row in rows.items()
+        if key in row_times
     ]
     new = [
         {"outbox_id": key[0], "peer": key[1], "status": key[2], **row}
@@ -678,6 +679,6 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
 def _close(conn: Connection, completed_ids: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
-    given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for condition in (*(OUTBOX.c.id.in_(some) for some in batches(completed_ids)), given_up):
+    is_expired = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
+    for condition in (*(OUTBOX.c.id.in_(batch) for batch in batches(completed_ids)), is_expired):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, condition).values(active=False, updated_at=now))

@@ -16,21 +16,21 @@ from queenright.health.store.rows import batches
 from queenright.health.store.tables import OUTBOX, RECEIVER_NOTIFICATIONS, TICKETS
 
 _LEDGER: Final = RECEIVER_NOTIFICATIONS
-_HELD_ROW: Final = OUTBOX.alias("held")
-_NAMED_ROW: Final = OUTBOX.alias("named")
+_OWN_ROW: Final = OUTBOX.alias("own")
+_SHARED_ROW: Final = OUTBOX.alias("shared")
 _SHARED_DELIVERIES: Final = (
-    select(_HELD_ROW.c.ticket_id.label("holder"), _LEDGER)
+    select(_OWN_ROW.c.ticket_id.label("holder"), _LEDGER)
     .distinct()
     .join(
-        _NAMED_ROW,
-        (_NAMED_ROW.c.alert_key == _HELD_ROW.c.alert_key) & (_NAMED_ROW.c.ticket_id != _HELD_ROW.c.ticket_id),
+        _SHARED_ROW,
+        (_SHARED_ROW.c.alert_key == _OWN_ROW.c.alert_key) & (_SHARED_ROW.c.ticket_id != _OWN_ROW.c.ticket_id),
     )
     .join(
         _LEDGER,
-        (_LEDGER.c.ticket_id == _NAMED_ROW.c.ticket_id) & (_LEDGER.c.alert_key == _HELD_ROW.c.alert_key),
+        (_LEDGER.c.ticket_id == _SHARED_ROW.c.ticket_id) & (_LEDGER.c.alert_key == _OWN_ROW.c.alert_key),
     )
-    .where(_HELD_ROW.c.ticket_id.in_(bindparam("of", expanding=True)), _LEDGER.c.status == "firing")
-    .where(or_(_HELD_ROW.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _HELD_ROW.c.ends_at))
+    .where(_OWN_ROW.c.ticket_id.in_(bindparam("ticket_ids", expanding=True)), _LEDGER.c.status == "firing")
+    .where(or_(_OWN_ROW.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _OWN_ROW.c.ends_at))
 )
 """Deliveries of alerts that tickets share, recorded under another ticket that shares them."""
 
@@ -66,16 +66,16 @@ def record_deliveries(
     known_ids = _find_known(conn, {ticket_id for ticket_id, _, _ in distinct})
     where = (_LEDGER.c.dedup_key == dedup_key, _LEDGER.c.receiver == receiver)
     rows = conn.execute(select(_LEDGER).where(*where)).all()
-    before = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
+    ids = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
     known_alerts = [alert for alert in distinct if alert[0] in known_ids]
-    again = [before[alert] for alert in known_alerts if alert in before]
-    for some in batches(again):
-        conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(some)).values(notified_at=now))
+    repeated_ids = [ids[alert] for alert in known_alerts if alert in ids]
+    for batch in batches(repeated_ids):
+        conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(batch)).values(notified_at=now))
     new = [
         {"ticket_id": ticket_id, "alert_key": key, "status": status}
         | {"receiver": receiver, "dedup_key": dedup_key, "first_notified_at": now, "notified_at": now}
         for ticket_id, key, status in known_alerts
-        if (ticket_id, key, status) not in before
+        if (ticket_id, key, status) not in ids
     ]
     if new:
         conn.execute(insert(_LEDGER), new)
@@ -89,13 +89,13 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
     If several tickets share an alert, Alertmanager names only one of them; its deliveries count for all.
     """
     deliveries: dict[str, list[DeliveredNotification]] = {}
-    for some in batches(tickets):
-        for row in conn.execute(select(_LEDGER).where(_LEDGER.c.ticket_id.in_(some))):
+    for batch in batches(tickets):
+        for row in conn.execute(select(_LEDGER).where(_LEDGER.c.ticket_id.in_(batch))):
             deliveries.setdefault(row.ticket_id, []).append(_delivery(row, row.ticket_id))
-        for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
+        for row in conn.execute(_SHARED_DELIVERIES, {"ticket_ids": batch}):
             deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
-    for messages in deliveries.values():
-        messages.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
+    for ticket_deliveries in deliveries.values():
+        ticket_deliveries.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
     return deliveries
 
 
@@ -106,9 +106,9 @@ def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
 
 def _find_known(conn: Connection, tickets: Collection[str]) -> set[str]:
     known_ids: set[str] = set()
-    for some in batches(tickets):
+    for batch in batches(tickets):
         known_ids |= set(
-            conn.execute(select(TICKETS.c.ticket_id).where(TICKETS.c.ticket_id.in_(some))).scalars()
+            conn.execute(select(TICKETS.c.ticket_id).where(TICKETS.c.ticket_id.in_(batch))).scalars()
         )
     return known_ids
 

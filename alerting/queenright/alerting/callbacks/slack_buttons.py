@@ -31,7 +31,7 @@ _RESPONSE_TIMEOUT_SECONDS: Final = 5.0
 
 
 class InvalidInteractionError(ValueError):
-    """Raised for a body that is not a click on a known button; names the problem."""
+    """Raised for a body that is not a valid Slack interaction; names the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def read_click(body: bytes) -> Click:
     Parse the form that Slack posts; its field ``payload`` is JSON.
 
     Raises:
-        InvalidInteractionError: The body is not such a form, not JSON, or not a click.
+        InvalidInteractionError: The body is not such a form, not JSON, or not an interaction with a button.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), max_num_fields=20)

@@ -147,14 +147,14 @@ class BreakerStore:
 
     async def _write_some(self) -> None:
         with self._lock:
-            some = list(islice(self._waiting, _QUERY_BATCH))
-        await self._store.transact(lambda conn: _write(conn, some))
+            batch = list(islice(self._waiting, _QUERY_BATCH))
+        await self._store.transact(lambda conn: _write(conn, batch))
         with self._lock:
-            for row in some:
+            for row in batch:
                 # Unless it was evicted in the meantime.
                 if self._waiting and self._waiting[0] is row:
                     self._waiting.popleft()
-        self._publish(*(event for _, event in some))
+        self._publish(*(event for _, event in batch))
 
     def _event(self, change: BreakerChange) -> AgentEvent:
         status = change.status

@@ -57,8 +57,8 @@ class ModelTable(Generic[M]):
         self._attributes = {c.name: attributes.get(c.name, c.name) for c in table.c if c.name != "body"}
         # Built once: building a statement takes several times as long as SQLite takes to run it.
         self._insert = table.insert()
-        self._update = table.update().where(self._id == bindparam("of"))
-        self._find = select(table.c.body).where(self._id == bindparam("of"))
+        self._update = table.update().where(self._id == bindparam("row_id"))
+        self._find = select(table.c.body).where(self._id == bindparam("row_id"))
 
     def insert(self, conn: Connection, row: M) -> None:
         """Insert a new row."""
@@ -67,7 +67,7 @@ class ModelTable(Generic[M]):
     def write(self, conn: Connection, row: M) -> None:
         """Update a row, or insert it if it is new."""
         values = self._values(row)
-        if not conn.execute(self._update, {"of": values[self._id.name], **values}).rowcount:
+        if not conn.execute(self._update, {"row_id": values[self._id.name], **values}).rowcount:
             conn.execute(self._insert, values)
 
     def _values(self, row: M) -> dict[str, object]:
@@ -76,7 +76,7 @@ class ModelTable(Generic[M]):
 
     def find(self, conn: Connection, id_: str) -> M | None:
         """Return the row with this id, or None."""
-        return next(iter(self.read(conn, self._find, {"of": id_})), None)
+        return next(iter(self.read(conn, self._find, {"row_id": id_})), None)
 
     def newest(
         self, conn: Connection, limit: int, *, before: Place | None = None, **equal: object

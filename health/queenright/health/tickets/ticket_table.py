@@ -139,4 +139,4 @@ def ticket_history(
 def _bodies_with(
     conn: Connection, query: Select[tuple[str]], column: Column[str], values: Collection[str]
 ) -> list[EscalationTicket]:
-    return [row for some in batches(values) for row in _TABLE.read(conn, query.where(column.in_(some)))]
+    return [row for batch in batches(values) for row in _TABLE.read(conn, query.where(column.in_(batch)))]
