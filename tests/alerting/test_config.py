@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from queenright.alerting.config import render_alertmanager, render_prometheus
-from queenright.alerting.files import alertmanager_folder, rules_folder, runbook, templates_folder
+from queenright.alerting.files import alertmanager_folder, read_runbook, rules_folder, templates_folder
 from queenright.health.interventions.storm import WINDOW_SECONDS
 from tests.programs import VERSIONS, run
 from tools.rules import generated, main
@@ -139,9 +139,9 @@ def test_prometheus_takes_its_configuration(tmp_path: Path, alertmanager: str | 
 
 
 def test_only_runbooks_are_found_by_name() -> None:
-    assert (runbook("QueenrightLoop") or "").startswith("# QueenrightLoop")
-    assert runbook("QueenrightNothing") is None
-    assert runbook("../README") is None
+    assert (read_runbook("QueenrightLoop") or "").startswith("# QueenrightLoop")
+    assert read_runbook("QueenrightNothing") is None
+    assert read_runbook("../README") is None
 
 
 def test_everything_generated_is_committed() -> None:

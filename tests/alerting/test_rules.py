@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from promql_parser import parse
 
 from queenright.alerting.alert import alert_severity
-from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder, runbook
+from queenright.alerting.files import alertmanager_folder, prometheus_folder, read_runbook, rules_folder
 from queenright.alerting.rules import Selectors
 from queenright.alerting.rules.promql import select
 from queenright.cli.app import app
@@ -97,7 +97,7 @@ def test_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
 def test_alert_has_a_runbook(rule: dict[str, Any]) -> None:
-    text = runbook(rule["alert"]) or ""
+    text = read_runbook(rule["alert"]) or ""
     headings = re.findall(r"^## (.+)$", text, re.M)
     assert headings[:3] == ["Meaning", "What you see", "First three commands"]
     assert headings[-3:] == ["False alarm?", "Silence", "Escalate"]
@@ -125,7 +125,7 @@ def test_unknown_command_in_a_description_is_detected() -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
 def test_runbook_commands_and_links_exist(rule: dict[str, Any]) -> None:
-    text = runbook(rule["alert"]) or ""
+    text = read_runbook(rule["alert"]) or ""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
     inline = re.findall(r"`(queenright [^`]+)`", text)
     for line in [line for line in blocks if line.startswith("queenright ")] + inline:
@@ -232,7 +232,7 @@ def test_descriptions_name_commands_and_no_api_paths() -> None:
 
 
 def test_intervention_itself_has_a_runbook() -> None:
-    assert runbook(names.ALERT_INTERVENTION)
+    assert read_runbook(names.ALERT_INTERVENTION)
 
 
 @pytest.mark.parametrize(

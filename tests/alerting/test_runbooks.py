@@ -14,7 +14,7 @@ import typer
 from promql_parser import parse
 from pydantic import BaseModel
 
-from queenright.alerting.files import alertmanager_folder, runbook, runbooks_folder
+from queenright.alerting.files import alertmanager_folder, read_runbook, runbooks_folder
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.cli.app import app
@@ -35,7 +35,7 @@ EXAMPLE = {"agent": "bee", "breaker": "tool_execution:bee:search", "cluster": "d
 
 
 def text_of(name: str) -> str:
-    text = runbook(name)
+    text = read_runbook(name)
     assert text is not None, f"{name} has no runbook"
     return text
 

@@ -12,11 +12,13 @@ _NAME: Final = re.compile(r"[A-Za-z]{1,80}")
 
 def _folder(name: str) -> Path:
     # In a wheel they are next to this module, in a checkout below `alerting/`.
-    for candidate in (_HERE / name, _HERE.parents[1] / name):
+    candidates = (_HERE / name, _HERE.parents[1] / name)
+    for candidate in candidates:
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(
-        f"Queenright's alerting folder {name!r} is missing near {_HERE}; reinstall Queenright."
+        f"the alerting folder {name!r} is missing: neither {candidates[0]} nor {candidates[1]} exists; "
+        "reinstall Queenright"
     )
 
 
@@ -45,7 +47,7 @@ def runbooks_folder() -> Path:
     return _folder("runbooks")
 
 
-def runbook(name: str) -> str | None:
+def read_runbook(name: str) -> str | None:
     """Return an alert's runbook as Markdown; None if there is none of this name."""
     if not _NAME.fullmatch(name):
         return None

@@ -24,7 +24,9 @@ class AlertingSettings(BaseModel):
     alertmanager_urls: Annotated[tuple[str, ...], Field(repr=False)] = ()
     """URLs of all peers of the cluster, each gets every alert; empty: nothing is sent."""
     lifetime_seconds: Annotated[float, Field(ge=180, le=30 * 86_400)] = 7 * 86_400
-    """Seconds after which an alert ends that is not repeated, such as while the service is down."""
+    """
+    Seconds without an update after which Alertmanager resolves an alert, such as while the service is down.
+    """
     late_resolve_seconds: Seconds = 60
     """Seconds between an alert that was delivered late and its end; above Alertmanager's ``group_wait``."""
     slack_signing_secret_file: Path | None = None
@@ -45,7 +47,7 @@ class AlertingSettings(BaseModel):
 
     @field_validator("alertmanager_urls")
     @classmethod
-    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         names = [PeerAddress.parse(url).name for url in urls]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{', '.join(duplicates)} is listed twice; list each peer once")
@@ -53,14 +55,14 @@ class AlertingSettings(BaseModel):
 
     @field_validator("console_url", "runbook_url", "dashboard_url", "trace_url")
     @classmethod
-    def _link(cls, url: str) -> str:
+    def _check_link(cls, url: str) -> str:
         if url and not url.lower().startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         return url
 
     @field_validator("dashboard_url", "trace_url")
     @classmethod
-    def _template(cls, template: str) -> str:
+    def _check_template(cls, template: str) -> str:
         try:
             fields = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
         except ValueError as error:

@@ -10,11 +10,13 @@ _HERE: Final = Path(__file__).resolve().parent
 
 def _folder(name: str) -> Path:
     # In a wheel they are next to this module, in a checkout below `grafana/`.
-    for candidate in (_HERE / name, _HERE.parents[1] / name):
+    candidates = (_HERE / name, _HERE.parents[1] / name)
+    for candidate in candidates:
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(
-        f"Queenright's Grafana folder {name!r} is missing near {_HERE}; reinstall Queenright."
+        f"Grafana's folder {name!r} is missing: neither {candidates[0]} nor {candidates[1]} exists; "
+        "reinstall Queenright"
     )
 
 

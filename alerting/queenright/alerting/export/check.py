@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from queenright.alerting.export.loaded_rules import LoadedRule
-from queenright.alerting.files import runbook
+from queenright.alerting.files import read_runbook
 from queenright.instrumentation import names
 
 _TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
@@ -49,7 +49,7 @@ def _faults(rule: LoadedRule, record_names: set[str]) -> Iterator[str]:
     for label in ("severity", "source"):
         if not rule.labels.get(label):
             yield f"the label {label} is missing"
-    if runbook(rule.name) is None:
+    if read_runbook(rule.name) is None:
         yield f"the runbook {rule.name}.md is missing"
 
 

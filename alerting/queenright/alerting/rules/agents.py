@@ -14,8 +14,8 @@ from queenright.alerting.rules.promql import (
     MIN_WINDOW,
     ON_WORKER,
     UNLESS_WAITING,
-    duration,
-    duration_in_words,
+    format_duration_in_words,
+    format_promql_duration,
     select,
 )
 from queenright.alerting.rules.recording import TOKENS, TOOL_CALLS, TOOL_ERRORS, USUAL_TOKENS
@@ -109,7 +109,7 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
     calls = select(selectors, names.WORKER_TOOL_CALLS)
     progress = select(selectors, names.WORKER_LAST_PROGRESS)
     without = settings.stall.unknown_seconds
-    window = duration(max(without, MIN_WINDOW))
+    window = format_promql_duration(max(without, MIN_WINDOW))
     return _alert(
         name="QueenrightLoop",
         why="Progress is an ACCEPT, a checkpoint, or a new tool result. Many calls without progress look "
@@ -122,7 +122,7 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="critical",
         summary=f"{_AGENT} is busy without progress.",
         description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls '
-        f"in {duration_in_words(without)} without any progress.",
+        f"in {format_duration_in_words(without)} without any progress.",
         threshold=f"≥ {settings.bands.warning} tool calls (`health_monitoring.bands.warning`) and no "
         f"progress for {without:g} s (`health_monitoring.stall.unknown_seconds`)",
         reason="heartbeats do not show activity without progress",
@@ -214,13 +214,13 @@ def _tokens(settings: HealthSettings) -> Alert:
 
 
 def _waiting(selectors: Selectors) -> Alert:
-    limit = duration_in_words(_WAITING_SECONDS)
+    limit = format_duration_in_words(_WAITING_SECONDS)
     waits = select(selectors, names.WORKER_WAITING, f'reason="{WaitingReason.USER_INPUT}"')
     return _alert(
         name="QueenrightWaitingForUser",
         why="Nothing is wrong with the worker: a person has not answered. Informational, and never a stall.",
         expr=f"max by (agent) ({waits}) == 1",
-        for_=duration(_WAITING_SECONDS),
+        for_=format_promql_duration(_WAITING_SECONDS),
         severity="info",
         summary=f"{_AGENT} is waiting for an answer.",
         description=f"{_AGENT} has been waiting for a user for more than {limit}.",

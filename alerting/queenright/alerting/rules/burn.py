@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.alerting.rules.promql import duration_in_words, select
+from queenright.alerting.rules.promql import format_duration_in_words, select
 from queenright.alerting.rules.rule import Alert, RecordingRule, Selectors, Severity
 from queenright.health.objectives import (
     FASTEST_BURN,
@@ -121,7 +121,7 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             setting="",
             summary="Too many interventions start too late.",
             description="of the problems waited longer than "
-            f"{duration_in_words(INTERVENTION_TARGET_SECONDS)} for the first intervention",
+            f"{format_duration_in_words(INTERVENTION_TARGET_SECONDS)} for the first intervention",
             reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",
         ),

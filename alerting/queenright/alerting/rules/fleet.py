@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.alerting.rules import burn
-from queenright.alerting.rules.promql import IN_PARTITIONS, duration, select
+from queenright.alerting.rules.promql import IN_PARTITIONS, format_promql_duration, select
 from queenright.alerting.rules.recording import AGENTS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import DEGRADED_SHARE
@@ -53,7 +53,7 @@ def _degraded_alert(selectors: Selectors) -> Alert:
 
 def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
     timeout = settings.circuit_breaker.default.recovery_timeout_seconds
-    window = duration(5 * timeout)
+    window = format_promql_duration(5 * timeout)
     closed_state = select(selectors, names.CIRCUIT_BREAKER_STATE, 'state="closed"')
     open_state = select(selectors, names.CIRCUIT_BREAKER_STATE, 'state="open"')
     any_state = select(selectors, names.CIRCUIT_BREAKER_STATE)
@@ -67,14 +67,14 @@ def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
         f"max by (breaker, partition) (max_over_time({open_state}[1h])) == 1\n"
         "and\n"
         f"max by (breaker, partition) (last_over_time({any_state}[1m])) == 1",
-        for_=duration(3 * timeout),
+        for_=format_promql_duration(3 * timeout),
         severity=settings.alerting.circuit_breaker_open.severity,
         summary="A circuit breaker stays open.",
         description=f"Breaker {{{{ $labels.breaker }}}} was closed for {{{{ $value | humanizePercentage }}}} "
         f"of the last {5 * timeout / 60:g} minutes: what it protects fails, and calls are rejected. For the "
         "reason, run queenright breakers list --open.",
-        threshold=f"not closed for half of {window}, and for {duration(3 * timeout)} more: five and three "
-        "times `health_monitoring.circuit_breaker.default.recovery_timeout_seconds`",
+        threshold=f"not closed for half of {window}, and for {format_promql_duration(3 * timeout)} more: "
+        "five and three times `health_monitoring.circuit_breaker.default.recovery_timeout_seconds`",
         reason="a breaker that recovers at its first probes needs no attention; this one did not",
         dashboard="queenright-breakers",
     )

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from queenright.alerting.rules.promql import BY_WORKER, MIN_WINDOW, duration, duration_in_words, select
+from queenright.alerting.rules.promql import (
+    BY_WORKER,
+    MIN_WINDOW,
+    format_duration_in_words,
+    format_promql_duration,
+    select,
+)
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
 from queenright.health.objectives import BUDGET_LOW_SHARE, JUDGE_UNKNOWN_SHARE, OUTBOX_STUCK_SECONDS
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
@@ -70,16 +76,16 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
         "pause while telemetry cannot arrive: then QueenrightNotListening or QueenrightClusterStreamDown "
         "fires.",
         expr=f"(sum {_BY_SERVICE} ({evaluations}) == 0 and {alive}\nor\n"
-        f"sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})\n"
+        f"sum {_BY_SERVICE} (increase({sweeps}[{format_promql_duration(window)}])) == 0 and {alive})\n"
         f"unless on ({_SERVICE}) {select(selectors, names.LISTENING)} == 0",
-        for_=duration(2 * interval),
+        for_=format_promql_duration(2 * interval),
         keep_firing_for="1m",
         severity="critical",
         summary="Queenright is up but evaluates no agents.",
         description="Agents are known, but the last sweep evaluated none of them, or no sweep has run "
-        f"for {duration_in_words(window)} (value {{{{ $value | humanize }}}}).",
-        threshold=f"two sweeps ({duration(2 * interval)}) without an evaluated agent, or no sweep for "
-        f"{duration(window)} "
+        f"for {format_duration_in_words(window)} (value {{{{ $value | humanize }}}}).",
+        threshold=f"two sweeps ({format_promql_duration(2 * interval)}) without an evaluated agent, "
+        f"or no sweep for {format_promql_duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
         reason="a monitor that is up but evaluates nothing looks like a healthy fleet",
     )
@@ -110,7 +116,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         "while telemetry cannot arrive: then QueenrightNotListening or QueenrightClusterStreamDown fires.",
         expr=f"time() - max {_BY_SERVICE} ({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}\n"
         f"unless on ({_SERVICE}) {select(selectors, names.LISTENING)} == 0",
-        for_=duration(1.5 * interval),
+        for_=format_promql_duration(1.5 * interval),
         keep_firing_for="1m",
         severity="critical",
         summary="The judge has stopped.",
@@ -207,7 +213,7 @@ def _deliveries(selectors: Selectors) -> Iterator[Alert]:
         severity="critical",
         summary="Notifications do not reach Alertmanager.",
         description='{{ $value | printf "%.0f" }} notifications have not been accepted by every Alertmanager '
-        f"for more than {duration_in_words(stuck)}.",
+        f"for more than {format_duration_in_words(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written",
         reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
     )

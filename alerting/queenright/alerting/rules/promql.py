@@ -39,12 +39,12 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
     """
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
     if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):
-        scope = ""  # both sides have it
-    inside = ", ".join(filter(None, (scope, *matchers)))
-    return f"{metric}{suffix}{{{inside}}}" if inside else f"{metric}{suffix}"
+        scope = ""  # reported by workers and service alike
+    label_matchers = ", ".join(filter(None, (scope, *matchers)))
+    return f"{metric}{suffix}{{{label_matchers}}}" if label_matchers else f"{metric}{suffix}"
 
 
-def duration(seconds: float) -> str:
+def format_promql_duration(seconds: float) -> str:
     """Format a Prometheus duration: ``90`` is ``1m30s``; the minimum is one second."""
     remaining, text = max(1, round(seconds)), ""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
     return text
 
 
-def duration_in_words(seconds: float) -> str:
+def format_duration_in_words(seconds: float) -> str:
     """Format a duration as text: ``10 minutes``, ``90 seconds``, ``1 hour``."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:

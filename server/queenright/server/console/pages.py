@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from markdown_it import MarkdownIt
 from starlette.staticfiles import StaticFiles
 
-from queenright.alerting.files import runbook
+from queenright.alerting.files import read_runbook
 from queenright.server.console.templates import PAGES, render
 
 _CONSOLE_PAGES: Final = {
@@ -78,7 +78,7 @@ for page in _CONSOLE_PAGES.items():
 @router.get("/runbooks/{name}")
 async def get_runbook(name: str) -> HTMLResponse:
     """Return the page of a runbook."""
-    text = runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
+    text = read_runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
     if text is None:
         raise HTTPException(404, f"there is no runbook {name!r}")
     # A runbook links to another one as a file; here that is a page.
