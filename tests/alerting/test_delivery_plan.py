@@ -54,9 +54,9 @@ class World:
         work = plan(
             self.notifications.values(),
             "p",
-            sent=self.said,
+            sent_alerts=self.said,
             ends=self.ends,
-            refused={},
+            refused_versions={},
             settings=SETTINGS,
             now=self.now,
         )

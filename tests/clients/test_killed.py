@@ -37,7 +37,7 @@ def watch(records: Sequence[Record]) -> tuple[HealthMonitor, VitalSigns, float, 
     for record in records:
         now = BEGAN + record.at
         batch = take(record, assembler)
-        assembler.duplicates.finish_storing(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         for event in batch.events:
             monitor.apply(event, now)
         for incarnation, interval in batch.report_intervals.items():

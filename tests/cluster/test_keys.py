@@ -61,7 +61,7 @@ def events_of(records: Sequence[tuple[float, str, Any]]) -> list[AgentEvent]:
             batch: Batch = decode(message.FromString(body), assembler, BEGAN + at)
         else:
             batch = take(Record(at, path, body), assembler)
-        assembler.duplicates.finish_storing(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
     return events
 

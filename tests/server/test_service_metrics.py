@@ -141,7 +141,7 @@ def test_unpaged_agents_in_trouble_are_counted() -> None:
     for one in workers[3:5]:
         one.state = HealthState.DEGRADED
     workers[6].vitals.ended_at = 2.0
-    ServiceMetrics(registry, lambda: workers, paged=lambda: {"paged", "well", "somebody"})
+    ServiceMetrics(registry, lambda: workers, list_paged=lambda: {"paged", "well", "somebody"})
 
     assert registry.get_sample_value("queenright_unpaged_agents") == 2  # late and slow
     listed = {

@@ -79,9 +79,9 @@ def plan(
     notifications: Collection[Notification],
     peer: str,
     *,
-    sent: Mapping[str, SentAlert],
+    sent_alerts: Mapping[str, SentAlert],
     ends: Collection[str],
-    refused: Mapping[str, float],
+    refused_versions: Mapping[str, float],
     settings: AlertingSettings,
     now: float,
     later_peers: Collection[str] = (),
@@ -91,29 +91,42 @@ def plan(
     Return what to send to ``peer`` now.
 
     Args:
-        sent: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
+        sent_alerts: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
         ends: Keys of alerts whose end this process sent since the peer's last restart.
-        refused: Alerts that the peer rejected, with the rejected version of their text.
+        refused_versions: Alerts that the peer rejected, with the rejected version of their text.
         later_peers: The peers behind it in its Alertmanager cluster. They get ends first.
         began: When this process began to deliver.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
-    resolved: dict[str, list[Notification]] = defaultdict(list)
+    ended_groups: dict[str, list[Notification]] = defaultdict(list)
     for notification in notifications:
-        (resolved if peer in notification.resolved else groups)[notification.key].append(notification)
+        (ended_groups if peer in notification.resolved else groups)[notification.key].append(notification)
     result = Plan()
-    replaced = _find_replaced(notifications, peer, now)
-    for key, group in resolved.items():
-        if key not in groups and key not in refused:
+    replaced_notifications = _find_replaced(notifications, peer, now)
+    for key, group in ended_groups.items():
+        if key not in groups and key not in refused_versions:
             _repeat_end(result, key, group, now, is_notified=key in ends)
     for key, group in groups.items():
         holding = [n for n in group if n.is_firing(now)]
         if holding:
             result.silent += [n for n in group if not n.is_firing(now)]
             result.next_due = min([result.next_due, *(n.ends_at for n in holding if n.ends_at is not None)])
-            _keep_firing(result, key, holding, peer, sent.get(key), refused.get(key), settings, now)
+            _keep_firing(
+                result, key, holding, peer, sent_alerts.get(key), refused_versions.get(key), settings, now
+            )
         else:
-            _end(result, key, group, peer, refused.get(key), replaced, settings, now, later_peers, began)
+            _end(
+                result,
+                key,
+                group,
+                peer,
+                refused_versions.get(key),
+                replaced_notifications,
+                settings,
+                now,
+                later_peers,
+                began,
+            )
     # A higher severity ends one alert and begins another, which must arrive first to inhibit that end.
     result.posts.sort(key=lambda post: post.status != "firing")
     return result
@@ -136,12 +149,12 @@ def _keep_firing(
     holding: list[Notification],
     peer: str,
     last: SentAlert | None,
-    refused: float | None,
+    refused_version: float | None,
     settings: AlertingSettings,
     now: float,
 ) -> None:
     representative = min(holding, key=lambda n: n.id)
-    if refused == representative.updated_at:
+    if refused_version == representative.updated_at:
         return
     new = tuple(n for n in holding if peer not in n.fired)
     result.pending |= {n.id: n.created_at for n in new}
@@ -157,28 +170,28 @@ def _keep_firing(
 def _end(
     result: Plan,
     key: str,
-    ended: list[Notification],
+    notifications: list[Notification],
     peer: str,
-    refused: float | None,
-    replaced: Mapping[str, Sequence[Notification]],
+    refused_version: float | None,
+    replaced_notifications: Mapping[str, Sequence[Notification]],
     settings: AlertingSettings,
     now: float,
     later_peers: Collection[str],
     began: float,
 ) -> None:
-    newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
-    if refused == newest.updated_at:
-        result.silent += ended
+    newest = max(notifications, key=lambda n: (n.ends_at or 0.0, n.id))
+    if refused_version == newest.updated_at:
+        result.silent += notifications
         return
-    undelivered = tuple(n for n in ended if not n.was_delivered_in_time and peer not in n.fired)
-    if undelivered:
+    undelivered_ends = tuple(n for n in notifications if not n.was_delivered_in_time and peer not in n.fired)
+    if undelivered_ends:
         # No peer was reachable while it fired. Send it firing first, then its end, to notify people.
-        result.pending |= {n.id: n.created_at for n in undelivered}
-        result.posts.append(_fire(key, newest, undelivered, settings, now))
+        result.pending |= {n.id: n.created_at for n in undelivered_ends}
+        result.posts.append(_fire(key, newest, undelivered_ends, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
-    next_due = max((_end_due_at(n, peer, settings) for n in ended), default=now)
-    for before in replaced.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
+    next_due = max((_end_due_at(n, peer, settings) for n in notifications), default=now)
+    for before in replaced_notifications.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
         if (
             before.labels["severity"] != newest.labels["severity"]
             and (before.ends_at or 0.0) <= newest.starts_at
@@ -190,31 +203,37 @@ def _end(
     if now < next_due <= now + settings.late_resolve_seconds:
         result.next_due = min(result.next_due, next_due)
         return
-    turn = _find_turn(ended, later_peers, max(began, next_due))
+    turn = _find_turn(notifications, later_peers, max(began, next_due))
     # The upper bound covers a clock that was set back.
     if now < turn <= now + _PEER_SECONDS * len(later_peers):
         result.next_due = min(result.next_due, turn, now + _PEER_POLL_SECONDS)
         return
-    result.pending |= {n.id: n.ends_at or now for n in ended}
-    alert = _ended_alert(newest, ended, now)
+    result.pending |= {n.id: n.ends_at or now for n in notifications}
+    alert = _ended_alert(newest, notifications, now)
     result.posts.append(
-        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=tuple(ended))
+        Post(
+            key=key,
+            alert=alert,
+            status="resolved",
+            text_version=newest.updated_at,
+            about=tuple(notifications),
+        )
     )
 
 
 def _repeat_end(
     result: Plan,
     key: str,
-    ended: list[Notification],
+    notifications: list[Notification],
     now: float,
     *,
     is_notified: bool,
 ) -> None:
     # A replaced alert may no longer be inhibited, so repeating its end could send a false resolve.
-    if is_notified or all(n.is_replaced for n in ended):
+    if is_notified or all(n.is_replaced for n in notifications):
         return
-    newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
-    alert = _ended_alert(newest, ended, now)
+    newest = max(notifications, key=lambda n: (n.ends_at or 0.0, n.id))
+    alert = _ended_alert(newest, notifications, now)
     result.posts.append(
         Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=())
     )
@@ -225,37 +244,37 @@ def is_end_final(notification: Notification, peer: str, now: float) -> bool:
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 
-def _ended_alert(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
+def _ended_alert(newest: Notification, notifications: list[Notification], now: float) -> PostedAlert:
     # After the clock was set back, the end may be before the start, which Alertmanager rejects.
     ends_at = min(newest.ends_at or now, now)
     return PostedAlert(
         labels=newest.labels,
         annotations=newest.annotations,
-        starts_at=min([ends_at, *(n.starts_at for n in ended)]),
+        starts_at=min([ends_at, *(n.starts_at for n in notifications)]),
         ends_at=ends_at,
     )
 
 
 def _end_due_at(notification: Notification, peer: str, settings: AlertingSettings) -> float:
     """Return when the end may be sent: immediately, unless the firing alert was delivered late."""
-    ended = notification.ends_at or 0.0
+    ended_at = notification.ends_at or 0.0
     if notification.is_silent or peer not in notification.fired:
-        return ended
+        return ended_at
     if not notification.was_delivered_in_time:
         return notification.fired[peer] + settings.late_resolve_seconds
     # Alertmanager sends nothing for an alert that ends within its group_wait.
     first = min(notification.fired.values())
     late = first > notification.created_at + _ON_TIME_FRACTION * settings.late_resolve_seconds
-    return max(ended, first + settings.late_resolve_seconds) if late else ended
+    return max(ended_at, first + settings.late_resolve_seconds) if late else ended_at
 
 
-def _find_turn(ended: Sequence[Notification], later_peers: Collection[str], due: float) -> float:
+def _find_turn(notifications: Sequence[Notification], later_peers: Collection[str], due: float) -> float:
     """Return when the peers behind this one have had an end for long enough, or are no longer waited for."""
-    accepted = [n.resolved.get(peer) for n in ended for peer in later_peers]
-    if None in accepted:
+    accepted_times = [n.resolved.get(peer) for n in notifications for peer in later_peers]
+    if None in accepted_times:
         # Each of them waits for those behind it.
         return due + _PEER_SECONDS * len(later_peers)
-    return max((at + _PEER_SECONDS for at in accepted if at is not None), default=0.0)
+    return max((at + _PEER_SECONDS for at in accepted_times if at is not None), default=0.0)
 
 
 def _fire(

@@ -256,17 +256,19 @@ class Outbox:
         """Return the active notifications: those in memory, updated with changes from the store."""
         at = self._read_at
         if at is None or not at <= now < self._all_read_at + _FULL_READ_SECONDS:
-            changed, self._last_id = await self._store.read(
+            changed_rows, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
             before, self._notifications = self._notifications, {}
             self._all_read_at = now
         else:
             known_rows, since, above = dict(self._notifications), at - _READ_OVERLAP_SECONDS, self._last_id
-            changed = await self._store.read(lambda conn: read_changed(conn, known_rows, since, above=above))
+            changed_rows = await self._store.read(
+                lambda conn: read_changed(conn, known_rows, since, above=above)
+            )
             before = self._notifications
-            self._last_id = max((self._last_id, *(notification.id for notification in changed)))
-        for notification in changed:
+            self._last_id = max((self._last_id, *(notification.id for notification in changed_rows)))
+        for notification in changed_rows:
             # Another peer may have accepted it during this read.
             if at is not None and (earlier := before.get(notification.id)) is not None:
                 notification.fired.update(earlier.fired)
@@ -282,18 +284,18 @@ class Outbox:
         for receipt in receipts:
             notification = self._notifications.get(receipt.notification_id)
             if notification is not None and receipt.error is None:
-                accepted = notification.fired if receipt.status == "firing" else notification.resolved
-                accepted.setdefault(receipt.peer, receipt.at)
+                accepted_times = notification.fired if receipt.status == "firing" else notification.resolved
+                accepted_times.setdefault(receipt.peer, receipt.at)
         for key in completed_ids:
             self._notifications.pop(key, None)
 
     async def _deliver_without_peers(self, notifications: list[Notification], now: float) -> float:
         """Without a configured peer, close ended notifications and keep firing ones."""
         self._pending_without_peer = {n.id: n.created_at for n in notifications if n.is_firing(now)}
-        ended = [n.id for n in notifications if not n.is_firing(now)]
-        if ended:
-            await self._store.transact(lambda conn: record_receipts(conn, (), ended, now))
-            self._apply((), ended)
+        ended_ids = [n.id for n in notifications if not n.is_firing(now)]
+        if ended_ids:
+            await self._store.transact(lambda conn: record_receipts(conn, (), ended_ids, now))
+            self._apply((), ended_ids)
         return float("inf")
 
     def _pending(self) -> dict[int, float]:

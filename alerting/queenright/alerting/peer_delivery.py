@@ -196,9 +196,12 @@ class PeerDelivery:
         if not todo.posts:
             return result, todo.next_due
         # Sending has changed the due times.
-        updated = self._plan(_with_receipts(notifications, result), now, later_peers)
-        self.pending = updated.pending
-        return result, now if updated.posts or updated.silent else updated.next_due
+        new_plan = self._plan(_with_receipts(notifications, result), now, later_peers)
+        self.pending = new_plan.pending
+        return (
+            result,
+            now if new_plan.posts or new_plan.silent else new_plan.next_due,
+        )
 
     async def finish_status_check(self) -> None:
         """Wait for a running status check."""
@@ -240,21 +243,21 @@ class PeerDelivery:
             pass
         if status:
             self.position = _find_position(status)
-        started = str(status.get("uptime") or "")
+        started_at = str(status.get("uptime") or "")
         # A peer that never reports it, as behind a proxy for alerts only, counts as not restarted.
-        if self._peer_starts and started not in self._peer_starts:
+        if self._peer_starts and started_at not in self._peer_starts:
             self._ends.clear()
-        if started:
-            self._peer_starts.add(started)
+        if started_at:
+            self._peer_starts.add(started_at)
 
     def _plan(self, notifications: Sequence[Notification], now: float, later_peers: Collection[str]) -> Plan:
         refused = {key: content for key, (content, _) in self.refused_alerts.items()}
         return plan(
             notifications,
             self.peer.name,
-            sent=self._sent_alerts,
+            sent_alerts=self._sent_alerts,
             ends=self._ends,
-            refused=refused,
+            refused_versions=refused,
             settings=self._settings,
             now=now,
             later_peers=later_peers,
@@ -367,7 +370,7 @@ class PeerDelivery:
         """Drop state of notifications that are no longer active."""
         ids, keys = {n.id for n in notifications}, {n.key for n in notifications}
         self._attempts = {at: count for at, count in self._attempts.items() if at[0] in ids}
-        self._sent_alerts = {key: sent for key, sent in self._sent_alerts.items() if key in keys}
+        self._sent_alerts = {key: sent_alert for key, sent_alert in self._sent_alerts.items() if key in keys}
         self._ends &= keys
         self.refused_alerts = {key: details for key, details in self.refused_alerts.items() if key in keys}
 
@@ -393,6 +396,6 @@ def _with_receipts(notifications: Sequence[Notification], result: Deliveries) ->
     for receipt in result.receipts:
         if receipt.error is None:
             about = by_id[receipt.notification_id]
-            accepted = about.fired if receipt.status == "firing" else about.resolved
-            accepted.setdefault(receipt.peer, receipt.at)
+            accepted_times = about.fired if receipt.status == "firing" else about.resolved
+            accepted_times.setdefault(receipt.peer, receipt.at)
     return list(by_id.values())

@@ -23,13 +23,13 @@ def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> di
     settings.
     """
     default, own = Thresholds.of(HealthSettings()), Thresholds.of(settings)
-    replaced = {getattr(default, field.name): getattr(own, field.name) for field in fields(Thresholds)}
+    replacements = {getattr(default, field.name): getattr(own, field.name) for field in fields(Thresholds)}
     console_text = json.dumps(console.rstrip("/"))
     return {
         path.name: dashboard_text(
             json.loads(
                 path.read_text(encoding="utf-8").replace(json.dumps(CONSOLE), console_text),
-                object_hook=lambda node: _with_lines(node, replaced),
+                object_hook=lambda node: _with_lines(node, replacements),
             )
         )
         for path in sorted(dashboards_folder().glob("*.json"))
@@ -41,13 +41,13 @@ def dashboard_text(board: Any, encoder: type[json.JSONEncoder] | None = None) ->
     return json.dumps(board, cls=encoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _with_lines(node: dict[str, Any], replaced: Mapping[Lines, Lines]) -> dict[str, Any]:
+def _with_lines(node: dict[str, Any], replacements: Mapping[Lines, Lines]) -> dict[str, Any]:
     """Return the object, with its threshold lines replaced; the first step is the colour below them."""
     if node.get("mode") != "absolute" or "steps" not in node:
         return node
     below, *steps = node["steps"]
     lines = tuple((step["value"], step["color"]) for step in steps)
-    own = replaced.get(lines, lines)
+    own = replacements.get(lines, lines)
     return {**node, "steps": [below, *({"color": colour, "value": value} for value, colour in own)]}
 
 

@@ -162,7 +162,7 @@ class TicketService:
         ticket and triage.
         """
         since = self._clock() - _REPORTED_LATE_SECONDS
-        tickets, recent, reported = await self._store.read(
+        tickets, recent, reported_incidents = await self._store.read(
             lambda conn: (
                 table.live_tickets(conn),
                 table.ticket_history(conn, limit=_REMEMBERED_CLOSED),
@@ -172,7 +172,7 @@ class TicketService:
         closed_tickets = [ticket for ticket in recent if not ticket.is_live]
         for ticket in (*tickets, *sorted(closed_tickets, key=lambda ticket: ticket.closed_at or 0.0)):
             self._remember(ticket)
-        reported_ids = {str(event.data.get("incident_id")) for _, event in reported}
+        reported_ids = {str(event.data.get("incident_id")) for _, event in reported_incidents}
         self._incidents.restore(self.recent_tickets(), reported_ids, since)
         return [ticket for ticket in tickets if ticket.status is TicketStatus.OPEN]
 
@@ -749,10 +749,10 @@ class TicketService:
         def work(tx: TicketTransaction) -> EscalationTicket:
             ticket = tx.get(ticket_id)
             dead_from = self._worker_dead_from(ticket)
-            closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now, dead_from=dead_from)
+            closed_ticket = lifecycle.resolve(ticket, reason=reason, by=by, now=now, dead_from=dead_from)
             is_dead = dead_from is not None and dead_from <= now
-            tx.close(closed, by=by, worker_dead=is_dead)
-            return closed
+            tx.close(closed_ticket, by=by, worker_dead=is_dead)
+            return closed_ticket
 
         return await self._commit(work)
 

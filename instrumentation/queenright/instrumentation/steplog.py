@@ -30,12 +30,12 @@ _second: tuple[int, str] = (-1, "")
 def iso(time: float) -> str:
     """Format seconds since the epoch as ISO 8601 in UTC, with milliseconds."""
     global _second
-    whole = int(time)
+    whole_seconds = int(time)
     second, text = _second
-    if second != whole:  # cached per second
-        text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        _second = (whole, text)
-    return f"{text}.{int((time - whole) * 1000):03d}+00:00"
+    if second != whole_seconds:  # cached per second
+        text = datetime.fromtimestamp(whole_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        _second = (whole_seconds, text)
+    return f"{text}.{int((time - whole_seconds) * 1000):03d}+00:00"
 
 
 class StepLog:

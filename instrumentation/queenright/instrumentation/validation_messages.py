@@ -103,10 +103,10 @@ class Fault:
         """The path with dots."""
         return ".".join(map(str, self.path))
 
-    def describe(self, whole: str = "the body") -> str:
-        """Return where, the value and what is allowed, in one line; ``whole`` names the input."""
+    def describe(self, subject: str = "the body") -> str:
+        """Return where, the value and what is allowed, in one line; ``subject`` names the input."""
         value = f"{self.value} is refused: " if self.value and self.kind != "extra_forbidden" else ""
-        return f"{self.where or whole}: {value}{self.message}"
+        return f"{self.where or subject}: {value}{self.message}"
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
@@ -135,9 +135,9 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
     ]
 
 
-def describe_faults(errors: Sequence[Mapping[str, Any]], whole: str = "the body", limit: int = 5) -> str:
+def describe_faults(errors: Sequence[Mapping[str, Any]], subject: str = "the body", limit: int = 5) -> str:
     """Return the first faults in one line."""
-    return "; ".join(fault.describe(whole) for fault in read_faults(errors)[:limit])
+    return "; ".join(fault.describe(subject) for fault in read_faults(errors)[:limit])
 
 
 def fault_message(error: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
 def apply_floor(
     escalation: Mapping[str, Any],
     summary: Mapping[str, Any] | None,
-    proposed: Decision,
+    proposal: Decision,
     reason: str,
     *,
     minutes: float | None = None,
@@ -120,17 +120,17 @@ def apply_floor(
         minutes: The extra time that the model proposes, if any.
     """
     instead: Decision | None = None
-    if proposed == "terminate":
+    if proposal == "terminate":
         table = answer(escalation, summary)
         if table.decision != "terminate":
             instead, because = table.decision, table.reason.rstrip(".")
-    elif proposed == "more_time" and _is_exhausted(escalation) and not _has_relief(escalation, summary):
+    elif proposal == "more_time" and _is_exhausted(escalation) and not _has_relief(escalation, summary):
         instead, because = "hand_off", f"it has had {_extra_time(escalation)} and made no progress"
     if instead is None:
-        result = PolicyDecision(decision=proposed, reason=reason)
+        result = PolicyDecision(decision=proposal, reason=reason)
     else:
         quote = wording.one_line(reason, 200)
-        text = f"Not {proposed.replace('_', ' ')}, as was proposed ({quote!r}): {because}."
+        text = f"Not {proposal.replace('_', ' ')}, as was proposed ({quote!r}): {because}."
         result, minutes = PolicyDecision(decision=instead, reason=text, overruled=True), None
     if result.decision != "more_time":
         return result

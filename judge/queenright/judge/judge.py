@@ -198,8 +198,8 @@ class HealthJudge:
         """Judge one worker after another, the worst first; the rules judge workers that wait too long."""
         worst = sorted(workers, key=lambda health: -_severity(health))
         # A ticket whose trouble has changed is updated at once, without a model call.
-        outdated = [health.key for health in worst if self._coverage.is_outdated(health)]
-        outcomes = await self._write_in_batches(outdated, "its trouble has changed")
+        outdated_keys = [health.key for health in worst if self._coverage.is_outdated(health)]
+        outcomes = await self._write_in_batches(outdated_keys, "its trouble has changed")
         worst = [health for health in worst if health.key not in outcomes]
         if len(worst) > _CROWD:
             outcomes |= await self._judge_crowd(worst)

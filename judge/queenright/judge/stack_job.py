@@ -210,7 +210,7 @@ class StackJudge:
             StoreError: The database is unavailable.
         """
         now = await prometheus_time(self._prometheus)
-        skipped = self._samples.skipped_count
+        skipped_before = self._samples.skipped_count
         sightings = await find_workers(
             self._prometheus, self._settings, now, self._selector, samples=self._samples
         )
@@ -237,7 +237,7 @@ class StackJudge:
             unknown=unknown,
             missing=await asyncio.to_thread(self._stale.note, missing, now),
             down=sum(sighting.is_down for sighting in sightings),
-            skipped_samples=self._samples.skipped_count - skipped,
+            skipped_samples=self._samples.skipped_count - skipped_before,
         )
 
     # -- workers ------------------------------------------------------------------------------------

@@ -146,5 +146,5 @@ class Trends:
         write_json(path, rows)
 
 
-def _change(then: int | None, now: int | None) -> int | None:
-    return None if then is None or now is None or now < then else now - then
+def _change(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None or now < before else now - before

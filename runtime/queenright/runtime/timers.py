@@ -52,10 +52,10 @@ async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> A
     while True:
         number += 1
         past_ticks = math.ceil((monotonic() - t0) / seconds - _TOLERANCE) - 1
-        skipped = max(0, past_ticks - number + 1)
-        number += skipped
+        skipped_ticks = max(0, past_ticks - number + 1)
+        number += skipped_ticks
         await sleep(max(0.0, t0 + number * seconds - monotonic()))
-        yield Tick(number, skipped)
+        yield Tick(number, skipped_ticks)
 
 
 async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
@@ -75,11 +75,11 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
         due_at = next(coming).timestamp()
         while (remaining := due_at - clock()) > 0:
             await sleep(min(remaining, _MAX_SLEEP))
-        skipped = 0
+        skipped_ticks = 0
         for moment in coming:
-            if moment.timestamp() > clock() or skipped >= _MAX_SKIPPED:
+            if moment.timestamp() > clock() or skipped_ticks >= _MAX_SKIPPED:
                 break
-            due_at, skipped = moment.timestamp(), skipped + 1
+            due_at, skipped_ticks = moment.timestamp(), skipped_ticks + 1
         last = due_at
-        number += 1 + skipped
-        yield Tick(number, skipped)
+        number += 1 + skipped_ticks
+        yield Tick(number, skipped_ticks)

@@ -314,7 +314,7 @@ def _make_event_path(
     metrics = ServiceMetrics(
         registry,
         monitor.workers,
-        paged=tickets.paged_agents,
+        list_paged=tickets.paged_agents,
         breakers=runtimes.breakers.registry.all,
         recovering=remediation.recovery.active,
     )

@@ -84,13 +84,13 @@ async def reload(service: Service) -> ReloadResult:
     if before is None:
         raise NoSettingsFileError
     after = await asyncio.to_thread(_read_again, before)
-    changed = sorted(_differences(before, after))
-    applied = tuple(path for path in changed if _is_reloadable(path))
+    changed_paths = sorted(_differences(before, after))
+    applied_paths = tuple(path for path in changed_paths if _is_reloadable(path))
     # Settings that require a restart are reported on each reload until the restart.
-    service.settings_read = _merge(before, after, applied)
-    if applied:
-        await service.replace_settings(_merge(service.settings, after, applied))
-    outcome = ReloadResult(applied, tuple(path for path in changed if path not in applied))
+    service.settings_read = _merge(before, after, applied_paths)
+    if applied_paths:
+        await service.replace_settings(_merge(service.settings, after, applied_paths))
+    outcome = ReloadResult(applied_paths, tuple(path for path in changed_paths if path not in applied_paths))
     _log.info("settings reloaded: %s", outcome)
     return outcome
 
@@ -114,13 +114,13 @@ def read_reloadable(settings: Settings) -> tuple[Settings, str]:
 
 async def watch_reloadable(settings: Settings, sleep: Sleep = asyncio.sleep) -> AsyncIterator[Settings]:
     """Yield `read_reloadable` every minute; log when the files become invalid."""
-    known = ""
+    known_fault = ""
     while True:
         await sleep(_READ_SECONDS)
         current, fault = await asyncio.to_thread(read_reloadable, settings)
-        if fault and fault != known:
+        if fault and fault != known_fault:
             _log.warning("%s", fault)
-        known = fault
+        known_fault = fault
         yield current
 
 
@@ -149,11 +149,11 @@ def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterat
 
 def _merge(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
     """Return settings with the values of ``after`` at these paths."""
-    merged: BaseModel = settings
+    merged_settings: BaseModel = settings
     for path in paths:
-        merged = _replace_at(merged, after, path.split("."))
-    assert isinstance(merged, Settings)
-    return merged
+        merged_settings = _replace_at(merged_settings, after, path.split("."))
+    assert isinstance(merged_settings, Settings)
+    return merged_settings
 
 
 def _replace_at(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:

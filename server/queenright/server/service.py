@@ -156,9 +156,9 @@ class Service:
             "instructions": self.remediation.run_expiry,
         }
         if self.settings.step_logs:
-            skipped = self.metrics.telemetry_dropped.labels("step_log")
+            skipped_counter = self.metrics.telemetry_dropped.labels("step_log")
             logs = StepLogs(
-                self.settings.step_logs, ingest=self.pipeline.ingest_step_log, on_skipped=skipped.inc
+                self.settings.step_logs, ingest=self.pipeline.ingest_step_log, on_skipped=skipped_counter.inc
             )
             work["step-logs"] = logs.run
         return work

@@ -81,7 +81,7 @@ async def serving(
             forwarding(settings.otlp.forward, lambda: service.metrics.telemetry_dropped)
         )
         intake = await make_intake_apps(service, prices=prices, forwarder=forwarder)
-        guarded = OtlpGuard(
+        guarded_app = OtlpGuard(
             with_hooks(intake.receiver, intake.hooks),
             access=ports.access,
             bound=ports.otlp.getsockname()[0],
@@ -95,7 +95,7 @@ async def serving(
             )
             _log.error("%s", service.faults[-1])
         app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)
-        await stack.enter_async_context(ports.serve(guarded, app, intake.receiver.refuse_grpc))
+        await stack.enter_async_context(ports.serve(guarded_app, app, intake.receiver.refuse_grpc))
         add_intake_tasks(service, intake, ports.access)
         stack.callback(end_streams, service)
         yield RunningService(

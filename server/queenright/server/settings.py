@@ -235,8 +235,8 @@ class Settings(BaseSettings):
     def _without_password(self, url: str | None) -> str | None:
         if url is None:
             return None
-        shown = re.sub(r"://([^:/@]*):.*@", rf"://\1:{MASK}@", url)
-        return re.sub(r"(?i)([?&][^=&]*passw[^=&]*=)[^&]*", rf"\1{MASK}", shown)
+        shown_url = re.sub(r"://([^:/@]*):.*@", rf"://\1:{MASK}@", url)
+        return re.sub(r"(?i)([?&][^=&]*passw[^=&]*=)[^&]*", rf"\1{MASK}", shown_url)
 
     @classmethod
     def settings_customise_sources(
@@ -353,22 +353,22 @@ def _explain_environment(error: SettingsError) -> str:
 
 def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
     """Return settings with absolute paths, as seen from a folder; which fields are set stays the same."""
-    changed: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name in type(block).model_fields:
         value = getattr(block, name)
         if isinstance(value, BaseModel):
-            changed[name] = _resolve_paths(value, folder)
+            changes[name] = _resolve_paths(value, folder)
         elif isinstance(value, Path):
-            changed[name] = folder / value
+            changes[name] = folder / value
         elif isinstance(value, tuple) and any(isinstance(item, Path) for item in value):
             # `agents.load` may hold names below a root, which are not paths from here.
             named = name == "load"
-            changed[name] = tuple(
+            changes[name] = tuple(
                 item if named and not (folder / item).exists() else folder / item for item in value
             )
-    resolved = block.model_copy(update=changed)
-    resolved.__pydantic_fields_set__ = set(block.model_fields_set)
-    return resolved
+    resolved_block = block.model_copy(update=changes)
+    resolved_block.__pydantic_fields_set__ = set(block.model_fields_set)
+    return resolved_block
 
 
 def _read(path: Path, file: Path) -> dict[Any, Any]:
@@ -407,9 +407,7 @@ def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
         parts = (error.context, error.problem)
         # PyYAML quotes names and values of the file, such as anchors and tags, and single characters.
         text = ", ".join(part for part in parts if part)
-        problem = re.sub(
-            r"""(['"])(.*?)\1""", lambda quoted: quoted[0] if len(quoted[2]) < 2 else "...", text
-        )
+        problem = re.sub(r"""(['"])(.*?)\1""", lambda match: match[0] if len(match[2]) < 2 else "...", text)
     return f"{file} is not valid YAML{where}: {problem}; check quotes, brackets and indentation there."
 
 
@@ -491,15 +489,15 @@ def _explain(error: ValidationError, file: Path | None) -> str:
 def _explain_fault(fault: Fault) -> str:
     where = fault.where
     if fault.kind == "extra_forbidden":
-        allowed = _allowed_at(fault.path[:-1])
-        near = _find_closest(str(fault.path[-1]), allowed)
-        hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed)}."
+        allowed_names = _allowed_at(fault.path[:-1])
+        near = _find_closest(str(fault.path[-1]), allowed_names)
+        hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed_names)}."
         return f"{where}: no such setting. {hint}"
     if not where:  # of several settings at once: the message names them and their values
         return f"{fault.message}."
     if fault.kind == "model_type":
-        allowed = _allowed_at(fault.path)
-        options = f"; known here: {', '.join(allowed)}" if allowed else ""
+        allowed_names = _allowed_at(fault.path)
+        options = f"; known here: {', '.join(allowed_names)}" if allowed_names else ""
         fault = replace(fault, message=f"it must be a mapping of settings{options}")
     if _SECRET.intersection(fault.path):
         fault = replace(fault, value=MASK)

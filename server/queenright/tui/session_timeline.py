@@ -96,8 +96,8 @@ def describe_open(step: Step, now: float) -> str:
     stalls = ""
     if step.fires_at is not None:
         # What is reported a moment ahead of this machine's clock has all of its limit left.
-        left = min(step.fires_at - now, step.limit_seconds or math.inf)
-        stalls = f", stalls in {format_duration(left)}" if left > 0 else ", stalled"
+        seconds_left = min(step.fires_at - now, step.limit_seconds or math.inf)
+        stalls = f", stalls in {format_duration(seconds_left)}" if seconds_left > 0 else ", stalled"
     name = step.name.replace("_", " ") or "model"
     doing = f"waiting for {name}" if step.kind == "wait" else name
     return f"{doing}, {format_duration(now - step.started_at)}{limit}{stalls}"

@@ -66,7 +66,7 @@ def request(
 def decode(*spans: dict[str, Any], memory: Assembler | None = None, **resource: str) -> Batch:
     memory = memory or Assembler()
     batch = decode_spans(request(*spans, **resource), memory, NOW)
-    memory.duplicates.finish_storing(batch.identities, stored=True)
+    memory.duplicates.finish_storing(batch.identities, is_stored=True)
     return batch
 
 

@@ -468,7 +468,7 @@ def record(event: str, id_: int, parent: int, at: float, **said: str) -> ExportL
 
 def take(made: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[AgentEvent]:
     batch = decode_logs(made, memory, now)
-    memory.duplicates.finish_storing(batch.identities, stored=True)
+    memory.duplicates.finish_storing(batch.identities, is_stored=True)
     return batch.events
 
 

@@ -91,7 +91,7 @@ async def collector() -> AsyncIterator[Collector]:
 
 @asynccontextmanager
 async def forwarding(url: str, **options: Any) -> AsyncIterator[Forwarder]:
-    forwarder = Forwarder(url, dropped=counter(), first_delay=0.01, max_delay=0.02, **options)
+    forwarder = Forwarder(url, dropped_counter=counter(), first_delay=0.01, max_delay=0.02, **options)
     await forwarder.start()
     try:
         yield forwarder
@@ -210,7 +210,7 @@ async def test_retry_after_of_the_endpoint_is_respected(collector: Collector) ->
 
 async def test_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
     registry = CollectorRegistry()
-    forwarder = Forwarder("http://127.0.0.1:1", dropped=counter(registry), max_bytes=5_000)
+    forwarder = Forwarder("http://127.0.0.1:1", dropped_counter=counter(registry), max_bytes=5_000)
 
     for n in range(5):
         forwarder.offer("/v1/traces" if n % 2 else "/v1/logs", [], bytes([n]) * 500)
@@ -227,7 +227,7 @@ async def test_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
 
 
 async def test_stop_sends_queued_requests(collector: Collector) -> None:
-    forwarder = Forwarder(collector.url, dropped=counter())
+    forwarder = Forwarder(collector.url, dropped_counter=counter())
     await forwarder.start()
     for _ in range(20):
         forwarder.offer("/v1/traces", [], b"x")
@@ -275,6 +275,6 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
 )
 def test_invalid_url_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(ValueError, match="forwarding URL") as refused:
-        Forwarder(url, dropped=counter())
+        Forwarder(url, dropped_counter=counter())
 
     assert "hunter2" not in str(refused.value)

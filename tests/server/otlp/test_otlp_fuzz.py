@@ -168,7 +168,7 @@ def test_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
                 parent_span_id=b"p" * 8,
             )
         decoded = decode_spans(request, memory, 1e9)
-        memory.duplicates.finish_storing(decoded.identities, stored=True)
+        memory.duplicates.finish_storing(decoded.identities, is_stored=True)
         stored += decoded.accepted
 
     assert stored == len(set(ids))

@@ -42,7 +42,7 @@ def take(request: Request, assembler: Assembler) -> list[AgentEvent]:
         batch = decode_spans(ParseDict(request["body"], ExportTraceServiceRequest()), assembler, LATER)
     else:
         batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), assembler, LATER)
-    assembler.duplicates.finish_storing(batch.identities, stored=True)
+    assembler.duplicates.finish_storing(batch.identities, is_stored=True)
     return batch.events
 
 

@@ -83,7 +83,7 @@ def test_cause_4_unstored_renames_are_reverted() -> None:
     memory = Assembler()
     decode(chat(2, 1, end=1), memory=memory)
     batch = decode_spans(request(invoke(1, "scout", start=-1, end=3)), memory, NOW)
-    memory.duplicates.finish_storing(batch.identities, stored=False)
+    memory.duplicates.finish_storing(batch.identities, is_stored=False)
     batch.undo()
 
     again = decode(invoke(1, "scout", start=-1, end=3), memory=memory)
@@ -274,7 +274,7 @@ def test_agent_that_called_one_in_another_process_is_not_stalled_while_that_one_
         batch = decode_spans(request(*spans, service=service, service_instance_id=service), memory, NOW + at)
         for event in batch.events:
             monitor.apply(event, NOW + at)
-        memory.duplicates.finish_storing(batch.identities, stored=True)
+        memory.duplicates.finish_storing(batch.identities, is_stored=True)
         monitor.advance(NOW + at + 1)
 
     name = {"gen_ai.agent.name": "lead" if not is_named_late else ""}

@@ -30,7 +30,7 @@ def replay(records: Sequence[Record]) -> list[AgentEvent]:
     assembler, events = Assembler(), list[AgentEvent]()
     for record in records:
         batch = take(record, assembler)
-        assembler.duplicates.finish_storing(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
     later = records[-1].at + LATER if records else 0.0
     return events + take(Record(later, "/v1/traces", {}), assembler).events

@@ -150,7 +150,7 @@ def test_session_cost_is_the_clients_in_any_order(path: Any, seed: int, share: f
     assembler, events = Assembler(prices={"claude-opus-5-5": dear}), list[AgentEvent]()
     for record in records:
         batch = take(record, assembler)
-        assembler.duplicates.finish_storing(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
     known = vitals_of(events, BEGAN + 3_600)
 

@@ -35,7 +35,7 @@ class Session:
     def tell(self, records: Sequence[Record]) -> None:
         for record in records:
             batch = take(record, self.assembler)
-            self.assembler.duplicates.finish_storing(batch.identities, stored=True)
+            self.assembler.duplicates.finish_storing(batch.identities, is_stored=True)
             self.events += batch.events
             for event in batch.events:
                 self.monitor.apply(event, BEGAN + record.at)

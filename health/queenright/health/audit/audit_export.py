@@ -100,21 +100,21 @@ def export_lines(
     yield _line(end)
 
 
-def check_export(lines: Iterable[bytes], trusted: PublicKeys | None = None) -> ExportCheck:
+def check_export(lines: Iterable[bytes], trusted_keys: PublicKeys | None = None) -> ExportCheck:
     """
     Verify an exported file without the database, in little memory.
 
-    Detects any line changed, added, removed or moved, if a key of ``trusted`` signed the file. It cannot
+    Detects any line changed, added, removed or moved, if a key of ``trusted_keys`` signed the file. It cannot
     show that nothing was missing from the log when it was exported: that needs the whole log.
 
     Args:
-        trusted: The keys to trust; None trusts those in the file.
+        trusted_keys: The keys to trust; None trusts those in the file.
     """
-    reader = _Reader(trusted)
+    reader = _Reader(trusted_keys)
     try:
         signatures = check_signatures(reader.terminations(lines), reader.keys)
     except _InvalidLineError as error:
-        return ExportCheck(ok=False, rows=reader.rows, reason=str(error), own_keys=trusted is None)
+        return ExportCheck(ok=False, rows=reader.rows, reason=str(error), own_keys=trusted_keys is None)
     return replace(reader.result(), signatures=signatures, ok=not signatures.fault_count)
 
 
@@ -125,10 +125,10 @@ class _InvalidLineError(Exception):
 class _Reader:
     """Verifies a file line by line, once."""
 
-    def __init__(self, trusted: PublicKeys | None) -> None:
-        self.keys = trusted if trusted is not None else PublicKeys()
+    def __init__(self, trusted_keys: PublicKeys | None) -> None:
+        self.keys = trusted_keys if trusted_keys is not None else PublicKeys()
         self.rows = 0
-        self._own_keys = trusted is None
+        self._own_keys = trusted_keys is None
         self._digest = hashlib.sha256()
         self._last: tuple[int, str] = (0, "")
         self._key_id = ""

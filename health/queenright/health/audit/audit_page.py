@@ -79,10 +79,10 @@ def _read(
         ]
     rows = [row for query in queries for row in conn.execute(query)]
     rows.sort(key=lambda row: -row.seq)
-    return [_to_logged_event(row, archived=table is AUDIT_ARCHIVE) for row in rows[:limit]]
+    return [_to_logged_event(row, is_archived=table is AUDIT_ARCHIVE) for row in rows[:limit]]
 
 
-def _to_logged_event(row: Row[Any], *, archived: bool) -> LoggedEvent:
+def _to_logged_event(row: Row[Any], *, is_archived: bool) -> LoggedEvent:
     event = {name: value for name, value in row._mapping.items() if name not in ("seq", "hash")}
     event["data"] = orjson.loads(row.data)
-    return LoggedEvent(seq=row.seq, hash=bytes(row.hash), archived=archived, event=event)
+    return LoggedEvent(seq=row.seq, hash=bytes(row.hash), archived=is_archived, event=event)

@@ -154,7 +154,7 @@ class View:
     @property
     def alive(self) -> list[SeenMember]:
         """The members that probably run, oldest first."""
-        return [seen for seen in self.members if seen.is_alive]
+        return [each for each in self.members if each.is_alive]
 
     def find_owner(self, partition: int) -> Member | None:
         """Return the owner of a partition; None without an owner, or if the owner is not a member."""
@@ -168,7 +168,7 @@ class View:
         """Return whether the owner of a partition watches its workers."""
         owner_id = self.partitions[partition].owner_id
         return any(
-            seen.member.member_id == owner_id and partition in seen.state.serving for seen in self.alive
+            each.member.member_id == owner_id and partition in each.state.serving for each in self.alive
         )
 
 
@@ -211,16 +211,16 @@ class ClusterLease:
         """
         rows = await self._read_members(state or MemberState())
         writers = await self._read_writers()
-        found = await self._execute(_LOCKS)
-        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in found}
+        lock_rows = await self._execute(_LOCKS)
+        locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in lock_rows}
         members = [
             _seen_member(row, is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks)
             for row in rows
         ]
         limits = [writer["expires_in"] for writer in writers.values()]
-        limits += [LEASE_SECONDS - seen.unseen_seconds for seen in members if seen.is_connected]
+        limits += [LEASE_SECONDS - each.unseen_seconds for each in members if each.is_connected]
         return View(
-            members=tuple(seen for i, seen in enumerate(members) if not _is_replaced(seen, members[i + 1 :])),
+            members=tuple(each for i, each in enumerate(members) if not _is_replaced(each, members[i + 1 :])),
             partitions=tuple(
                 Ownership(
                     owner_id=writer["member_id"] if (writer := writers.get(partition)) else None,
@@ -230,7 +230,7 @@ class ClusterLease:
                 for partition in range(self.member.partitions)
             ),
             stored_partitions=self._stored_count,
-            expires_in=min((left for left in limits if left >= 0), default=math.inf),
+            expires_in=min((seconds for seconds in limits if seconds >= 0), default=math.inf),
         )
 
     async def read_secret(self, name: str) -> bytes | None:
@@ -253,13 +253,13 @@ class ClusterLease:
 
     async def _read_members(self, state: MemberState) -> list[dict[str, Any]]:
         """Write that this member is alive, and return the rows of all members, oldest first."""
-        known = asdict(self.member) | asdict(state) | {"serving": sorted(state.serving)}
+        values = asdict(self.member) | asdict(state) | {"serving": sorted(state.serving)}
         try:
             await self._execute(
                 "INSERT INTO members (member_id, state, started_at, seen_at)"
                 f" VALUES (%(member_id)s, %(state)s, {DATABASE_TIME}, {DATABASE_TIME})"
                 " ON CONFLICT (member_id) DO UPDATE SET state = excluded.state, seen_at = excluded.seen_at",
-                {"member_id": self.member.member_id, "state": json.dumps(known)},
+                {"member_id": self.member.member_id, "state": json.dumps(values)},
             )
             async with self.session() as conn:
                 began = time.time()
@@ -422,10 +422,10 @@ class ClusterLease:
 
 
 def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
-    known = json.loads(row["state"])
-    state = {name: known[name] for name in MemberState.__slots__ if name in known}
+    values = json.loads(row["state"])
+    state = {name: values[name] for name in MemberState.__slots__ if name in values}
     return SeenMember(
-        member=Member(**{name: known[name] for name in Member.__slots__}),
+        member=Member(**{name: values[name] for name in Member.__slots__}),
         state=MemberState(**{**state, "serving": frozenset(state.get("serving", ()))}),
         uptime_seconds=float(row["seen_at"] - row["started_at"]),
         unseen_seconds=float(row["unseen"]),
@@ -433,9 +433,9 @@ def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
     )
 
 
-def _is_replaced(seen: SeenMember, younger: Sequence[SeenMember]) -> bool:
+def _is_replaced(each: SeenMember, younger: Sequence[SeenMember]) -> bool:
     """Return whether a member is gone, and another one was started at its address."""
-    return not seen.is_alive and any(seen.member.api_url == other.member.api_url for other in younger)
+    return not each.is_alive and any(each.member.api_url == other.member.api_url for other in younger)
 
 
 def _presence_key(member_id: str) -> int:

@@ -121,6 +121,6 @@ def _moment(at: float | None, now: float) -> str:
     """Return a time, with the date if that is not today's."""
     if at is None:
         return ""
-    then = datetime.fromtimestamp(at, UTC)
-    today = then.date() == datetime.fromtimestamp(now, UTC).date()
-    return f" at {then:%H:%M} UTC" if today else f" on {then:%Y-%m-%d %H:%M} UTC"
+    moment = datetime.fromtimestamp(at, UTC)
+    today = moment.date() == datetime.fromtimestamp(now, UTC).date()
+    return f" at {moment:%H:%M} UTC" if today else f" on {moment:%Y-%m-%d %H:%M} UTC"

@@ -170,11 +170,11 @@ class InterventionService(LadderScheduler):
 
     async def load(self) -> None:
         """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
-        unfinished = await self.ledger.load()
+        unfinished_actions = await self.ledger.load()
         for key in self.ledger.worker_keys():
             if (new := self._monitor.current_key(key)) != key:
                 await self.rename(key, new)
-        for intervention in unfinished:
+        for intervention in unfinished_actions:
             ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
             await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
@@ -338,9 +338,9 @@ class InterventionService(LadderScheduler):
         async with self.lock(key):
             intervention = await self.ledger.find_intervention(instruction.instruction_id)
             if intervention is not None and intervention.outcome is InterventionOutcome.QUEUED:
-                answered = intervention.model_copy(update={"answered_at": self._clock()})
+                answered_intervention = intervention.model_copy(update={"answered_at": self._clock()})
                 await self._actions.end(
-                    answered, outcome, self.ledger.ladders.get(key), detail=instruction.detail
+                    answered_intervention, outcome, self.ledger.ladders.get(key), detail=instruction.detail
                 )
 
     # -- the orchestrator -----------------------------------------------------------------------

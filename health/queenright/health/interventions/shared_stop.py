@@ -36,14 +36,14 @@ class SharedStop:
         async with self._lease.session() as conn:
             return await _read(conn)
 
-    async def set(self, wanted: SwitchState) -> SwitchState:
+    async def set(self, wanted_state: SwitchState) -> SwitchState:
         """Set it, and return its state, with a later time than before."""
         async with self._lease.session() as conn, conn.transaction():
             # Locked even if there is no row yet.
             await conn.execute("LOCK TABLE switches IN SHARE ROW EXCLUSIVE MODE")
             before = (await _read(conn)).changed_at or 0.0
-            changed_at = max(wanted.changed_at or 0.0, before + _STEP_SECONDS)
-            state = replace(wanted, changed_at=changed_at)
+            changed_at = max(wanted_state.changed_at or 0.0, before + _STEP_SECONDS)
+            state = replace(wanted_state, changed_at=changed_at)
             await conn.execute(
                 "INSERT INTO switches (name, is_on, by, reason, changed_at)"
                 " VALUES (%(name)s, %(on)s, %(by)s, %(reason)s, %(changed_at)s)"

@@ -45,14 +45,14 @@ class LoggedHealth:
                 }
 
 
-def missing_health_events(worker: WorkerHealth, logged: LoggedHealth, now: float) -> list[AgentEvent]:
+def missing_health_events(worker: WorkerHealth, logged_health: LoggedHealth, now: float) -> list[AgentEvent]:
     """
     Return the events that bring the log up to date with a worker's health.
 
     They can be missing if the service was killed between a worker's event and its own.
     """
     events, v = list[AgentEvent](), worker.vitals
-    remaining = dict(logged.findings)
+    remaining = dict(logged_health.findings)
     for finding in worker.findings:
         previous = remaining.pop(finding.kind.value, None)
         if (
@@ -64,9 +64,9 @@ def missing_health_events(worker: WorkerHealth, logged: LoggedHealth, now: float
     events += [
         health_event(EventType.FINDING_CLEARED, v, now, dict(finding)) for finding in remaining.values()
     ]
-    if worker.state is not logged.state:
+    if worker.state is not logged_health.state:
         change = {
-            "from": logged.state.value,
+            "from": logged_health.state.value,
             "to": worker.state.value,
             "reason": worker.reason,
             "findings": [finding.to_dict() for finding in worker.findings],

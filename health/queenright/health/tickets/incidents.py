@@ -153,10 +153,12 @@ class IncidentWatch:
         if ticket.storm_id:
             self._changes.add(ticket.storm_id)
 
-    def restore(self, tickets: Iterable[EscalationTicket], reported: Collection[str], since: float) -> None:
+    def restore(
+        self, tickets: Iterable[EscalationTicket], reported_ids: Collection[str], since: float
+    ) -> None:
         """Also report the incidents that closed after ``since``, except those with these ids."""
         for group, latest in self._latest(tickets, now=since).items():
-            if latest.incident_id not in reported and (latest.ends_at is None or latest.ends_at > since):
+            if latest.incident_id not in reported_ids and (latest.ends_at is None or latest.ends_at > since):
                 self._open[group] = latest.incident_id
 
     def list_closed(self, tickets: Iterable[EscalationTicket], now: float) -> dict[str, Incident]:

@@ -166,18 +166,18 @@ class RecentCalls:
         last = self._find(pair, 0)
         since = min(self._since_change, self._since_perhaps)
         is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
-        again = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
+        is_repeated = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
         may_be_new = bool(result) and not is_failure  # an edit writes the same regardless of its result
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
             # A call in between showed the effect of the last one, so this call continues the work.
-            again = False
+            is_repeated = False
             self._chains.append(1)
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
             # Made again after a change, it checks the effect of the change and is not a repeat.
-            self._chains.append(min(self._chains[last] + again, _MAX_COUNT))
+            self._chains.append(min(self._chains[last] + is_repeated, _MAX_COUNT))
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
             self._first.append(self._first[last])
@@ -202,7 +202,7 @@ class RecentCalls:
             del self._first[0]
         if last < 0:
             return CallNovelty.NEVER
-        return CallNovelty.BEFORE if again else CallNovelty.AFTER_CHANGE
+        return CallNovelty.BEFORE if is_repeated else CallNovelty.AFTER_CHANGE
 
     def has(self, tool: str, args: str, result: str | None, *, is_failure: bool) -> bool:
         """Return whether this call with this result is among the recent ones."""

@@ -81,14 +81,16 @@ class LearnedClocks:
             calls,
         )
 
-    def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> LearnedLimit | None:
+    def limit(
+        self, what: str, configured_limit: float, settings: LearnedClockSettings
+    ) -> LearnedLimit | None:
         """Return the limit for something, within the bounds of the settings; None if too little is known."""
         usual = self.usual(what)
         if usual is None:
             return None
         seconds = _MARGIN * usual.p99
-        limit = min(max(seconds, settings.shortest * configured), settings.longest * configured)
-        return LearnedLimit(limit, configured, usual.usual, usual.times)
+        limit = min(max(seconds, settings.shortest * configured_limit), settings.longest * configured_limit)
+        return LearnedLimit(limit, configured_limit, usual.usual, usual.times)
 
 
 def _quantile(counts: bytearray, share: float) -> float:

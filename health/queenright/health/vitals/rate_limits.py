@@ -143,16 +143,16 @@ def _until_clock_time(match: Mapping[str, str | None], at: float) -> float | Non
         zone = None
     try:
         now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()
-        then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        moment = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
         if weekday := match.get("weekday"):
-            then += timedelta(days=(_WEEKDAYS.index(weekday.lower()[:3]) - now.weekday()) % 7)
+            moment += timedelta(days=(_WEEKDAYS.index(weekday.lower()[:3]) - now.weekday()) % 7)
         elif month := match.get("month"):
-            then = then.replace(month=_MONTHS.index(month.lower()) + 1, day=int(match.get("day") or 0))
-            then = then if then > now else then.replace(year=now.year + 1)
+            moment = moment.replace(month=_MONTHS.index(month.lower()) + 1, day=int(match.get("day") or 0))
+            moment = moment if moment > now else moment.replace(year=now.year + 1)
         elif match.get("tomorrow"):
-            then += timedelta(days=1)
-        if then <= now:
-            then += timedelta(days=7 if match.get("weekday") else 1)
-        return then.timestamp() - at
+            moment += timedelta(days=1)
+        if moment <= now:
+            moment += timedelta(days=7 if match.get("weekday") else 1)
+        return moment.timestamp() - at
     except (ValueError, OSError, OverflowError):
         return None

@@ -115,8 +115,8 @@ class RunSteps:
             "outcome": "error" if is_failure else "ok",
             "effect": effect,
         }
-        whole = self._is_complete(name, result, step.get("result_hash"), "result")
-        if whole:
+        is_complete = self._is_complete(name, result, step.get("result_hash"), "result")
+        if is_complete:
             data["result_hash"] = result_fingerprint(result, args, has_failed=is_failure)
         else:
             data["result_hash"] = _word(step.get("result_hash")) or None

@@ -59,8 +59,8 @@ def agreement(
         values = sorted(k for k in samples if k is not None)
         if values:
             low, high = values[int(0.025 * len(values))], values[math.ceil(0.975 * len(values)) - 1]
-    agreed = sum(expected == answered for expected, answered in pairs)
-    return Agreement(of=len(pairs), agreements=agreed, kappa=value, low=low, high=high)
+    agreements = sum(expected == given_answer for expected, given_answer in pairs)
+    return Agreement(of=len(pairs), agreements=agreements, kappa=value, low=low, high=high)
 
 
 def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
@@ -80,7 +80,7 @@ def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
         return abs(place[first] - place[second]) if place else float(first != second)
 
     expected = Counter(expected for expected, _ in pairs)
-    answered = Counter(other for _, other in pairs)
+    given_answer = Counter(other for _, other in pairs)
     observed = sum(distance(*pair) for pair in pairs) / len(pairs)
-    by_chance = sum(m * n * distance(a, b) for a, m in expected.items() for b, n in answered.items())
+    by_chance = sum(m * n * distance(a, b) for a, m in expected.items() for b, n in given_answer.items())
     return None if by_chance == 0 else 1 - observed * len(pairs) ** 2 / by_chance

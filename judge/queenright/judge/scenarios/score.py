@@ -195,20 +195,20 @@ def _kinds(outcomes: Sequence[Outcome]) -> Iterable[KindRow]:
 
 
 def _miss(outcome: Outcome) -> Miss | None:
-    label, wrong = outcome.scenario.label, list[str]()
+    label, mismatches = outcome.scenario.label, list[str]()
     if not _agrees(_severity(outcome)):
-        wrong.append(f"ticket {outcome.level}, not {' or '.join(label.ticket)}")
+        mismatches.append(f"ticket {outcome.level}, not {' or '.join(label.ticket)}")
     elif label.causes and outcome.cause is not None and outcome.cause not in label.causes:
-        wrong.append(f"cause {outcome.cause.value}, not {' or '.join(label.causes)}")
+        mismatches.append(f"cause {outcome.cause.value}, not {' or '.join(label.causes)}")
     if not _agrees(_triage(outcome)):
         triage = "no triage" if outcome.triage == NEVER_TRIAGED else outcome.triage
-        wrong.append(f"{triage}, not {label.triage}")
-    if not wrong:
+        mismatches.append(f"{triage}, not {label.triage}")
+    if not mismatches:
         return None
     return Miss(
         id=outcome.scenario.id,
         kind=outcome.scenario.kind,
-        mismatches=tuple(wrong),
+        mismatches=tuple(mismatches),
         why=label.why,
         people_differ=label.people_differ,
     )

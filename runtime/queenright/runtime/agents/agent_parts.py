@@ -109,10 +109,10 @@ def _load_tools(modules: AgentModules) -> tuple[Tool, ...]:
         return ()
     tool_list = getattr(module, "tools", None)
     if isinstance(tool_list, list | tuple):
-        wrong = [type(each).__name__ for each in tool_list if not isinstance(each, Tool)]
-        if wrong:
+        wrong_types = [type(each).__name__ for each in tool_list if not isinstance(each, Tool)]
+        if wrong_types:
             raise AgentLoadError(
-                path, f"`tools` contains a {wrong[0]}; use tool_from_function to make a Tool"
+                path, f"`tools` contains a {wrong_types[0]}; use tool_from_function to make a Tool"
             )
         tools = tuple(tool_list)
     else:

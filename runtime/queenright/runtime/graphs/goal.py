@@ -95,14 +95,16 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, has_succeeded: bo
     criteria = {each.id: _criterion_state(each, memory, has_succeeded) for each in goal.success_criteria}
     met_weight = sum(each.weight for each in goal.success_criteria if criteria[each.id] == "met")
     total = sum(each.weight for each in goal.success_criteria)
-    violated = [each for each in goal.constraints if _is_violated(each, memory, has_succeeded)]
+    violated_constraints = [each for each in goal.constraints if _is_violated(each, memory, has_succeeded)]
     all_met = all(state == "met" for state in criteria.values()) if criteria else has_succeeded
     return GoalProgress(
         goal_id=goal.id,
         fraction=min(met_weight / total, 1.0) if criteria else float(has_succeeded),
         criteria=criteria,
-        violated=tuple(each.id for each in sorted(violated, key=lambda each: each.kind != "hard")),
-        achieved=all_met and not any(each.kind == "hard" for each in violated),
+        violated=tuple(
+            each.id for each in sorted(violated_constraints, key=lambda each: each.kind != "hard")
+        ),
+        achieved=all_met and not any(each.kind == "hard" for each in violated_constraints),
     )
 
 

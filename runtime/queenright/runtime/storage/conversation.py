@@ -271,8 +271,8 @@ class Conversation:
             with suppress(FileNotFoundError):
                 self._read_all()
                 break
-        for skipped in self._skipped_files:
-            _log.warning("skipped a file of a conversation: %s: %s", skipped.path, skipped.reason)
+        for skipped_file in self._skipped_files:
+            _log.warning("skipped a file of a conversation: %s: %s", skipped_file.path, skipped_file.reason)
 
     def _read_all(self) -> None:
         """

@@ -235,10 +235,12 @@ class SessionStore:
         self, *, status: SessionStatus | None = None, limit: int | None = None
     ) -> list[SessionState]:
         """
-        Return the states of the sessions, newest first; unreadable ones are logged and listed in ``skipped``.
+        Return the states of the sessions, newest first.
+
+        Unreadable ones are logged and listed in ``skipped_files``.
         """
         states: list[SessionState] = []
-        skipped: list[SkippedFile] = []
+        skipped_files: list[SkippedFile] = []
         for name in self._names():
             try:
                 states.append(self._read(Session(name, self._sessions / name, self._sessions / name)))
@@ -246,8 +248,8 @@ class SessionStore:
                 continue
             except UnusableFileError as error:
                 _log.warning("skipped a session: %s", error)
-                skipped.append(SkippedFile(error.path, error.reason))
-        self.skipped_files = skipped
+                skipped_files.append(SkippedFile(error.path, error.reason))
+        self.skipped_files = skipped_files
         states.sort(key=lambda state: (state.created_at, state.session_id), reverse=True)
         return [state for state in states if status is None or state.status is status][:limit]
 

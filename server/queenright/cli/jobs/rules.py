@@ -210,9 +210,9 @@ def _describe_copies(rules: Sequence[LoadedRule]) -> str:
     """Describe exact duplicates in one sentence: they usually come from one file that is loaded twice."""
     first = rules[0].name if len(rules) == 1 else f"{len(rules)} rules, {rules[0].name} first,"
     where = ", ".join(dict.fromkeys(rule.file for rule in rules if rule.file))
-    again = f" (again in {where})" if where else ""
+    repetition = f" (again in {where})" if where else ""
     verb = "is" if len(rules) == 1 else "are"
-    return f"= {first} {verb} loaded twice{again}: remove one of the sources"
+    return f"= {first} {verb} loaded twice{repetition}: remove one of the sources"
 
 
 def _summarize(differences: Sequence[Difference], own_rules: int) -> str:

@@ -82,13 +82,13 @@ class Access:
         Raises:
             InvalidTokensError: A port on one of these addresses requires a token, and there is no live one.
         """
-        needed = [host for host in bound if self.is_token_required(host)]
-        if needed and not self.file.now().list_live(self._clock()):
+        exposed_hosts = [host for host in bound if self.is_token_required(host)]
+        if exposed_hosts and not self.file.now().list_live(self._clock()):
             why, remedy = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
                 why, remedy = "other machines can reach it", "listen on 127.0.0.1"
             raise InvalidTokensError(
-                f"{needed[0]} requires a token ({why}), but {self.file.path} has no live token. "
+                f"{exposed_hosts[0]} requires a token ({why}), but {self.file.path} has no live token. "
                 f"Create one with `queenright token create NAME --role admin "
                 f"--tokens-file {self.file.path}`, or {remedy}"
             )

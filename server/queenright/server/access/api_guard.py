@@ -93,10 +93,10 @@ class ApiGuard:
         )
         if isinstance(caller, Denial):
             return caller
-        denied = self._access.check_rate(caller) or self._access.check_role(caller, level)
-        if denied is None and session and caller.token_id:
-            denied = _check_same_origin(scope["method"], headers)
-        return denied or caller
+        denial = self._access.check_rate(caller) or self._access.check_role(caller, level)
+        if denial is None and session and caller.token_id:
+            denial = _check_same_origin(scope["method"], headers)
+        return denial or caller
 
     async def _serve_while_valid(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; a stream ends soon after its token expires."""
@@ -121,12 +121,12 @@ class ApiGuard:
             if not is_ended:
                 raise
 
-    def _denial_response(self, scope: Scope, headers: Headers, denied: Denial) -> Response:
+    def _denial_response(self, scope: Scope, headers: Headers, denial: Denial) -> Response:
         path = scope["path"]
         wants_html = "text/html" in headers.get("accept", "") and not path.startswith(("/api/", "/-/"))
         if not wants_html:
-            response: Response = problem(denied.status, denied.reason)
-        elif denied.status == 401:
+            response: Response = problem(denial.status, denial.reason)
+        elif denial.status == 401:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] == "GET":
                 # A link on another site sends no SameSite cookie; a reload from this page does.
                 return Response(_BOUNCE, 200, media_type="text/html")
@@ -134,8 +134,8 @@ class ApiGuard:
             here = quote(path, safe="/") + (f"?{query}" if query else "")
             return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
         else:
-            response = self._page(denied.status, denied.reason)
-        response.headers.update(dict(denied.headers))
+            response = self._page(denial.status, denial.reason)
+        response.headers.update(dict(denial.headers))
         return response
 
 

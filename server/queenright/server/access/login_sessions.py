@@ -49,10 +49,10 @@ class ConsoleSessions:
 
     def find_token(self, cookie: str, tokens: Tokens) -> Token | None:
         """Return the live token of a cookie; None if the session or the token has ended, or it is forged."""
-        found = _SHAPE.fullmatch(cookie)
-        if found is None:
+        match = _SHAPE.fullmatch(cookie)
+        if match is None:
             return None
-        session, token_id, until, signature = found.groups()
+        session, token_id, until, signature = match.groups()
         now = self._clock()
         for token in tokens.list_live(now):
             if token.id == token_id and hmac.compare_digest(signature, self._sign(session, token)):
@@ -61,9 +61,9 @@ class ConsoleSessions:
 
     def end(self, cookie: str) -> None:
         """End a session, as far as this process is asked."""
-        found = _SHAPE.fullmatch(cookie)
-        if found is not None:
-            self._ended_sessions[found[1]] = None
+        match = _SHAPE.fullmatch(cookie)
+        if match is not None:
+            self._ended_sessions[match[1]] = None
             if len(self._ended_sessions) > _MAX_ENDED:
                 self._ended_sessions.popitem(last=False)
 

@@ -69,7 +69,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock_file(path):
-            changed = render_tokens(change(read_tokens(path)).all)
+            new_text = render_tokens(change(read_tokens(path)).all)
             new = path.with_name(f"{path.name}.new")
             with os.fdopen(
                 os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w"
@@ -79,7 +79,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
                     # Created by root for a service that runs as another user, who has to read it.
                     owner = (path if path.exists() else path.parent).stat()
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-                file.write(changed)
+                file.write(new_text)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(path)

@@ -92,12 +92,12 @@ class TokenWatch:
         return _roles_by_key(row[0].event["data"]["live"]) if row else {}
 
 
-def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
+def describe_changes(published_roles: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
     """
     Return the ``data`` of an event: added tokens, removed tokens with the reason, and live tokens.
 
     Args:
-        published: The roles of the previously live tokens, by key.
+        published_roles: The roles of the previously live tokens, by key.
         tokens: All tokens of the file.
         now: Seconds since the epoch.
     """
@@ -107,7 +107,7 @@ def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) 
         "came": [
             {"name": token.name, "role": token.role.value}
             for key, token in live.items()
-            if key not in published
+            if key not in published_roles
         ],
         "went": [
             {
@@ -115,7 +115,7 @@ def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) 
                 "role": role,
                 "why": tokens_by_key[key].state(now) if key in tokens_by_key else "removed",
             }
-            for key, role in published.items()
+            for key, role in published_roles.items()
             if key not in live
         ],
         "live": [

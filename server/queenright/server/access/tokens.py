@@ -107,10 +107,10 @@ class Tokens:
         if name not in names:
             raise InvalidTokensError(f"no live token {name!r}; live tokens: {', '.join(names) or 'none'}")
         # Its hash is erased, so that editing the file cannot restore it.
-        revoked = {"revoked_at": now, "sha256": _NO_HASH}
+        changes = {"revoked_at": now, "sha256": _NO_HASH}
         return Tokens(
             tuple(
-                token.model_copy(update=revoked) if token.name == name and token.revoked_at is None else token
+                token.model_copy(update=changes) if token.name == name and token.revoked_at is None else token
                 for token in self.all
             )
         )

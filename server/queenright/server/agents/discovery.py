@@ -25,19 +25,19 @@ _LARGEST: Final = 1 << 20
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
 
 
-def discover(roots: Roots, loaded: Collection[Path]) -> list[DiscoveredAgent]:
+def discover(roots: Roots, loaded_folders: Collection[Path]) -> list[DiscoveredAgent]:
     """
     Return the agents below the roots, by path. Blocks.
 
     Args:
         roots: Where to look; links that lead out of them are not followed.
-        loaded: The folders of agents that are loaded.
+        loaded_folders: The folders of agents that are loaded.
     """
     agents = {}
     for folder in _folders(roots):
         there = [name for name in SPEC_FILES if (folder / name).is_file()]
         if there:
-            agents[folder] = _describe(roots, folder, there, folder in loaded)
+            agents[folder] = _describe(roots, folder, there, folder in loaded_folders)
     return [agents[folder] for folder in sorted(agents, key=str)]
 
 
@@ -75,7 +75,7 @@ def _is_searched(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> DiscoveredAgent:
+def _describe(roots: Roots, folder: Path, there: list[str], is_loaded: bool) -> DiscoveredAgent:
     problem = None
     spec: dict[str, Any] = {}
     needs: dict[str, list[str]] = {"inputs": [], "credentials": [], "missing": []}
@@ -101,7 +101,7 @@ def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Dis
         name=str(spec.get("name") or folder.name),
         version=str(spec.get("version") or "0"),
         description=redact(str(spec.get("description") or ""), 1000),
-        loaded=loaded,
+        loaded=is_loaded,
         problem=problem,
         **needs,
     )

@@ -259,10 +259,10 @@ class AgentManager:
         await asyncio.gather(*self._underway, return_exceptions=True)
         if self._starting:
             await asyncio.wait(self._starting, timeout=_ENDING_SECONDS)
-        ended = await asyncio.gather(
+        results = await asyncio.gather(
             *(self.unload(agent_id) for agent_id in list(self._slots)), return_exceptions=True
         )
-        for error in ended:
+        for error in results:
             if isinstance(error, Exception) and not isinstance(error, AgentNotLoadedError):
                 _log.error("cannot stop an agent: %s", redact(str(error)))
 
@@ -296,10 +296,10 @@ class AgentManager:
         _refuse_reload_with_graphs(slot)
         folder = await asyncio.to_thread(self.roots.agent, str(slot.path))
         self._refuse_loading(folder)
-        return await self._read_and_start(folder, slot.model, replaced=slot)
+        return await self._read_and_start(folder, slot.model, replaced_slot=slot)
 
     async def _read_and_start(
-        self, folder: Path, model: str | None, *, replaced: AgentSlot | None = None
+        self, folder: Path, model: str | None, *, replaced_slot: AgentSlot | None = None
     ) -> AgentSlot:
         self._loading_folders.add(folder)
         name = ""
@@ -310,7 +310,7 @@ class AgentManager:
             runner = await self._read_agent(folder, model, bus, lifecycle)
             name = runner.spec.name
             try:
-                return await self._start_agent(runner, model, lifecycle, added_graphs, replaced)
+                return await self._start_agent(runner, model, lifecycle, added_graphs, replaced_slot)
             except BaseException:
                 await _end(runner)
                 raise
@@ -335,12 +335,12 @@ class AgentManager:
         model: str | None,
         lifecycle: Lifecycle,
         added_graphs: dict[str, AgentRunner],
-        replaced: AgentSlot | None,
+        replaced_slot: AgentSlot | None,
     ) -> AgentSlot:
         name = runner.spec.name
         async with self._lock_for(name):
-            if replaced is not None:
-                await self._replace(replaced, runner)
+            if replaced_slot is not None:
+                await self._replace(replaced_slot, runner)
             elif (same_name := self._slots.get(name)) is not None:
                 raise AgentAlreadyLoadedError(_describe_taken(same_name))
             self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))

@@ -203,12 +203,12 @@ def _diff(path: str, before: str, after: str) -> tuple[str, str]:
             _mask(before).splitlines(), _mask(after).splitlines(), path, path, lineterm="", n=2
         )
     )
-    added = sum(line.startswith("+") for line in lines[2:])
-    removed = sum(line.startswith("-") for line in lines[2:])
+    added_lines = sum(line.startswith("+") for line in lines[2:])
+    removed_lines = sum(line.startswith("-") for line in lines[2:])
     text = "\n".join(lines)
     if len(text) > _MAX_DIFF_LENGTH:
         text = f"{text[:_MAX_DIFF_LENGTH]}\n… (the whole change is in the file)"
-    return text, f"+{added} -{removed} lines"
+    return text, f"+{added_lines} -{removed_lines} lines"
 
 
 def _list_runs(slot: AgentSlot) -> list[Execution]:
@@ -226,14 +226,16 @@ def _describe(runs: Sequence[Execution], agent_id: str, verb: str) -> str:
     """Say what a restart does to the runs."""
     if not runs:
         return "Nothing was running."
-    paused = [run.session_id for run in runs if run.has_begun and run.session_id]
+    paused_sessions = [run.session_id for run in runs if run.has_begun and run.session_id]
     parts = []
-    if paused:
-        named = ", ".join(paused[:_RUNS_NAMED]) + (", ..." if len(paused) > _RUNS_NAMED else "")
+    if paused_sessions:
+        session_names = ", ".join(paused_sessions[:_RUNS_NAMED]) + (
+            ", ..." if len(paused_sessions) > _RUNS_NAMED else ""
+        )
         parts.append(
-            f"Runs that {verb} paused: {len(paused)} ({named}); continue one with "
+            f"Runs that {verb} paused: {len(paused_sessions)} ({session_names}); continue one with "
             f"`queenright agents resume {agent_id} SESSION`."
         )
-    if queued := len(runs) - len(paused):
-        parts.append(f"Queued runs that {verb} cancelled: {queued}.")
+    if queued_count := len(runs) - len(paused_sessions):
+        parts.append(f"Queued runs that {verb} cancelled: {queued_count}.")
     return " ".join(parts)

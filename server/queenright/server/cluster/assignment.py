@@ -23,13 +23,13 @@ def agreed_partitions(view: View, own: int) -> int:
         own: The number of this process, which holds for a database without tables if no other runs.
     """
     alive = view.alive
-    first = next((seen.member.partitions for seen in alive if seen.state.is_counted), 0)
+    first = next((each.member.partitions for each in alive if each.state.is_counted), 0)
     return max(first, view.stored_partitions) or (alive[0].member.partitions if alive else own)
 
 
 def is_first(view: View, member_id: str) -> bool:
     """Return whether no member that runs was started before this one."""
-    return next((seen.member.member_id for seen in view.alive), member_id) == member_id
+    return next((each.member.member_id for each in view.alive), member_id) == member_id
 
 
 def find_candidates(view: View, partitions: int) -> set[str]:
@@ -41,13 +41,13 @@ def find_candidates(view: View, partitions: int) -> set[str]:
         partitions: The number of partitions; members with another number own none.
     """
     able = [
-        seen for seen in view.alive if seen.member.partitions == partitions and not seen.state.is_stopping
+        each for each in view.alive if each.member.partitions == partitions and not each.state.is_stopping
     ]
-    return {seen.member.member_id for seen in ([seen for seen in able if seen.state.can_publish] or able)}
+    return {each.member.member_id for each in ([each for each in able if each.state.can_publish] or able)}
 
 
 def assign_partitions(
-    owners: Sequence[str | None], members: Collection[str], failed: Collection[str] = ()
+    owners: Sequence[str | None], members: Collection[str], failed_members: Collection[str] = ()
 ) -> list[str | None]:
     """
     Return the member that should own each partition; None for all if there are no members.
@@ -58,37 +58,46 @@ def assign_partitions(
     Args:
         owners: The current owner of each partition, by number; None, or not a member, without an owner.
         members: The members that can own partitions.
-        failed: Members that recently failed to run a partition: they get no more, unless all have failed.
+        failed_members: Members that recently failed to run a partition: they get no more, unless all have
+            failed.
     """
     if not members:
         return [None] * len(owners)
-    owned = {member: [k for k, owner in enumerate(owners) if owner == member] for member in members}
+    owned_partitions = {
+        member: [k for k, owner in enumerate(owners) if owner == member] for member in members
+    }
     shares = _shares(
         len(owners),
-        {member: len(numbers) for member, numbers in owned.items()},
-        set() if set(members) <= set(failed) else failed,
+        {member: len(numbers) for member, numbers in owned_partitions.items()},
+        set() if set(members) <= set(failed_members) else failed_members,
     )
-    kept = {member: set(owned[member][: shares[member]]) for member in members}
-    assigned: list[str | None] = []
+    kept_partitions = {member: set(owned_partitions[member][: shares[member]]) for member in members}
+    assignment: list[str | None] = []
     for partition, owner in enumerate(owners):
-        if owner not in kept or partition not in kept[owner]:
-            open_members = [member for member in members if len(kept[member]) < shares[member]]
-            owner = min(open_members, key=lambda member: (len(kept[member]), _rank(member, str(partition))))
-            kept[owner].add(partition)
-        assigned.append(owner)
-    return assigned
+        if owner not in kept_partitions or partition not in kept_partitions[owner]:
+            open_members = [member for member in members if len(kept_partitions[member]) < shares[member]]
+            owner = min(
+                open_members, key=lambda member: (len(kept_partitions[member]), _rank(member, str(partition)))
+            )
+            kept_partitions[owner].add(partition)
+        assignment.append(owner)
+    return assignment
 
 
-def _shares(count: int, owned: Mapping[str, int], failed: Collection[str]) -> dict[str, int]:
+def _shares(count: int, owned_counts: Mapping[str, int], failed_members: Collection[str]) -> dict[str, int]:
     """Return how many partitions each member should own, from how many each owns now."""
-    share, larger = divmod(count, len(owned))
-    by_size = sorted(owned, key=lambda member: (-owned[member], _rank(member, "share")))
+    share, larger = divmod(count, len(owned_counts))
+    by_size = sorted(owned_counts, key=lambda member: (-owned_counts[member], _rank(member, "share")))
     shares = {member: share + (place < larger) for place, member in enumerate(by_size)}
-    full = {member: owned[member] for member in failed if member in owned and owned[member] < shares[member]}
+    full = {
+        member: owned_counts[member]
+        for member in failed_members
+        if member in owned_counts and owned_counts[member] < shares[member]
+    }
     if not full:
         return shares
-    others = {member: size for member, size in owned.items() if member not in full}
-    return full | _shares(count - sum(full.values()), others, failed)
+    others = {member: size for member, size in owned_counts.items() if member not in full}
+    return full | _shares(count - sum(full.values()), others, failed_members)
 
 
 def _rank(member: str, what: str) -> bytes:

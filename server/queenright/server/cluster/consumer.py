@@ -96,19 +96,19 @@ class StreamConsumer:
 
     async def _run(self, identity: str, position: int) -> None:
         removed_at = pruned_at = time.monotonic()
-        stored = removed = position
+        stored_seq = removed_seq = position
         async for messages in self._stream.read(position, identity):
             for group in _groups(messages):
                 await self._store_group(group, identity)
-                stored = group[-1].seq
+                stored_seq = group[-1].seq
             now = time.monotonic()
             if now - pruned_at >= _PRUNE_SECONDS:
                 pruned_at = now
                 with contextlib.suppress(StoreError):
                     await self._store.transact(partial(delete_stored, before=self._clock() - _KEPT_SECONDS))
-            if stored > removed and now - removed_at >= _REMOVE_SECONDS:
-                await self._stream.remove_stored(stored)
-                removed_at, removed = now, stored
+            if stored_seq > removed_seq and now - removed_at >= _REMOVE_SECONDS:
+                await self._stream.remove_stored(stored_seq)
+                removed_at, removed_seq = now, stored_seq
 
     async def _store_group(self, group: Sequence[StreamMessage], identity: str) -> None:
         """
@@ -161,25 +161,25 @@ class StreamConsumer:
             # It may also have been passed on to this process, which was late.
             has_failed = await self._hooks.end_call(group[0].message_id)
         ids = {message.message_id for message in group if message.message_id}
-        stored = await self._store.read(partial(read_stored, message_ids=ids))
+        stored_ids = await self._store.read(partial(read_stored, message_ids=ids))
         # A message that was sent again may be in the group twice.
         new = {message.message_id or message.seq: message for message in group}
 
         def also(conn: Connection) -> None:
             write_position(conn, stream=identity, seq=group[-1].seq)
-            write_stored(conn, message_ids=ids - stored, now=self._clock())
+            write_stored(conn, message_ids=ids - stored_ids, now=self._clock())
 
         async def ingest(events: Sequence[AgentEvent]) -> None:
             await self._ingest(events, also=also)
 
         if path.startswith(PREFIX):
             [call] = group
-            if call.message_id in stored:
+            if call.message_id in stored_ids:
                 if has_failed:
                     raise UnknownCommitError
                 return
             await self._hooks.store_call(path, query.encode("latin-1"), call.body, call.time, ingest)
-        elif pieces := [message.body for message in new.values() if message.message_id not in stored]:
+        elif pieces := [message.body for message in new.values() if message.message_id not in stored_ids]:
             await self._receiver.store_pieces(path, pieces, ingest)
 
 

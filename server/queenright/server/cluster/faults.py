@@ -35,30 +35,30 @@ def name_partitions(numbers: Sequence[int]) -> str:
 
 
 def _lost_members(view: View) -> Iterator[str]:
-    for seen in view.members:
-        if seen.unseen_seconds >= LEASE_SECONDS and not seen.state.is_stopping:
-            why = "it hangs" if seen.is_connected else "it crashed, or cannot reach the database"
-            yield f"{seen.member.api_url} was not seen for {format_duration(seen.unseen_seconds)}: {why}"
+    for each in view.members:
+        if each.unseen_seconds >= LEASE_SECONDS and not each.state.is_stopping:
+            why = "it hangs" if each.is_connected else "it crashed, or cannot reach the database"
+            yield f"{each.member.api_url} was not seen for {format_duration(each.unseen_seconds)}: {why}"
 
 
 def _unwatched_partitions(view: View) -> Iterator[str]:
-    for seen in view.alive:
+    for each in view.alive:
         numbers = [
             number
             for number in range(len(view.partitions))
-            if view.find_owner(number) == seen.member and not view.is_served(number)
+            if view.find_owner(number) == each.member and not view.is_served(number)
         ]
         if numbers:
             which = f" of {name_partitions(numbers)}" if len(view.partitions) > 1 else ""
             yield (
-                f"the workers{which} are not watched at the moment: {seen.member.api_url} is taking them "
+                f"the workers{which} are not watched at the moment: {each.member.api_url} is taking them "
                 "over or handing them over"
             )
 
 
 def _numbers(view: View, own_id: str) -> Iterator[str]:
     count = agreed_partitions(view, 0)
-    for member in (seen.member for seen in view.alive):
+    for member in (each.member for each in view.alive):
         if member.partitions != count and member.member_id != own_id:
             yield (
                 f"cluster.partitions is {member.partitions} at {member.api_url}, and the cluster has "
@@ -80,9 +80,9 @@ def _settings(view: View) -> Iterator[str]:
 
 
 def _clocks(view: View) -> Iterator[str]:
-    for seen in view.alive:
-        if fault := describe_clock(seen.state.clock_offset):
-            yield f"{seen.member.api_url}: {fault}"
+    for each in view.alive:
+        if fault := describe_clock(each.state.clock_offset):
+            yield f"{each.member.api_url}: {fault}"
 
 
 def describe_clock(offset: float) -> str:

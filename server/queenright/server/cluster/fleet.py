@@ -158,13 +158,13 @@ class ClusterFleet:
         for one in owned:
             await self._write(one)
         await self._read()
-        changed, self._changed = self._changed, set()
+        changed_names, self._changed = self._changed, set()
         state = await self._stop.read()
         if self._unwritten_stop is None and state != self.emergency_stop:
             self._apply_stop(state)
         for partition, _, service in owned:
             is_new = self._services.get(partition) is not service
-            self._bring_up_to_date(partition, service, self._known.keys() if is_new else changed)
+            self._bring_up_to_date(partition, service, self._known.keys() if is_new else changed_names)
         self._services = {one.partition: one.service for one in owned}
         rows = [row for row in self._known.get(UNRECORDED) or () if row["id"] not in self._recorded]
         if rows and (first := self._services.get(0)) is not None:
@@ -172,8 +172,8 @@ class ClusterFleet:
 
     async def _read(self) -> None:
         found = await self._values.read()
-        changed = {name: value for name, value in found.items() if self._known.get(name) != value}
-        for name, value in changed.items():
+        changed_names = {name: value for name, value in found.items() if self._known.get(name) != value}
+        for name, value in changed_names.items():
             if name.startswith(_SPENT):
                 partition, _, agent_id = name.removeprefix(_SPENT).partition("/")
                 self._spent.note(int(partition), agent_id, *value)
@@ -181,7 +181,7 @@ class ClusterFleet:
                 self._known[name] = value
         if self._values.is_available and self._known.get(_STORM_ID) is None:
             self._known[_STORM_ID] = await self._values.update(_STORM_ID, lambda value: value or new_id())
-        self._changed |= changed.keys()
+        self._changed |= changed_names.keys()
 
     async def _write(self, owned: OwnedService) -> None:
         partition, token, service = owned
@@ -248,23 +248,23 @@ class ClusterFleet:
             StoreError: Writing failed. A stop holds for the services of this process, and is written later.
         """
         state = new_state(on, by=by, reason=reason, now=self._clock())
-        replaced = self._unwritten_stop
+        replaced_state = self._unwritten_stop
         if on:
             # Until this is written, the state in the database is outdated.
             self._unwritten_stop = state
             self._apply_stop(state)
         async with self._setting_stop:
             try:
-                await self._write_stop(state, replaced)
+                await self._write_stop(state, replaced_state)
             except LeaseError as error:
                 raise StoreError(_NOT_STOPPED if on else _NOT_RELEASED) from error
         return self.emergency_stop
 
-    async def _write_stop(self, state: SwitchState, replaced: SwitchState | None = None) -> None:
-        written = await self._stop.set(state)
-        if self._unwritten_stop in (None, state, replaced):
+    async def _write_stop(self, state: SwitchState, replaced_state: SwitchState | None = None) -> None:
+        written_state = await self._stop.set(state)
+        if self._unwritten_stop in (None, state, replaced_state):
             self._unwritten_stop = None
-            self._apply_stop(written)
+            self._apply_stop(written_state)
 
     def _apply_stop(self, state: SwitchState) -> None:
         self.emergency_stop = state
@@ -386,9 +386,9 @@ def _oldest_storm(storms: Iterable[tuple[str, float]]) -> tuple[str, float] | No
     return min(storms, key=itemgetter(1), default=None)
 
 
-def _follow_id(used: str, following: str | None) -> str | None:
+def _follow_id(used_id: str, following: str | None) -> str | None:
     """Return the id of the next storm once one has begun."""
-    return new_id() if following == used else following
+    return new_id() if following == used_id else following
 
 
 async def _or_store_error(work: Awaitable[T]) -> T:

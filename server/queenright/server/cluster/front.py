@@ -183,12 +183,12 @@ class ClusterFront:
 
     def _call_id(self, scope: Scope) -> str:
         """Return the id of a hook call: that of the process which passed it on, otherwise a new one."""
-        passed = Headers(scope=scope).get(CALL_ID.decode(), "")
+        call_id = Headers(scope=scope).get(CALL_ID.decode(), "")
         key = self._access.sessions.key
-        if passed and hmac.compare_digest(
-            passed.encode(), sign_call_id(passed.partition(".")[0], key).encode()
+        if call_id and hmac.compare_digest(
+            call_id.encode(), sign_call_id(call_id.partition(".")[0], key).encode()
         ):
-            return passed
+            return call_id
         return sign_call_id(new_id(), key)
 
     async def _partition_of_hook(self, body: bytes) -> int:
@@ -239,7 +239,7 @@ class ClusterFront:
             scope,
             receive,
             send,
-            ended=partition.owner_changed,
+            end_event=partition.owner_changed,
             partition=partition.number if len(self._partitions) > 1 else None,
             **options,
         )

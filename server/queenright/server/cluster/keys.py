@@ -173,7 +173,7 @@ def _split_by_record(
         yield distinct.pop() if distinct else partition_of(sender.key, count), piece
         return
     [(_, _, value, end, _)] = fields_in(piece, 0, len(piece))
-    shared, scopes = _split_children(piece, value, end, _SCOPES)
+    rest, scopes = _split_children(piece, value, end, _SCOPES)
     parts: dict[int, bytearray] = {}
     for (_, first, last), found in zip(scopes, places, strict=True):
         scope_fields, records = _split_children(piece, first, last, _RECORDS)
@@ -184,7 +184,7 @@ def _split_by_record(
             by_place[place] += piece[begin:stop]
         for place, part in by_place.items():
             if place not in parts:
-                parts[place] = bytearray(shared)
+                parts[place] = bytearray(rest)
             parts[place] += field_header(_SCOPES, len(part)) + part
     for place, part in parts.items():
         yield place, field_header(_RESOURCES, len(part)) + part

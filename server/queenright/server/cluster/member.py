@@ -212,7 +212,7 @@ class ClusterMember:
         if view is not None:
             faults += find_faults(view, self.member.member_id)
         backlogs = await asyncio.gather(*(self._backlog(partition) for partition in self.partitions))
-        known = [backlog for backlog in backlogs if backlog is not None]
+        known_backlogs = [backlog for backlog in backlogs if backlog is not None]
         owners = [
             owner.member_id if view is not None and (owner := view.find_owner(number)) is not None else None
             for number in range(len(self.partitions))
@@ -235,10 +235,10 @@ class ClusterMember:
                 for number, (owner, backlog) in enumerate(zip(owners, backlogs, strict=True))
             ],
             backlog=api.Backlog(
-                messages=sum(backlog.messages for backlog in known),
-                bytes=sum(backlog.bytes for backlog in known),
+                messages=sum(backlog.messages for backlog in known_backlogs),
+                bytes=sum(backlog.bytes for backlog in known_backlogs),
             )
-            if known
+            if known_backlogs
             else None,
             faults=faults,
         )
@@ -352,10 +352,12 @@ class ClusterMember:
         """Exchange the state of the fleet with the owners of the other partitions."""
         if self.fleet is None:
             return
-        owned = [one for partition in self.partitions if (one := partition.owned_service) is not None]
+        owned_services = [
+            one for partition in self.partitions if (one := partition.owned_service) is not None
+        ]
         fault = None
         try:
-            await self.fleet.exchange_values(owned)
+            await self.fleet.exchange_values(owned_services)
         except LeaseError as error:
             fault = f"storms and limits are those of each partition: {str(error).splitlines()[0]}"
         self._note_fault("fleet", fault)
@@ -369,16 +371,16 @@ class ClusterMember:
         candidates = find_candidates(view, count)
         if not candidates and count == self.member.partitions:
             candidates = {own_id}
-        failed = {seen.member.member_id for seen in view.members if seen.state.has_failed}
-        assigned = assign_partitions([seen.owner_id for seen in view.partitions], candidates, failed)
+        failed_members = {seen.member.member_id for seen in view.members if seen.state.has_failed}
+        owners = assign_partitions([seen.owner_id for seen in view.partitions], candidates, failed_members)
         if own_id in candidates:
-            for partition, wanted in zip(self.partitions, assigned, strict=True):
+            for partition, wanted_owner in zip(self.partitions, owners, strict=True):
                 since = partition.vacant_since
                 # A member may be unable to run what it should.
-                if since is not None and (wanted == own_id or now - since > LEASE_SECONDS):
+                if since is not None and (wanted_owner == own_id or now - since > LEASE_SECONDS):
                     partition.claim()
-        for partition, wanted in zip(self.partitions, assigned, strict=True):
-            is_surplus = partition.is_claimed and wanted != own_id
+        for partition, wanted_owner in zip(self.partitions, owners, strict=True):
+            is_surplus = partition.is_claimed and wanted_owner != own_id
             partition.surplus_since = start_of(partition.surplus_since, is_surplus, now)
         patience = LEASE_SECONDS if own_id in candidates else _UNREACHABLE_SECONDS
         surplus = [
@@ -511,7 +513,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             ),
             publish=member.front.publish,
         )
-        guarded = OtlpGuard(
+        guarded_app = OtlpGuard(
             with_hooks(receiver, member.front.hooks),
             access=ports.access,
             bound=ports.otlp.getsockname()[0],
@@ -519,7 +521,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         )
         # Before it takes telemetry, it knows the number of partitions of the others.
         await member.refresh_view()
-        await stack.enter_async_context(ports.serve(guarded, member.front.api, receiver.refuse_grpc))
+        await stack.enter_async_context(ports.serve(guarded_app, member.front.api, receiver.refuse_grpc))
         work = {"cluster-view": member.run, "settings-file": member.watch_settings}
         member.tasks.append(await stack.enter_async_context(_running(work)))
         stack.push_async_callback(member.stop)

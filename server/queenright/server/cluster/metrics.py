@@ -75,11 +75,11 @@ def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]
 
 def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
     """Yield families with each name once, as the formats require."""
-    merged: dict[str, Metric] = {}
+    families_by_name: dict[str, Metric] = {}
     for family in families:
-        if (known := merged.setdefault(family.name, family)) is not family:
+        if (known := families_by_name.setdefault(family.name, family)) is not family:
             known.samples += family.samples
-    yield from merged.values()
+    yield from families_by_name.values()
 
 
 def _gauge(

@@ -266,14 +266,14 @@ class Partition:
         calls = HookCalls(self.stream, service.pipeline.ingest, service.clock)
         intake = await make_intake_apps(service, keeper=calls)
         app = create_app(service, bound=self._ports.api.getsockname()[0], access=self._ports.access)
-        dropped = service.metrics.telemetry_dropped.labels("stream")
+        dropped_counter = service.metrics.telemetry_dropped.labels("stream")
         consumer = StreamConsumer(
             self.stream,
             store=service.store,
             receiver=intake.receiver,
             hooks=intake.hooks,
             ingest=service.pipeline.ingest,
-            on_drop=lambda path: dropped.inc(),
+            on_drop=lambda path: dropped_counter.inc(),
             clock=service.clock,
         )
         # Changes of tokens are recorded once, not by each partition.

@@ -53,7 +53,7 @@ class Proxy:
         *,
         body: bytes | None = None,
         answer_seconds: float | None = None,
-        ended: asyncio.Event | None = None,
+        end_event: asyncio.Event | None = None,
         partition: int | None = None,
     ) -> None:
         """
@@ -66,7 +66,7 @@ class Proxy:
             send: Sends the response.
             body: The body, if it was received already.
             answer_seconds: How long the owner may take until its response begins; None: any time.
-            ended: Set when the owner is lost, which may not close its connection: ends the wait for a
+            end_event: Set when the owner is lost, which may not close its connection: ends the wait for a
                 response, and an event stream.
             partition: The partition whose service should answer, if there are several.
 
@@ -80,44 +80,44 @@ class Proxy:
         path = scope.get("raw_path") or scope["path"].encode()
         query = scope.get("query_string", b"")
         target = httpx.URL(url).copy_with(raw_path=path + (b"?" + query if query else b""))
-        disconnected = asyncio.Event()
+        disconnect_event = asyncio.Event()
         content: bytes | AsyncIterator[bytes] | None = body
         if body is None and any(name in _BODY_HEADERS for name, _ in scope["headers"]):
-            content = _stream_body(receive, disconnected)
+            content = _stream_body(receive, disconnect_event)
         # Not built by the client, which would add headers such as accept-encoding.
         request = httpx.Request(scope["method"], target, headers=headers, content=content)
         try:
             async with asyncio.timeout(answer_seconds):
-                response = await self._send(request, ended)
+                response = await self._send(request, end_event)
         except (httpx.TransportError, TimeoutError) as error:
             raise OwnerUnreachableError(str(error) or type(error).__name__) from error
         try:
-            await _answer(response, receive, send, disconnected, ended)
+            await _answer(response, receive, send, disconnect_event, end_event)
         finally:
             await response.aclose()
 
-    async def _send(self, request: httpx.Request, ended: asyncio.Event | None) -> httpx.Response:
+    async def _send(self, request: httpx.Request, end_event: asyncio.Event | None) -> httpx.Response:
         """Return the response once it begins; stop waiting if the owner is lost."""
         sending = asyncio.create_task(self._client.send(request, stream=True))
-        lost = asyncio.create_task(asyncio.Event().wait() if ended is None else ended.wait())
+        end_task = asyncio.create_task(asyncio.Event().wait() if end_event is None else end_event.wait())
         try:
-            await asyncio.wait((sending, lost), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, end_task), return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
                 raise OwnerUnreachableError("another process is the owner now")
             return sending.result()
         finally:
-            lost.cancel()
+            end_task.cancel()
             if not sending.done():
                 sending.cancel()
                 with contextlib.suppress(asyncio.CancelledError, httpx.TransportError):
                     await sending
 
 
-async def _stream_body(receive: Receive, disconnected: asyncio.Event) -> AsyncIterator[bytes]:
+async def _stream_body(receive: Receive, disconnect_event: asyncio.Event) -> AsyncIterator[bytes]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            disconnected.set()
+            disconnect_event.set()
             raise httpx.ReadError("the client disconnected")
         yield message.get("body", b"")
         if not message.get("more_body", False):
@@ -128,8 +128,8 @@ async def _answer(
     response: httpx.Response,
     receive: Receive,
     send: Send,
-    disconnected: asyncio.Event,
-    ended: asyncio.Event | None,
+    disconnect_event: asyncio.Event,
+    end_event: asyncio.Event | None,
 ) -> None:
     """Send the response until it ends, the client disconnects, or a stream of events is ended."""
     start: dict[str, Any] = {
@@ -146,15 +146,15 @@ async def _answer(
         await send({"type": "http.response.body", "body": b""})
 
     async def watch() -> None:
-        while not disconnected.is_set():
+        while not disconnect_event.is_set():
             if (await receive())["type"] == "http.disconnect":
-                disconnected.set()
+                disconnect_event.set()
 
     copying = asyncio.create_task(copy())
     tasks: list[asyncio.Task[Any]] = [copying, asyncio.create_task(watch())]
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-    if is_stream and ended is not None:
-        tasks.append(asyncio.create_task(ended.wait()))
+    if is_stream and end_event is not None:
+        tasks.append(asyncio.create_task(end_event.wait()))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         is_complete = copying.done()
@@ -166,5 +166,5 @@ async def _answer(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, httpx.TransportError, OSError):
                 await task
-    if not is_complete and not disconnected.is_set():
+    if not is_complete and not disconnect_event.is_set():
         await send({"type": "http.response.body", "body": b""})

@@ -308,7 +308,7 @@ class TelemetryStream:
                 inactive_threshold=_UNUSED_CONSUMER_SECONDS,
             ),
         )
-        empty_reads = delivered = 0
+        empty_reads = delivered_count = 0
         try:
             while True:
                 try:
@@ -321,12 +321,12 @@ class TelemetryStream:
                 else:
                     empty_reads = 0
                     self._logged_fault = None
-                found = [_message_of(message) for message in messages]
-                if found and found[-1].delivery != delivered + len(found):
+                batch = [_message_of(message) for message in messages]
+                if batch and batch[-1].delivery != delivered_count + len(batch):
                     # The connection broke while messages were under way: they are not sent again.
                     raise NatsError("messages were lost on the way; reading them again")
-                delivered += len(found)
-                yield found
+                delivered_count += len(batch)
+                yield batch
         finally:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
                 await consumer.unsubscribe()

@@ -66,8 +66,8 @@ def _redirect(address: str, page: str) -> None:
     @router.get(address)
     @router.get(f"{address.rstrip('/')}/")
     async def redirect(request: Request) -> RedirectResponse:
-        given = {name: quote(text.rstrip("/"), safe="") for name, text in request.path_params.items()}
-        path = page.format_map(given)
+        path_values = {name: quote(text.rstrip("/"), safe="") for name, text in request.path_params.items()}
+        path = page.format_map(path_values)
         return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)
 
 

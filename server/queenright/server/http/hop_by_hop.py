@@ -31,6 +31,6 @@ def passed_headers(headers: Iterable[Header], *, without: frozenset[bytes] = fro
         without: Further names to leave out, in lower case.
     """
     lower = [(name.lower(), value) for name, value in headers]
-    listed = b",".join(value for name, value in lower if name == b"connection")
-    left_out = _HOP_BY_HOP | without | {part.strip().lower() for part in listed.split(b",")}
+    listed_names = b",".join(value for name, value in lower if name == b"connection")
+    left_out = _HOP_BY_HOP | without | {part.strip().lower() for part in listed_names.split(b",")}
     return [header for header in lower if header[0] not in left_out]

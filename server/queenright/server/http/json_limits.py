@@ -55,9 +55,9 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
         return
     # Strings contain such characters, too. JSON has at most one string more than it has separators.
     rest, strings = _strip_strings(body, max_values + 2)
-    opened = rest.count(b"[") + rest.count(b"{")
-    closed = rest.count(b"]") + rest.count(b"}")
-    if max(opened + rest.count(b",") + rest.count(b":"), closed, strings - 1) > max_values:
+    open_count = rest.count(b"[") + rest.count(b"{")
+    close_count = rest.count(b"]") + rest.count(b"}")
+    if max(open_count + rest.count(b",") + rest.count(b":"), close_count, strings - 1) > max_values:
         raise JsonSizeError(f"the body holds more than {max_values} values")
     depth = 0
     for sign in rest.translate(None, _NO_BRACKETS):

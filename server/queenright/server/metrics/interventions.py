@@ -67,7 +67,7 @@ class InterventionMetrics:
     Args:
         registry: The registry.
         breakers: Returns the current circuit breakers.
-        limited: Counts label values that are folded into `other`.
+        limit_counter: Counts label values that are folded into `other`.
         left_out: The gauge of breakers without series.
         recovering: Returns the open recoveries.
     """
@@ -76,7 +76,7 @@ class InterventionMetrics:
         self,
         registry: CollectorRegistry,
         breakers: Callable[[], Iterable[BreakerSeries]],
-        limited: LimitCounter,
+        limit_counter: LimitCounter,
         left_out: Gauge,
         *,
         recovering: Callable[[], Sized] = tuple,
@@ -107,7 +107,7 @@ class InterventionMetrics:
         )
         self._transitions = counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
-        self._limited = limited
+        self._limited = limit_counter
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def count_events(self, events: Sequence[AgentEvent]) -> None:
@@ -151,11 +151,11 @@ class InterventionMetrics:
     ) -> None:
         """Add each breaker's state, failures and, if it is open, the time of its trial call."""
         breakers = sorted(self._breakers(), key=lambda line: line.name)
-        listed = breakers
+        listed_breakers = breakers
         if len(breakers) > BREAKER_LIMIT:
-            listed = [line for line in breakers if line.state != "closed"][:BREAKER_LIMIT]
-        self._left_out.set(len(breakers) - len(listed))
-        for line in listed:
+            listed_breakers = [line for line in breakers if line.state != "closed"][:BREAKER_LIMIT]
+        self._left_out.set(len(breakers) - len(listed_breakers))
+        for line in listed_breakers:
             self.add_breaker(line.name)
             for state in BREAKER_STATES:
                 states.add_metric([line.name, state], float(state == line.state))

@@ -47,7 +47,7 @@ class ServiceMetrics:
     Args:
         registry: The registry.
         workers: Returns the current workers.
-        paged: Returns the agents with an active page.
+        list_paged: Returns the agents with an active page.
         breakers: Returns the current circuit breakers.
         recovering: Returns the open recoveries.
     """
@@ -57,7 +57,7 @@ class ServiceMetrics:
         registry: CollectorRegistry,
         workers: Callable[[], Iterable[WorkerHealth]],
         *,
-        paged: Callable[[], Collection[str]] = frozenset,
+        list_paged: Callable[[], Collection[str]] = frozenset,
         breakers: Callable[[], Iterable[BreakerSeries]] = tuple,
         recovering: Callable[[], Sized] = tuple,
     ) -> None:
@@ -68,9 +68,9 @@ class ServiceMetrics:
         for outcome in ("ok", "error"):
             self._checks.labels(outcome)
             self._check_duration.labels(outcome)
-        limited = LimitCounter(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
+        limit_counter = LimitCounter(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
         left_out = gauge(names.SERIES_LEFT_OUT, None)
-        self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
+        self.acting = InterventionMetrics(registry, breakers, limit_counter, left_out, recovering=recovering)
         self.telemetry_dropped = counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be forwarded, by signal, and lines of step logs that are not steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
@@ -79,14 +79,14 @@ class ServiceMetrics:
         """The number of workers that the last sweep evaluated."""
         self.is_listening = True
         """Whether telemetry can arrive and be stored."""
-        registry.register(_FleetCollector(self, workers, paged, left_out.labels(names.AGENT_STATE.name)))
+        registry.register(_FleetCollector(self, workers, list_paged, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # collected after the collectors that set it
         self._exposition = Exposition(registry.collect)
 
-    def record_sweep(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
+    def record_sweep(self, worker_count: int, duration: float, *, has_failed: bool = False) -> None:
         """Record one sweep over all workers."""
-        outcome = "error" if failed else "ok"
-        self.evaluated_workers = evaluated
+        outcome = "error" if has_failed else "ok"
+        self.evaluated_workers = worker_count
         self._checks.labels(outcome).inc()
         self._check_duration.labels(outcome).observe(duration)
 
@@ -137,8 +137,8 @@ def content_type_for(accept: str) -> str:
     """Return the content type for an ``Accept`` header: OpenMetrics if accepted, for its exemplars."""
     for media_range in accept.split(","):
         media_type, *parameters = (part.strip().lower() for part in media_range.split(";"))
-        refused = any(part.replace(" ", "") in ("q=0", "q=0.0") for part in parameters)
-        if media_type == "application/openmetrics-text" and not refused:
+        is_refused = any(part.replace(" ", "") in ("q=0", "q=0.0") for part in parameters)
+        if media_type == "application/openmetrics-text" and not is_refused:
             return OPENMETRICS
     return PROMETHEUS_TEXT
 
@@ -157,18 +157,19 @@ class _FleetCollector(Collector):
         self,
         metrics: ServiceMetrics,
         workers: Callable[[], Iterable[WorkerHealth]],
-        paged: Callable[[], Collection[str]],
+        list_paged: Callable[[], Collection[str]],
         left_out: Gauge,
     ) -> None:
-        self._metrics, self._workers, self._list_paged = metrics, workers, paged
+        self._metrics, self._workers, self._list_paged = metrics, workers, list_paged
         self._left_out = left_out
 
     def describe(self) -> Iterable[Metric]:
         """Return empty families, so that registering does not read the workers."""
-        counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
+        count_metrics = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
         families = (names.UNPAGED_AGENTS, names.AGENT_UNPAGED, names.AGENT_STATE, names.AGENT_STATE_SINCE)
         return [
-            gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED, names.LISTENING)
+            gauge_family(metric)
+            for metric in (*count_metrics, *families, names.WORKERS_EVALUATED, names.LISTENING)
         ]
 
     def collect(self) -> Iterator[Metric]:
@@ -209,34 +210,36 @@ class _FleetCollector(Collector):
         for kind in FindingKind:
             with_one_kind.add_metric([kind.value], single[kind])
         yield with_one_kind
-        paged = self._list_paged()
+        paged_agents = self._list_paged()
         is_unpaged = {
-            agent: agent not in paged
+            agent: agent not in paged_agents
             for agent, (state, _) in worst.items()
             if state in _TROUBLE and kinds.get(agent) != _UNPAGED_ONLY
         }
-        unpaged, unpaged_agent = gauge_family(names.UNPAGED_AGENTS), gauge_family(names.AGENT_UNPAGED)
-        unpaged.add_metric([], sum(is_unpaged.values()))
+        unpaged_family, unpaged_agent = gauge_family(names.UNPAGED_AGENTS), gauge_family(names.AGENT_UNPAGED)
+        unpaged_family.add_metric([], sum(is_unpaged.values()))
         for agent, value in islice(is_unpaged.items(), _AGENT_LIMIT):
             unpaged_agent.add_metric([agent], float(value))
-        yield unpaged
+        yield unpaged_family
         yield unpaged_agent
 
-        listed = list(worst.items())
+        listed_agents = list(worst.items())
         if len(worst) > _AGENT_LIMIT:
-            listed = [(agent, counts) for agent, counts in listed if counts[0].rank > 0][:_AGENT_LIMIT]
-        self._left_out.set(len(worst) - len(listed))
+            listed_agents = [(agent, counts) for agent, counts in listed_agents if counts[0].rank > 0][
+                :_AGENT_LIMIT
+            ]
+        self._left_out.set(len(worst) - len(listed_agents))
         states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
-        for agent, (current, entered) in listed:
+        for agent, (current, entered_at) in listed_agents:
             for state in _RUNNING:
                 states.add_metric([agent, state.value], float(state is current))
-            since.add_metric([agent], entered)
+            since.add_metric([agent], entered_at)
         yield states
         yield since
 
-        evaluated = gauge_family(names.WORKERS_EVALUATED)
-        evaluated.add_metric([], self._metrics.evaluated_workers)
-        yield evaluated
+        evaluated_family = gauge_family(names.WORKERS_EVALUATED)
+        evaluated_family.add_metric([], self._metrics.evaluated_workers)
+        yield evaluated_family
         listening = gauge_family(names.LISTENING)
         listening.add_metric([], self._metrics.is_listening)
         yield listening

@@ -99,19 +99,19 @@ class WorkerSeries(Collector):
             vitals = worker.vitals
             if vitals.ended_at is None and not vitals.metrics_served:
                 runs.setdefault(vitals.agent_id, []).append(vitals)
-        folded: list[VitalSigns] = []
+        folded_runs: list[VitalSigns] = []
         for agent_id, vitals_list in runs.items():
             agent = self._agent(agent_id)
             if agent is self._other:
-                folded += vitals_list
+                folded_runs += vitals_list
             else:
                 _set_gauges(agent, vitals_list)
         for agent_id, agent in list(self._agents.items()):
             if agent_id not in runs:
                 self._set_resting(agent_id, agent, now)
         if self._other is not None:
-            if folded:
-                _set_gauges(self._other, folded)
+            if folded_runs:
+                _set_gauges(self._other, folded_runs)
             else:
                 self._other.series.remove_gauges()
         return ()
@@ -169,9 +169,9 @@ def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
     ]
     if beat := max(beats, default=None):
         series.heartbeat(beat)
-    saved = max((v.last_checkpoint for v in runs if v.last_checkpoint is not None), default=None)
-    if saved is not None:
-        series.set_checkpoint(saved)
+    saved_at = max((v.last_checkpoint for v in runs if v.last_checkpoint is not None), default=None)
+    if saved_at is not None:
+        series.set_checkpoint(saved_at)
     series.set_bad_steps(0, max(v.steps_since_last_accept for v in runs))
     waiting = frozenset(v.waiting.value for v in runs if v.waiting is not None)
     for reason in agent.waiting | waiting:

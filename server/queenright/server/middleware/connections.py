@@ -62,10 +62,10 @@ def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit. Call once per process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS reports no limit and then refuses that value.
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    wanted_limit = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted_limit:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted_limit, hard))
         except (OSError, ValueError) as error:
             _log.warning("the limit of open files stays at %d: %s", soft, error)
 

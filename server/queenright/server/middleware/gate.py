@@ -139,8 +139,8 @@ def check_host(
         return None
     for host in hosts:
         match = _HOST.fullmatch(host)
-        called = match[1].strip("[]").rstrip(".").lower() if match else ""
-        if not (is_loopback(called) or called in names):
+        host_name = match[1].strip("[]").rstrip(".").lower() if match else ""
+        if not (is_loopback(host_name) or host_name in names):
             return 403, (
                 f"this service listens on loopback only and does not accept the host {redact(host, 100)!r}; "
                 f"use 127.0.0.1 or localhost, or set {setting} to the name that it is reached by"

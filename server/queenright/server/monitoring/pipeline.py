@@ -116,8 +116,8 @@ class EventPipeline:
         self.bus.connect(on_publish=self.observe)
         self.store.on_commit(self._note_stored)
 
-    def _note_stored(self, appended: Sequence[LogSegment]) -> None:
-        for first, events in appended:
+    def _note_stored(self, segments: Sequence[LogSegment]) -> None:
+        for first, events in segments:
             self._unobserved.update((event.id, seq) for seq, event in enumerate(events, first))
 
     # -- 1. received, 2. log --------------------------------------------------------------------
@@ -353,14 +353,14 @@ class EventPipeline:
         Args:
             batch: How many workers are evaluated between two turns of the loop.
         """
-        evaluated, is_done = 0, False
+        worker_count, is_done = 0, False
         while not is_done:
             part = self.monitor.sweep_part(self.clock(), batch)
-            evaluated, is_done = evaluated + part.worker_count, part.is_last
+            worker_count, is_done = worker_count + part.worker_count, part.is_last
             for fault in part.faults:
                 _log.error("%s", fault)
             self.pending += part.events
             await self.publish_pending()
             await asyncio.sleep(0)
         self._live &= set(self.monitor.keys())
-        return evaluated
+        return worker_count

@@ -52,11 +52,11 @@ class Scheduler:
             slept_from = time.monotonic()
             await asyncio.sleep(self._pause())
             now, monotonic = self.clock(), time.monotonic()
-            jumped, slept = now - monotonic - offset, monotonic - slept_from
+            jump_seconds, slept = now - monotonic - offset, monotonic - slept_from
             offset = now - monotonic
-            if abs(jumped) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
+            if abs(jump_seconds) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
-                self.handle_clock_jump(now, jumped if abs(jumped) > _JUMP_SECONDS else slept)
+                self.handle_clock_jump(now, jump_seconds if abs(jump_seconds) > _JUMP_SECONDS else slept)
             if not self.pipeline.check_listening(now):
                 continue
             try:
@@ -87,12 +87,12 @@ class Scheduler:
                 continue
             began = time.perf_counter()
             try:
-                evaluated = await self.sweep()
-                self.metrics.record_sweep(evaluated, time.perf_counter() - began)
+                worker_count = await self.sweep()
+                self.metrics.record_sweep(worker_count, time.perf_counter() - began)
                 await self.remediation.check_all()
             except Exception:
                 _log.exception("sweep failed, retrying at the next interval")
-                self.metrics.record_sweep(0, time.perf_counter() - began, failed=True)
+                self.metrics.record_sweep(0, time.perf_counter() - began, has_failed=True)
             await asyncio.sleep(self.monitor.settings.health_check.interval_seconds)
 
     async def sweep(self) -> int:

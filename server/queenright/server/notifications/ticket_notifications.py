@@ -134,16 +134,16 @@ def find_earlier_sessions(
         and _is_earlier(other, ticket, sessions.get(other.session_id), began)
     ]
     are_many = len(recent) >= _SILENT_SESSIONS
-    resolved = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}
-    unresolved = [ticket for ticket in recent if ticket.incident not in resolved]
+    resolved_incidents = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}
+    unresolved_tickets = [ticket for ticket in recent if ticket.incident not in resolved_incidents]
     if ticket.kind is FindingKind.RECOVERY_FAILED:
-        joinable = [ticket for ticket in unresolved if are_many and not ticket.acknowledged_by]
+        joinable = [ticket for ticket in unresolved_tickets if are_many and not ticket.acknowledged_by]
     elif mine.last_event - began > SHORT_SECONDS:
         joinable = []
     else:
         joinable = [
             ticket
-            for ticket in unresolved
+            for ticket in unresolved_tickets
             if _ended_lately(ticket, sessions.get(ticket.session_id), began)
             and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.session_id)))
         ]

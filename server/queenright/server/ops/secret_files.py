@@ -29,8 +29,10 @@ def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
         InvalidSecretError: as ``read_secret``.
     """
     escalation = settings.intervention.escalation
-    used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
-    return _read_webhook_secret(escalation.webhook_secret_file if used else None, "intervention.escalation")
+    is_used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
+    return _read_webhook_secret(
+        escalation.webhook_secret_file if is_used else None, "intervention.escalation"
+    )
 
 
 def respawners_secret(settings: HealthSettings) -> SecretStr | None:
@@ -41,8 +43,8 @@ def respawners_secret(settings: HealthSettings) -> SecretStr | None:
         InvalidSecretError: as ``read_secret``.
     """
     recovery = settings.recovery
-    used = recovery.webhook_url is not None
-    return _read_webhook_secret(recovery.webhook_secret_file if used else None, "recovery")
+    is_used = recovery.webhook_url is not None
+    return _read_webhook_secret(recovery.webhook_secret_file if is_used else None, "recovery")
 
 
 def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
@@ -97,9 +99,9 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
         raise InvalidSecretError(f"{setting} is empty; set it to the secret's file, or remove it")
     label = f"{setting}: the secret file {file}"
     try:
-        with file.open("rb") as opened:
-            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-            content = opened.read()
+        with file.open("rb") as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            content = stream.read()
     except OSError as error:
         raise InvalidSecretError(
             f"{label} cannot be read ({error.strerror}); create it, readable only by the service's user"

@@ -48,7 +48,7 @@ class StepLogs:
         return [path for paths in matches for path in sorted(paths)]
 
     async def _follow(self, reader: StepLogReader) -> None:
-        path, skipped = reader.path, reader.skipped_lines
+        path, skipped_before = reader.path, reader.skipped_lines
         try:
             # Events that were read but not stored go first: the reader has moved past them.
             while events := self._unstored_events.get(path) or await asyncio.to_thread(reader.read):
@@ -61,5 +61,5 @@ class StepLogs:
             self._failing.add(path)
         else:
             self._failing.discard(path)
-        if reader.skipped_lines > skipped:
-            self._on_skipped(reader.skipped_lines - skipped)
+        if reader.skipped_lines > skipped_before:
+            self._on_skipped(reader.skipped_lines - skipped_before)

@@ -96,7 +96,7 @@ def _decode_in_steps(
     batch: Batch,
 ) -> Iterator[None]:
     observations: list[Observation] = []
-    arrived = int(now * 1e9)
+    arrived_at = int(now * 1e9)
     size = _RequestSize()
     for resource, parts in groups:
         size.add_group()
@@ -124,7 +124,7 @@ def _decode_in_steps(
                             origin = batch.sources.for_process(process, observation.library)
                             source.records -= 1
                             origin.records += 1
-                        if problem := correct_times(observation, arrived):
+                        if problem := correct_times(observation, arrived_at):
                             origin.note_wrong_time(problem)
                         observations.append(observation)
                 yield

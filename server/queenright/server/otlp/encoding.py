@@ -152,10 +152,10 @@ def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable
         if media_type is MediaType.PROTOBUF:
             message.ParseFromString(bytes(body))
         else:
-            parsed = _loads(body)
-            if not isinstance(parsed, dict):
+            value = _loads(body)
+            if not isinstance(value, dict):
                 raise malformed_error("the body must be a JSON object")
-            json_format.ParseDict(_with_base64_ids(parsed, 0), message, ignore_unknown_fields=True)
+            json_format.ParseDict(_with_base64_ids(value, 0), message, ignore_unknown_fields=True)
     except (DecodeError, json_format.Error, orjson.JSONDecodeError) as error:
         raise malformed_error(
             f"the body is not a valid {message.DESCRIPTOR.name}: {str(error)[:300]}"

@@ -63,7 +63,7 @@ class Forwarder:
         url: The endpoint without the signal's path (``https://collector:4318``). A user and password in it
             become an ``Authorization`` header if the agent sent none, and are never printed.
         max_bytes: Bytes of queued requests.
-        dropped: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
+        dropped_counter: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
         first_delay: Seconds before the second attempt; doubled for each later one, up to ``max_delay``.
         give_up_after: Seconds after which a failing request is dropped.
 
@@ -76,22 +76,24 @@ class Forwarder:
         url: str,
         *,
         max_bytes: int = 64 * 1024 * 1024,
-        dropped: Counter,
+        dropped_counter: Counter,
         first_delay: float = 1.0,
         max_delay: float = 30.0,
         give_up_after: float = 3600.0,
     ) -> None:
         try:
-            parsed = httpx.URL(url)
+            parsed_url = httpx.URL(url)
         except httpx.InvalidURL:
-            parsed = httpx.URL()
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+            parsed_url = httpx.URL()
+        if parsed_url.scheme not in ("http", "https") or not parsed_url.host:
             # The message omits the URL and the parser's error: either could contain the password.
             raise ValueError(
                 "the forwarding URL must be an http or https URL such as https://collector.example.com:4318"
             ) from None
-        self._auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
-        bare = parsed.copy_with(userinfo=b"", fragment=None)
+        self._auth = (
+            httpx.BasicAuth(parsed_url.username, parsed_url.password) if parsed_url.userinfo else None
+        )
+        bare = parsed_url.copy_with(userinfo=b"", fragment=None)
         self._query = bare.query
         self._base = str(bare.copy_with(query=None)).rstrip("/")
         self._max_bytes = max_bytes
@@ -111,7 +113,7 @@ class Forwarder:
         self._is_failing = False
         self.sent_requests = 0
         self.dropped_requests = 0
-        self._dropped_counter = dropped
+        self._dropped_counter = dropped_counter
 
     def __repr__(self) -> str:
         return f"Forwarder({self._base!r})"
@@ -160,11 +162,11 @@ class Forwarder:
         via = b", ".join(value for name, value in headers if name.lower() == VIA)
         if self._via in via:
             return
-        passed = [
+        forwarded_headers = [
             header for header in passed_headers(headers, without=_SET_BY_CLIENT) if not _is_own_token(header)
         ]
-        passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
-        request = _Request(path, passed, body, signal)
+        forwarded_headers.append((VIA, b", ".join(filter(None, (via, self._via)))))
+        request = _Request(path, forwarded_headers, body, signal)
         if self._is_closed or request.size > self._max_bytes:
             self._count_drop(signal)
             return
@@ -278,7 +280,7 @@ async def forwarding(url: str | None, count_in: Callable[[], Counter]) -> AsyncI
     if url is None:
         yield None
         return
-    forwarder = Forwarder(url, dropped=count_in())
+    forwarder = Forwarder(url, dropped_counter=count_in())
     await forwarder.start()
     try:
         yield forwarder

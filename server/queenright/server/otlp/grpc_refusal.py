@@ -91,11 +91,11 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    encoded = bytearray()
+    encoded_message = bytearray()
     while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
+        encoded_message.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*encoded, number])
+    return bytes([*encoded_message, number])
 
 
 def _trailers(reason: str) -> bytes:

@@ -71,8 +71,8 @@ class OtlpGuard:
         await self._app(scope, receive, send)
 
     def _identify(self, scope: Scope, headers: Headers) -> Caller | Denial:
-        if refused := self._check_browser_origin(scope, headers):
-            return Denial(*refused)
+        if refusal := self._check_browser_origin(scope, headers):
+            return Denial(*refusal)
         try:
             token_text = read_bearer_token(headers)
         except DuplicateTokenError as error:
@@ -97,16 +97,16 @@ class OtlpGuard:
         return check_host(hosts, self._names, setting="otlp.host") or check_origin(scope["method"], headers)
 
 
-async def _answer(denied: Denial, content_type: str, send: Send) -> None:
+async def _answer(denial: Denial, content_type: str, send: Send) -> None:
     try:
         media_type = MediaType.from_header(content_type)
     except RejectedRequestError:
         media_type = MediaType.JSON
-    body = render_status(_CODES[denied.status], denied.reason, media_type)
+    body = render_status(_CODES[denial.status], denial.reason, media_type)
     headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),
-        *((name.lower().encode(), value.encode()) for name, value in denied.headers),
+        *((name.lower().encode(), value.encode()) for name, value in denial.headers),
     ]
-    await send({"type": "http.response.start", "status": denied.status, "headers": headers})
+    await send({"type": "http.response.start", "status": denial.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

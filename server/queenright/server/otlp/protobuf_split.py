@@ -123,20 +123,20 @@ class _Splitter:
     def cut(self, at: int, end: int, level: int) -> Iterator[bytearray]:
         """Yield the message between two offsets in pieces, each with the fields that its children share."""
         body = self._body
-        shared = bytearray()
+        shared_fields = bytearray()
         children: list[tuple[int, int, int]] = []
         for number, begin, value, stop, has_length in fields_in(body, at, end):
             if number == _CHILD[level] and has_length:
                 self._count(level)
                 children.append((begin, value, stop))
             else:
-                shared += body[begin:stop]
-                if len(shared) > MAX_SHARED:
+                shared_fields += body[begin:stop]
+                if len(shared_fields) > MAX_SHARED:
                     raise too_large_error("a resource or scope", MAX_SHARED)
         piece = bytearray()
         for begin, value, stop in children:
             if piece and len(piece) + stop - begin > MAX_PIECE:
-                yield shared + piece
+                yield shared_fields + piece
                 piece = bytearray()
             if stop - begin <= MAX_PIECE:
                 piece += body[begin:stop]
@@ -145,9 +145,9 @@ class _Splitter:
                 piece += body[begin:stop]
             else:
                 for part in self.cut(value, stop, level + 1):
-                    yield shared + field_header(_CHILD[level], len(part)) + part
+                    yield shared_fields + field_header(_CHILD[level], len(part)) + part
         if piece or not children:
-            yield shared + piece
+            yield shared_fields + piece
 
     def _count(self, level: int) -> None:
         if level == _ITEM:
@@ -169,13 +169,13 @@ class _Splitter:
             at, end, message, depth = inside.pop()
             if depth > _MAX_DEPTH:
                 raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
-            nested = _messages_in(message)
+            nested_messages = _messages_in(message)
             for number, _, value, stop, has_length in fields_in(self._body, at, end):
                 remaining -= 1
                 if remaining < 0:
                     raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
-                if has_length and number in nested:
-                    inside.append((value, stop, nested[number], depth + 1))
+                if has_length and number in nested_messages:
+                    inside.append((value, stop, nested_messages[number], depth + 1))
 
 
 @cache

@@ -349,11 +349,11 @@ class OtlpReceiver:
                 self._assembler.duplicates.begin_storing(batch.identities)
             batch.finish()
             await ingest(batch.events)
-            self._assembler.duplicates.finish_storing(batch.identities, stored=True)
+            self._assembler.duplicates.finish_storing(batch.identities, is_stored=True)
             self._count_batch(signal, batch)
             batch.clear()
         finally:
-            self._assembler.duplicates.finish_storing(batch.identities, stored=False)
+            self._assembler.duplicates.finish_storing(batch.identities, is_stored=False)
             batch.undo()
 
     async def run_ending(self) -> None:
@@ -397,13 +397,13 @@ class OtlpReceiver:
                     continue
                 batch.finish()
                 await self._ingest_batch(batch)
-                self._assembler.duplicates.finish_storing(batch.identities, stored=True)
+                self._assembler.duplicates.finish_storing(batch.identities, is_stored=True)
                 self._count_batch(signal, batch)
                 batch.clear()
         except StillStoringError as error:
             raise unavailable_error(str(error), 1) from None
         finally:
-            self._assembler.duplicates.finish_storing(batch.identities, stored=False)
+            self._assembler.duplicates.finish_storing(batch.identities, is_stored=False)
             batch.undo()
 
     def _note_metrics(self, request: Message) -> None:
@@ -446,10 +446,10 @@ class OtlpReceiver:
 class _HeldBytes:
     """The bytes that one request holds, counted against the limit of all requests."""
 
-    def __init__(self, receiver: OtlpReceiver, announced: int | None) -> None:
+    def __init__(self, receiver: OtlpReceiver, announced_size: int | None) -> None:
         self._receiver = receiver
         self._bytes = 0
-        self._check(announced or 0)
+        self._check(announced_size or 0)
 
     def add(self, count: int) -> None:
         """

@@ -69,11 +69,11 @@ async def deny_termination(
     return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=decision.reason))
 
 
-def _complete_and_check(service: Service, seen: SeenWorker, prefix: str) -> str:
+def _complete_and_check(service: Service, seen_worker: SeenWorker, prefix: str) -> str:
     """Return the whole id of a request, if the caller has seen its worker as it is."""
     pending = {approval.approval_id: approval for approval in service.approvals.pending()}
     agents = {id_: approval.agent_id for id_, approval in pending.items()}
     approval_id = complete_id(prefix, "approvals", agents)
     if approval_id in pending:
-        require_seen(service, seen, pending[approval_id].target)
+        require_seen(service, seen_worker, pending[approval_id].target)
     return approval_id

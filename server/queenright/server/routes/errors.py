@@ -176,5 +176,7 @@ def _invalid_request(request: Request, error: RequestValidationError) -> Problem
         why = faults[0].get("ctx", {}).get("error", "it cannot be read")
         where = f"at character {faults[0]['loc'][-1]}"
         return _problem(422, f"the body is not valid JSON: {where}, {why}")
-    named = [{**fault, "loc": tuple(part for part in fault["loc"] if part != "body")} for fault in faults]
-    return _problem(422, describe_faults(named))
+    named_faults = [
+        {**fault, "loc": tuple(part for part in fault["loc"] if part != "body")} for fault in faults
+    ]
+    return _problem(422, describe_faults(named_faults))

@@ -49,8 +49,10 @@ async def pull_instructions(
     target = _target(agent_id, session_id, incarnation_id)
     if is_from_gateway(request):
         require_known_worker(service, target.agent_id, target.session_id)
-    pulled = await _pull_until_stopping(service, target, wait)
-    return api.Instructions(instructions=[api.Instruction.of(instruction) for instruction in pulled])
+    pulled_instructions = await _pull_until_stopping(service, target, wait)
+    return api.Instructions(
+        instructions=[api.Instruction.of(instruction) for instruction in pulled_instructions]
+    )
 
 
 @router.post(

@@ -162,8 +162,8 @@ def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
 def _complete(schema: dict[str, Any]) -> None:
     """Add what all operations share: problems, tags, and descriptions of responses."""
     components = schema.setdefault("components", {}).setdefault("schemas", {})
-    for unused in ("HTTPValidationError", "ValidationError"):
-        components.pop(unused, None)
+    for schema_name in ("HTTPValidationError", "ValidationError"):
+        components.pop(schema_name, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
     # FastAPI adds these suffixes if a request body and a response have the same name.
     for base, suffix in ((ApiModel, "-Output"), (Body, "-Input")):
@@ -171,17 +171,18 @@ def _complete(schema: dict[str, Any]) -> None:
             for name in (model.__name__, f"{model.__name__}{suffix}"):
                 if name in components:
                     components[name]["examples"] = [example_of(model)]
-    used: set[str] = set()
+    used_names: set[str] = set()
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             if method in _METHODS:
-                used.update(operation.get("tags", ()))
+                used_names.update(operation.get("tags", ()))
                 operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
                 _describe_success(operation, components)
                 _describe_problems(path, operation)
     _add_links(schema)
     schema["tags"] = [
-        {"name": name, "description": TAGS.get(name, "")} for name in (*TAGS, *sorted(used - TAGS.keys()))
+        {"name": name, "description": TAGS.get(name, "")}
+        for name in (*TAGS, *sorted(used_names - TAGS.keys()))
     ]
 
 

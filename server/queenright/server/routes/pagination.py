@@ -85,8 +85,8 @@ def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...
     if cursor is None:
         return None
     try:
-        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        parts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        padded_text = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        parts = json.loads(base64.b64decode(padded_text, altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
         raise InvalidCursorError(cursor, what) from None
     if not isinstance(parts, list) or len(parts) != len(kinds) + 1 or parts[0] != what:

@@ -27,7 +27,7 @@ def require_known_worker(service: Service, agent_id: str, session_id: str) -> Wo
     return worker
 
 
-def require_seen(service: Service, seen: SeenWorker, target: Target) -> None:
+def require_seen(service: Service, seen_worker: SeenWorker, target: Target) -> None:
     """
     Refuse an action if the session or the process has changed since the caller looked.
 
@@ -37,19 +37,19 @@ def require_seen(service: Service, seen: SeenWorker, target: Target) -> None:
     Raises:
         HTTPException: 409, it is another.
     """
-    if seen.session_id is not None and seen.session_id != target.session_id:
+    if seen_worker.session_id is not None and seen_worker.session_id != target.session_id:
         raise HTTPException(
             409,
-            f"this is about session {target.session_id!r} of {target.agent_id!r}, not {seen.session_id!r}; "
-            "look at it again",
+            f"this is about session {target.session_id!r} of {target.agent_id!r}, "
+            f"not {seen_worker.session_id!r}; look at it again",
         )
     worker = service.monitor.find(*target.key)
     current = target.incarnation_id if worker is None else worker.vitals.incarnation_id
-    if seen.incarnation_id is not None and seen.incarnation_id != current:
+    if seen_worker.incarnation_id is not None and seen_worker.incarnation_id != current:
         raise HTTPException(
             409,
             f"{target.agent_id!r} was restarted in the meantime (incarnation {current!r}, not "
-            f"{seen.incarnation_id!r}); look at it again",
+            f"{seen_worker.incarnation_id!r}); look at it again",
         )
 
 
@@ -62,9 +62,9 @@ def require_seen_run(
         require_seen(service, SeenWorker(incarnation_id=incarnation_id), Target.of(worker.vitals))
 
 
-async def require_seen_ticket(service: Service, seen: SeenWorker, ticket_id: str) -> None:
+async def require_seen_ticket(service: Service, seen_worker: SeenWorker, ticket_id: str) -> None:
     """Refuse an action on a ticket as ``require_seen`` does; an unknown ticket is left to the action."""
-    if seen.session_id is None and seen.incarnation_id is None:
+    if seen_worker.session_id is None and seen_worker.incarnation_id is None:
         return
     ticket = await service.tickets.find(ticket_id)
     if ticket is not None:
@@ -73,4 +73,4 @@ async def require_seen_ticket(service: Service, seen: SeenWorker, ticket_id: str
             session_id=ticket.session_id,
             incarnation_id=ticket.incarnation_id,
         )
-        require_seen(service, seen, target)
+        require_seen(service, seen_worker, target)

@@ -30,9 +30,9 @@ def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
     if prefix in matches or not matches:
         return prefix
     if len(matches) > 1:
-        named = ", ".join(f"{id_} ({ids[id_]})" for id_ in matches[:MAX_CANDIDATES])
+        id_list = ", ".join(f"{id_} ({ids[id_]})" for id_ in matches[:MAX_CANDIDATES])
         count = f"more than {MAX_CANDIDATES}" if len(matches) > MAX_CANDIDATES else len(matches)
-        raise HTTPException(409, f"{count} {what} begin with {prefix[:80]!r}: {named}; give more of the id")
+        raise HTTPException(409, f"{count} {what} begin with {prefix[:80]!r}: {id_list}; give more of the id")
     if len(prefix) < MIN_PREFIX_LENGTH:
         raise HTTPException(
             409,

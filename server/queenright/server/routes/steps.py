@@ -145,7 +145,7 @@ async def evaluate_agent_session(
             settings,
             session_id=session,
             until=until,
-            truncated=len(events) > MAX_REPLAYED,
+            is_truncated=len(events) > MAX_REPLAYED,
         ),
     )
 
@@ -186,12 +186,12 @@ async def _events_of(
     Raises:
         AgentNotFoundError: The log has none.
     """
-    logged = await service.store.read(
+    logged_events = await service.store.read(
         lambda conn: read_session(conn, agent_id, session_id, types=REPLAYED_EVENTS, limit=most)
     )
-    if not logged:
+    if not logged_events:
         raise AgentNotFoundError(agent_id, session_id)
-    events = [event for _, event in logged]
+    events = [event for _, event in logged_events]
     worker = service.monitor.get(agent_id, session_id)
     if worker is None:
         return events, events[-1].time

@@ -102,12 +102,12 @@ async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
 
 async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
-    notified = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
+    deliveries = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
     return [
         ticket_row(
             ticket,
-            silenced=service.silences.find_silence(ticket.ticket_id),
-            notified=notified.get(ticket.ticket_id, ()),
+            active_silence=service.silences.find_silence(ticket.ticket_id),
+            delivered_notifications=deliveries.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
             actions=ticket_actions(service, ticket),
         )

@@ -215,11 +215,11 @@ class Feed:
 
     # -- input ----------------------------------------------------------------------------------
 
-    def add_committed(self, appended: Sequence[LogSegment]) -> None:
+    def add_committed(self, segments: Sequence[LogSegment]) -> None:
         """Add committed events; the callback for ``Store.on_commit``."""
-        last, event = appended[-1][0] + len(appended[-1][1]) - 1, appended[-1][1][-1]
+        last, event = segments[-1][0] + len(segments[-1][1]) - 1, segments[-1][1][-1]
         if self._readers:
-            for first, events in appended:
+            for first, events in segments:
                 self._add(first, events)
             self._schedule_wakeup()
         self._head = Place(last, event.id)
@@ -251,8 +251,8 @@ class Feed:
         for reader in self._readers:
             if reader.event_filter.matches(event):
                 text = text or format_event(event, event_id=None)
-                if dropped := reader.offer(self._head.seq, text):
-                    self._on_drop(SUBSCRIBER, dropped)
+                if dropped_count := reader.offer(self._head.seq, text):
+                    self._on_drop(SUBSCRIBER, dropped_count)
         if text:
             self._schedule_wakeup()
 
@@ -335,13 +335,13 @@ class Reader:
 
     def offer(self, after: int, text: bytes) -> int:
         """Queue a text delta; return the number of dropped ones."""
-        dropped = 0
+        dropped_count = 0
         if len(self._transient) >= self._capacity:
             self._transient.popleft()
-            dropped = 1
+            dropped_count = 1
         self._transient.append((after, text))
-        self._dropped_count += dropped
-        return dropped
+        self._dropped_count += dropped_count
+        return dropped_count
 
     def wake(self) -> None:
         """Wake the reader."""

@@ -259,8 +259,8 @@ class _Assembly:
         if run is None:
             session, incarnation = observation.session or trace.id, observation.process.incarnation_id
             run = TracedRun("", session, incarnation, has_own_session=bool(observation.session))
-            if (restored := self._traces.pop_restored_name(incarnation, session)) is not None:
-                run.agent_id, run.session_id = restored
+            if (former_name := self._traces.pop_restored_name(incarnation, session)) is not None:
+                run.agent_id, run.session_id = former_name
                 run.first_name, run.name = run.agent_id, restored_name(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
@@ -512,8 +512,8 @@ class _Assembly:
             or not (observation.request_messages or observation.response_messages)
         ):
             return
-        requested, results = find_tool_calls(observation.request_messages)
-        for call in requested + find_tool_calls(observation.response_messages)[0]:
+        requested_calls, results = find_tool_calls(observation.request_messages)
+        for call in requested_calls + find_tool_calls(observation.response_messages)[0]:
             run.add_requested_call(call)
         for result in results:
             run.add_result(result, observation.start, observation.span_id.hex())

@@ -134,10 +134,10 @@ class Calls:
         end_report = (observation.source, True)
         if kind is ObservationKind.TOOL:
             same = [call for call in alike if _is_same_work(call, observation)]
-            started = [call for call in same if (observation.source, False) in call.sources]
-            if observation.end and started:
-                return next((call for call in reversed(started) if not call.end), started[-1])
-            alike = iter([call for call in same if call not in started])
+            started_calls = [call for call in same if (observation.source, False) in call.sources]
+            if observation.end and started_calls:
+                return next((call for call in reversed(started_calls) if not call.end), started_calls[-1])
+            alike = iter([call for call in same if call not in started_calls])
         return max(
             (call for call in alike if end_report not in call.sources and _overlaps(call, observation)),
             key=lambda call: _overlap(call, observation),
@@ -173,5 +173,5 @@ def _overlap(call: Call, observation: Observation) -> int:
 
 def _overlaps(call: Call, observation: Observation) -> bool:
     call_start, call_end, start, end = _common_times(call, observation)
-    shared, shorter = _overlap(call, observation), min(call_end - call_start, end - start)
-    return 2 * shared >= shorter if shorter else shared >= -_SLACK_NS
+    overlap, shorter = _overlap(call, observation), min(call_end - call_start, end - start)
+    return 2 * overlap >= shorter if shorter else overlap >= -_SLACK_NS

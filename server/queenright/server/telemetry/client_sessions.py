@@ -258,11 +258,11 @@ class ClientSession:
         last = next(reversed(self._requests.values()), None)
         return PlannedEvent(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
 
-    def _end_wait(self, answered: Sequence[bytes], at: int) -> Iterator[PlannedEvent]:
+    def _end_wait(self, answered_ids: Sequence[bytes], at: int) -> Iterator[PlannedEvent]:
         """Close answered permission requests."""
-        for identity in answered:
+        for identity in answered_ids:
             del self._requests[identity]
-        if answered:
+        if answered_ids:
             yield self._wait_change(at)
 
     def _find_answered_requests(
@@ -274,7 +274,7 @@ class ClientSession:
         Only hooks report a call before a person is asked; any other record of it is a decision, with a clock
         that may be behind ours.
         """
-        answered = []
+        answered_ids = []
         for identity, request in self._requests.items():
             if request.call == call.id:
                 is_over = is_decision or at >= request.at
@@ -282,8 +282,8 @@ class ClientSession:
                 is_over = is_news and at >= request.at and not request.call
                 is_over = is_over and request.data["tool"] == call.tool
             if is_over:
-                answered.append(identity)
-        return answered
+                answered_ids.append(identity)
+        return answered_ids
 
     def is_request_open(self, identity: bytes) -> bool:
         """Return whether a permission request is still open."""
@@ -376,15 +376,15 @@ class ClientSession:
 
     def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         if observation.continuation and observation.end:
-            continued = self._continued_calls.pop(observation.continuation, None)
-            if not isinstance(continued, Call):
+            continued_call = self._continued_calls.pop(observation.continuation, None)
+            if not isinstance(continued_call, Call):
                 self._continue(observation.continuation, observation)
                 return
-            known_data = {"tool": continued.tool} | (
-                {"args_hash": continued.arguments} if continued.arguments else {}
+            known_data = {"tool": continued_call.tool} | (
+                {"args_hash": continued_call.arguments} if continued_call.arguments else {}
             )
             observation = replace(
-                observation, call=continued.id, continuation="", data=observation.data | known_data
+                observation, call=continued_call.id, continuation="", data=observation.data | known_data
             )
         call, is_new = self._calls.record(observation, ObservationKind.TOOL)
         if observation.continuation:
@@ -405,8 +405,8 @@ class ClientSession:
         if not is_new:
             # The call started before the request: either the client decided, or the tool ended.
             is_decision = observation.source != "hook"
-            answered = self._find_answered_requests(call, at, is_decision=is_decision, is_news=is_news)
-            yield from self._end_wait(answered, at)
+            answered_ids = self._find_answered_requests(call, at, is_decision=is_decision, is_news=is_news)
+            yield from self._end_wait(answered_ids, at)
         # The start of a call without an id was stored before a restart: its end closes any call of the same
         # tool.
         is_begin_unknown = is_new and is_news and not observation.call and observation.end > 0

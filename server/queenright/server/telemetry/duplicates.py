@@ -44,10 +44,10 @@ class Duplicates:
         """Mark the spans of one request as being stored."""
         self._storing.update(spans)
 
-    def finish_storing(self, spans: Iterable[bytes], *, stored: bool) -> None:
+    def finish_storing(self, spans: Iterable[bytes], *, is_stored: bool) -> None:
         """Record the outcome; spans that were not stored may be sent again."""
         self._storing.difference_update(spans)
-        if not stored:
+        if not is_stored:
             return
         self._stored_spans.update(spans)
         if len(self._stored_spans) >= WINDOW:

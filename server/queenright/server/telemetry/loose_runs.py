@@ -53,10 +53,10 @@ def _gap(run: TracedRun, observation: Observation, call: EndedCall) -> int | Non
         if not work.end and work.library == observation.library:
             return None
         gaps.append(max(0, call.start - work.end) if work.end else 0)
-    for ended in run.ended_calls or ():
-        if observation.library not in ended.libraries and ended.is_same(call):
+    for ended_call in run.ended_calls or ():
+        if observation.library not in ended_call.libraries and ended_call.is_same(call):
             return 0
-        gap = max(ended.start, call.start) - min(ended.end, call.end)
+        gap = max(ended_call.start, call.start) - min(ended_call.end, call.end)
         if gap < 0:
             return None
         gaps.append(gap)

@@ -66,22 +66,22 @@ def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
 
     Both are empty if the messages cannot be read or are longer than `MAX_LENGTH`.
     """
-    requested: list[RequestedCall] = []
+    requested_calls: list[RequestedCall] = []
     results: list[CallResult] = []
     if not text or len(text) > MAX_LENGTH:
-        return requested, results
+        return requested_calls, results
     try:
         messages = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return requested, results
+        return requested_calls, results
     for role, observation in _walk_messages(messages, "", _DEPTH):
         if isinstance(observation, RequestedCall):
-            requested.append(observation)
+            requested_calls.append(observation)
         elif isinstance(observation, CallResult):
             results.append(observation)
         elif role in ("assistant", "model"):
             results.clear()
-    return requested[-MAX_CALLS:], results[-MAX_CALLS:]
+    return requested_calls[-MAX_CALLS:], results[-MAX_CALLS:]
 
 
 def _walk_messages(
@@ -125,8 +125,10 @@ def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None
     if not tool:
         return None
     content = None if arguments is None else unwrap_payload(arguments)
-    hashed = None if content is None else arguments_fingerprint(content)
-    return RequestedCall(id_in(id_), tool, hashed, effect_facts(tool, content), question_of(tool, content))
+    content_hash = None if content is None else arguments_fingerprint(content)
+    return RequestedCall(
+        id_in(id_), tool, content_hash, effect_facts(tool, content), question_of(tool, content)
+    )
 
 
 def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
@@ -144,9 +146,11 @@ def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
     else:
         return None
     content = next((value[key] for key in ("response", "result", "output", "content") if key in value), None)
-    failed = value.get("is_error") is True
-    hashed = None if content is None else result_fingerprint(unwrap_payload(content), has_failed=failed)
-    return CallResult(id_in(id_), hashed, failed)
+    has_failed = value.get("is_error") is True
+    content_hash = (
+        None if content is None else result_fingerprint(unwrap_payload(content), has_failed=has_failed)
+    )
+    return CallResult(id_in(id_), content_hash, has_failed)
 
 
 def _hash(value: Any) -> str | None:

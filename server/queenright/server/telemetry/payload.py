@@ -119,8 +119,8 @@ def _unwrap_text(text: str) -> Any:
             pass
         if first != '"' and len(stripped) <= _MAX_LITERAL_LENGTH:
             return _parse_literal(stripped, text)
-    elif stripped.startswith("content=") and (printed := _PRINTED_MESSAGE.match(stripped)) is not None:
-        return _parse_literal(printed[1], text)
+    elif stripped.startswith("content=") and (match := _PRINTED_MESSAGE.match(stripped)) is not None:
+        return _parse_literal(match[1], text)
     return text
 
 

@@ -32,16 +32,16 @@ def format_question(text: Any) -> str:
 
     Characters that do not print are replaced, so that they cannot hide a part of the question.
     """
-    whole = plain_text(text)
+    full_text = plain_text(text)
     # Masked before it is cut.
-    masked = redact(whole[:_MAX_READ], 2 * _MAX_READ)
-    masked = "".join(
-        _VISIBLE.get(character, character if character.isprintable() else "�") for character in masked
+    masked_text = redact(full_text[:_MAX_READ], 2 * _MAX_READ)
+    masked_text = "".join(
+        _VISIBLE.get(character, character if character.isprintable() else "�") for character in masked_text
     )
-    if len(masked) <= QUESTION_LIMIT:
-        return masked
-    note = f" … (cut, of {len(whole)} characters)"
-    return masked[: QUESTION_LIMIT - len(note)] + note
+    if len(masked_text) <= QUESTION_LIMIT:
+        return masked_text
+    note = f" … (cut, of {len(full_text)} characters)"
+    return masked_text[: QUESTION_LIMIT - len(note)] + note
 
 
 def permission_answer(decision: str, message: str) -> dict[str, Any]:

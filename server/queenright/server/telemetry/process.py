@@ -72,23 +72,23 @@ class Process:
     def text_of(self, value: AnyValue) -> str:
         """Return `values.text_of` of a value, cached for this request."""
         text = value.string_value
-        cached = self._texts.get(text)
-        if cached is None:
-            cached = text_of(value)
+        cached_text = self._texts.get(text)
+        if cached_text is None:
+            cached_text = text_of(value)
             if text and len(self._texts) < _MAX_TEXTS:
-                self._texts[text] = cached
-        return cached
+                self._texts[text] = cached_text
+        return cached_text
 
     def id_in(self, value: Any) -> str:
         """Return `values.id_in` of a JSON value, cached for this request."""
         if not isinstance(value, str):
             return ""
-        cached = self._texts.get(value)
-        if cached is None:
-            cached = id_in(value)
+        cached_text = self._texts.get(value)
+        if cached_text is None:
+            cached_text = id_in(value)
             if len(self._texts) < _MAX_TEXTS:
-                self._texts[value] = cached
-        return cached
+                self._texts[value] = cached_text
+        return cached_text
 
     @classmethod
     def from_resource(cls, resource: Resource) -> Process:

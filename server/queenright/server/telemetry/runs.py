@@ -80,9 +80,9 @@ class EndedCall:
         """Return whether another library reports this call: the same work, mostly at the same time."""
         if self.what != other.what:
             return False
-        shared = min(self.end, other.end) - max(self.start, other.start)
+        overlap = min(self.end, other.end) - max(self.start, other.start)
         shorter = min(self.end - self.start, other.end - other.start)
-        if shared < 0 or 2 * shared < shorter:
+        if overlap < 0 or 2 * overlap < shorter:
             return False
         if self.id and other.id:
             return self.id == other.id
@@ -191,14 +191,14 @@ class TracedRun:
         """Return the tool calls whose call and result are known, each once."""
         if self.requested_calls is None or self.results is None:
             return []
-        answered = [
+        answered_calls = [
             (self.requested_calls[id_], *result)
             for id_, result in self.results.items()
             if result and id_ in self.requested_calls
         ]
-        for call, *_ in answered:
+        for call, *_ in answered_calls:
             self.results[call.id] = None
-        return answered
+        return answered_calls
 
     def is_reported(self, call_id: str) -> bool:
         """Return whether a tool call was reported from messages."""
@@ -215,9 +215,9 @@ class TracedRun:
         if self.ended_calls is None:
             self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
-        for ended in self.ended_calls:
-            if library not in ended.libraries and ended.is_same(call):
-                ended.libraries += (library,)
+        for ended_call in self.ended_calls:
+            if library not in ended_call.libraries and ended_call.is_same(call):
+                ended_call.libraries += (library,)
                 return True
         self.ended_calls.append(call)
         return False

@@ -213,10 +213,10 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     else:
         data |= effect_facts(data["tool"], arguments)
     add_unreported_failure(data, result, arguments)
-    failed = data["outcome"] != ToolOutcome.OK.value
+    has_failed = data["outcome"] != ToolOutcome.OK.value
     data["result_hash"] = text_of(fields.get("result_hash")) or None
     if data["result_hash"] is None and result is not None:
-        data["result_hash"] = result_fingerprint(result, arguments, has_failed=failed)
+        data["result_hash"] = result_fingerprint(result, arguments, has_failed=has_failed)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:

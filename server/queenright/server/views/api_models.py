@@ -38,8 +38,8 @@ WORKERS_SHOWN: Final = 200
 def ticket_row(
     ticket: EscalationTicket,
     *,
-    silenced: ActiveSilence | None = None,
-    notified: Iterable[DeliveredNotification] = (),
+    active_silence: ActiveSilence | None = None,
+    delivered_notifications: Iterable[DeliveredNotification] = (),
     trace_url: str = "",
     actions: Sequence[str] = (),
 ) -> api.Ticket:
@@ -48,8 +48,8 @@ def ticket_row(
 
     Args:
         ticket: The ticket.
-        silenced: The silence that mutes it.
-        notified: The deliveries that Alertmanager reported.
+        active_silence: The silence that mutes it.
+        delivered_notifications: The deliveries that Alertmanager reported.
         trace_url: The link to its trace.
         actions: What a person can do.
     """
@@ -61,8 +61,8 @@ def ticket_row(
     return api.Ticket.model_validate(
         values
         | {
-            "silenced": silenced and api.TicketSilence.of(silenced),
-            "notified": delivery_rows(notified),
+            "silenced": active_silence and api.TicketSilence.of(active_silence),
+            "notified": delivery_rows(delivered_notifications),
             "trace_url": trace_url,
             "actions": actions,
         }
@@ -78,31 +78,31 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(handed: NotificationRecord, outbox: api.Outbox) -> api.Notification:
+def notification_row(record: NotificationRecord, outbox: api.Outbox) -> api.Notification:
     """
     Return a notification and its delivery to each peer.
 
     Args:
-        handed: The notification.
+        record: The notification.
         outbox: The state of the outbox, which has the errors of peers that have not answered.
     """
     peers = [
         _handover(peer.peer, peer.status, peer.delivered_at, peer.attempts, peer.last_error)
-        for peer in handed.peers
+        for peer in record.peers
     ]
-    answered = {(peer.peer, peer.status) for peer in handed.peers}
-    if handed.active:
+    answered_peers = {(peer.peer, peer.status) for peer in record.peers}
+    if record.active:
         # Attempts are recorded once the peer answers.
         peers += [
-            _handover(line.peer, handed.status, None, None, line.error or None)
+            _handover(line.peer, record.status, None, None, line.error or None)
             for line in outbox.peers
-            if (line.peer, handed.status) not in answered
+            if (line.peer, record.status) not in answered_peers
         ]
     return api.Notification.of(
-        handed,
-        agent_id=handed.agent,
+        record,
+        agent_id=record.agent,
         peers=sorted(peers, key=lambda delivery: (delivery.peer, delivery.status)),
-        notified=delivery_rows(handed.notified),
+        notified=delivery_rows(record.notified),
     )
 
 
@@ -184,21 +184,21 @@ def status(service: Service) -> api.Status:
     """Return the worst workers, the latest events, and interventions in progress."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
-    unresolved = unresolved_sessions(service)
+    unresolved_keys = unresolved_sessions(service)
     for health in service.monitor.workers():
-        standing = listed_state(health, unresolved)
+        standing = listed_state(health, unresolved_keys)
         if standing is not None:
             by_state[standing].append(health)
-    shown: list[WorkerHealth] = []
+    shown_workers: list[WorkerHealth] = []
     for workers in by_state.values():
-        shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), workers, key=_by_name)
+        shown_workers += heapq.nsmallest(WORKERS_SHOWN - len(shown_workers), workers, key=_by_name)
     newest = sorted(service.tickets.open_tickets(), key=lambda ticket: -ticket.first_seen)
     return api.Status(
         at=now,
         started_at=service.started_at,
         counts={state.value: len(workers) for state, workers in by_state.items()},
-        agents=[agent_row(service, health) for health in shown],
-        agents_left_out=sum(map(len, by_state.values())) - len(shown),
+        agents=[agent_row(service, health) for health in shown_workers],
+        agents_left_out=sum(map(len, by_state.values())) - len(shown_workers),
         tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
         outbox=api.Outbox.of(service.outbox.status()),
         feed=feed(service),

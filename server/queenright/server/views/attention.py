@@ -59,15 +59,15 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             and worker.key not in asking
         ):
             yield _question(worker, _waiting_node(service, worker))
-    listed = {item.ticket_id for item in decisions}
+    listed_ids = {item.ticket_id for item in decisions}
     recent = {ticket.ticket_id: ticket for ticket in service.tickets.recent_tickets()}
     for incident in open_incidents(service):
-        listed.update(incident.ticket_ids)
+        listed_ids.update(incident.ticket_ids)
         if item := _incident(incident, [recent[one] for one in incident.ticket_ids], service.clock()):
             yield item
     for ticket in service.tickets.open_tickets():
         is_grave = ticket.severity.rank >= Severity.HIGH.rank
-        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in listed:
+        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in listed_ids:
             yield _ticket(service, ticket)
 
 
@@ -220,12 +220,14 @@ def _incident(
     incident: Incident, tickets: Sequence[EscalationTicket], now: float
 ) -> api.AttentionItem | None:
     """Return the item of an incident, with the text of its first open ticket; None if it was acknowledged."""
-    unacknowledged = [ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None]
-    text = unacknowledged[0].cause if unacknowledged else _ENDED
+    unacknowledged_tickets = [
+        ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None
+    ]
+    text = unacknowledged_tickets[0].cause if unacknowledged_tickets else _ENDED
     if not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets):
         # Its sessions have ended, and the cause holds: nobody has seen it.
-        unacknowledged = [ticket for ticket in tickets if can_be_acknowledged(ticket, now=now)]
-    if not unacknowledged:
+        unacknowledged_tickets = [ticket for ticket in tickets if can_be_acknowledged(ticket, now=now)]
+    if not unacknowledged_tickets:
         return None
     kind, _, name = incident.cause.partition(":")
     title = _CAUSES.get(kind, "Many workers got worse at once")

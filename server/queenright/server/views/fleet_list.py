@@ -82,7 +82,9 @@ class FleetQuery:
             (self.repository,) if self.repository else (),
         )
         pairs = zip(Facets._fields, facets, wanted, strict=True)
-        return [name for name, value, allowed in pairs if allowed and value not in allowed]
+        return [
+            name for name, value, allowed_values in pairs if allowed_values and value not in allowed_values
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +101,24 @@ async def find_sessions(
 ) -> FoundSessions:
     """Return the first ``limit`` sessions of a query, or those after a place. Yields to other work."""
     groups: dict[tuple[str, str, str, str], list[WorkerHealth]] = defaultdict(list)
-    unresolved = unresolved_sessions(service)
+    unresolved_keys = unresolved_sessions(service)
     allows = None if query.allows_all else query.allows
     for number, worker in enumerate(list(service.monitor.workers()), start=1):
         if allows is None or allows(worker):
-            groups[_facets_of(worker, unresolved)].append(worker)
+            groups[_facets_of(worker, unresolved_keys)].append(worker)
         if number % _PART == 0:
             await asyncio.sleep(0)
     counts: dict[str, Counter[str]] = {name: Counter() for name in Facets._fields}
     matching: list[tuple[Place, WorkerHealth]] = []
     for values, workers in groups.items():
         facets = Facets(*values)
-        refused = query.refused_by(facets)
+        refusing_filters = query.refused_by(facets)
         # A facet counts what the other filters allow: what each of its values would show.
-        for name in refused if len(refused) == 1 else () if refused else Facets._fields:
+        for name in (
+            refusing_filters if len(refusing_filters) == 1 else () if refusing_filters else Facets._fields
+        ):
             counts[name][getattr(facets, name)] += len(workers)
-        if not refused:
+        if not refusing_filters:
             matching += _place_workers(workers, facets, query.sort.removeprefix("-"))
     total = len(matching)
     is_reversed = query.sort.startswith("-")
@@ -133,9 +137,9 @@ def _texts_of(worker: WorkerHealth) -> Iterator[str]:
     yield reason_of(worker)
 
 
-def _facets_of(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> tuple[str, str, str, str]:
+def _facets_of(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> tuple[str, str, str, str]:
     vitals = worker.vitals
-    standing = listed_state(worker, unresolved)
+    standing = listed_state(worker, unresolved_keys)
     return (
         _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
         activity_of(vitals)[0],
@@ -191,12 +195,12 @@ def unresolved_sessions(service: Service) -> set[WorkerKey]:
     }
 
 
-def listed_state(worker: WorkerHealth, unresolved: Collection[WorkerKey]) -> HealthState | None:
+def listed_state(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> HealthState | None:
     """
     Return the state that a worker counts as; None once its session is over.
 
-    A session that ended counts as failing while an operator has to act: it is ``unresolved``.
+    A session that ended counts as failing while an operator has to act: it is in ``unresolved_keys``.
     """
     if worker.fleet_state is not None:
         return worker.fleet_state
-    return HealthState.FAILING if worker.key in unresolved else None
+    return HealthState.FAILING if worker.key in unresolved_keys else None

@@ -49,25 +49,27 @@ def acting_view(
         now: Seconds since the epoch.
         notices: Sentences about the models that the rules replace.
     """
-    ordered = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
+    ordered_ladders = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
     escalations = sorted(pending, key=lambda escalation: escalation.deadline)
     requests, all_breakers = list(approvals), list(breakers)
-    tripped = [breaker for breaker in all_breakers if breaker.state is not BreakerState.CLOSED]
+    tripped_breakers = [breaker for breaker in all_breakers if breaker.state is not BreakerState.CLOSED]
     return api.Acting(
         emergency_stop=api.StatusEmergencyStop.of(stop),
         storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
         budget=api.Budget(most=budget.most, used=budget.count_used(now), free_at=budget.free_at(now)),
         notices=list(notices),
         dry_run=dry_run,
-        ladders=[_ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered[:_ROW_LIMIT]],
-        ladders_more=max(0, len(ordered) - _ROW_LIMIT),
+        ladders=[
+            _ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered_ladders[:_ROW_LIMIT]
+        ],
+        ladders_more=max(0, len(ordered_ladders) - _ROW_LIMIT),
         escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_ROW_LIMIT]],
         escalations_more=max(0, len(escalations) - _ROW_LIMIT),
         approvals=[_approval_row(request) for request in requests[:_ROW_LIMIT]],
         approvals_more=max(0, len(requests) - _ROW_LIMIT),
-        breakers=[api.StatusBreaker.of(breaker) for breaker in tripped[:_ROW_LIMIT]],
+        breakers=[api.StatusBreaker.of(breaker) for breaker in tripped_breakers[:_ROW_LIMIT]],
         breakers_known=len(all_breakers),
-        breakers_more=max(0, len(tripped) - _ROW_LIMIT),
+        breakers_more=max(0, len(tripped_breakers) - _ROW_LIMIT),
         recoveries=[
             api.StatusRecovery.of(recovery, reason=recovery.outcome or recovery.reason)
             for recovery in list(recoveries)[:_ROW_LIMIT]

@@ -33,10 +33,10 @@ def objection(
     """
     if incarnation_id is None:
         incarnation_id = worker.vitals.incarnation_id
-    stopped = service.remediation.stop_switch.reason
-    reason = find_objection(kind, incarnation_id, worker, stop_reason=stopped)
+    stop_reason = service.remediation.stop_switch.reason
+    reason = find_objection(kind, incarnation_id, worker, stop_reason=stop_reason)
     is_recovery = kind is ActionKind.RECOVER
-    if reason is not None and not (is_recovery and stopped is None and is_lost(worker)):
+    if reason is not None and not (is_recovery and stop_reason is None and is_lost(worker)):
         return reason
     if is_recovery and not service.remediation.recovery.can_reach(Target.of(worker.vitals)):
         return NO_RESPAWNER

@@ -21,7 +21,7 @@ def evaluate_session(
     *,
     session_id: str,
     until: float,
-    truncated: bool,
+    is_truncated: bool,
 ) -> api.Evaluation:
     """
     Return the replay of a session. It computes for up to a second: call it in a thread.
@@ -31,17 +31,17 @@ def evaluate_session(
         settings: The thresholds.
         session_id: The session.
         until: The session was watched until then, in seconds since the epoch.
-        truncated: Whether there are earlier events.
+        is_truncated: Whether there are earlier events.
     """
     step_ids = _step_ids(events)
-    shown: list[api.Moment] = []
+    shown_moments: list[api.Moment] = []
     moments: list[Moment] = []
     for moment in replay(make_monotonic(events), settings, until=until):
         moments.append(moment)
         is_step = events[moment.step].type in STEP_EVENTS
         before = moments[-2].findings if len(moments) > 1 else []
         if is_step or _names(moment.findings) != _names(before):
-            shown.append(_moment(moment, settings, step_ids))
+            shown_moments.append(_moment(moment, settings, step_ids))
     rows = [
         api.FiredFinding(
             **_finding(key.finding), at=key.at, step_id=step_ids[key.step], cleared_at=key.cleared_at
@@ -50,10 +50,10 @@ def evaluate_session(
     ]
     return api.Evaluation(
         session_id=session_id,
-        moments=shown,
+        moments=shown_moments,
         fired=rows,
         settings=[api.Threshold.of(threshold) for threshold in thresholds(settings)],
-        truncated=truncated,
+        truncated=is_truncated,
     )
 
 

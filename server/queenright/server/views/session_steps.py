@@ -379,11 +379,11 @@ def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
 
 
 def _limit(clock: StallClock) -> dict[str, Any]:
-    learned: LearnedLimit | None = clock.learned
+    learned_limit: LearnedLimit | None = clock.learned
     if clock.tool is not None and clock.tool.timeout is not None:
         reason = "timeout declared by the tool"
-    elif learned is not None:
-        reason = f"learned from {learned.calls} durations"
+    elif learned_limit is not None:
+        reason = f"learned from {learned_limit.calls} durations"
     else:
         reason = f"health_monitoring.stall.{clock.phase.value}_seconds"
     return {"fires_at": clock.due, "limit_seconds": clock.due - clock.since, "reason": reason}
@@ -401,28 +401,28 @@ def _seq_of(conn: Connection, event_id: str | None) -> int | None:
 def _step(draft: _Draft) -> api.Step:
     """Return a step as the API shows it."""
     start, end = draft.start, draft.end
-    shown = end if end is not None and start.type in _STARTS else start
+    shown_event = end if end is not None and start.type in _STARTS else start
     kind = _KINDS.get(start.type, "other")
     values: dict[str, Any] = {
         "step_id": start.id,
-        "type": shown.type,
+        "type": shown_event.type,
         "kind": kind,
-        "at": shown.time,
+        "at": shown_event.time,
         "started_at": start.time,
-        "ended_at": shown.time,
+        "ended_at": shown_event.time,
         "phase": "instant",
     }
     if kind in ("turn", "tool", "wait") or start.type in _STARTS or start.type in _ENDS:
-        values |= _work(draft, shown)
+        values |= _work(draft, shown_event)
     else:
-        values |= _event(shown)
+        values |= _event(shown_event)
     return _plain(**values)
 
 
-def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
+def _work(draft: _Draft, shown_event: AgentEvent) -> dict[str, Any]:
     """Return the fields of a step that has a duration."""
     start, end = draft.start, draft.end
-    data: dict[str, Any] = dict(shown.data)
+    data: dict[str, Any] = dict(shown_event.data)
     for amendment in draft.amendments:
         data |= amendment.data
     if end is None and start.type in _ENDS:
@@ -432,27 +432,29 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
     duration = parse_seconds(data.get("duration"))
     if draft.end is None and end is not None and duration is not None:
         values["started_at"] = start.time - duration
-    failed = False
-    match shown.type:
+    has_failed = False
+    match shown_event.type:
         case EventType.TOOL_CALL_STARTED | EventType.TOOL_CALL_COMPLETED:
-            failed = end is not None and tool_call_failed(data)
+            has_failed = end is not None and tool_call_failed(data)
             values["name"] = str(data.get("tool") or "")
-            values["detail"] = str(data.get("error_type") or (data.get("outcome") if failed else "") or "")
+            values["detail"] = str(
+                data.get("error_type") or (data.get("outcome") if has_failed else "") or ""
+            )
             values["signature"] = call_signature(data)
         case EventType.LLM_CALL_STARTED | EventType.LLM_CALL_COMPLETED:
-            failed = bool(data.get("error_type") or data.get("error"))
+            has_failed = bool(data.get("error_type") or data.get("error"))
             values["name"] = str(data.get("model") or start.data.get("model") or "")
             values["detail"] = str(data.get("error_type") or ("truncated" if data.get("truncated") else ""))
             values["tokens_in"] = count_or_zero(data.get("input_tokens"))
             values["tokens_out"] = count_or_zero(data.get("output_tokens"))
             values["cost_usd"] = parse_dollars(data.get("cost_usd"))
         case EventType.STEP_STARTED | EventType.STEP_COMPLETED:
-            failed = bool(data.get("error_type") or data.get("error"))
+            has_failed = bool(data.get("error_type") or data.get("error"))
             values["name"] = f"step {data['index']}" if data.get("index") is not None else "step"
             values["detail"] = str(data.get("verdict") or data.get("error_type") or "")
         case EventType.NODE_LOOP_STARTED | EventType.NODE_LOOP_COMPLETED:
-            failed = data.get("outcome") in ("failed", "incomplete")
-            values["name"] = shown.node_id
+            has_failed = data.get("outcome") in ("failed", "incomplete")
+            values["name"] = shown_event.node_id
             values["detail"] = str(data.get("outcome") or "")
         case EventType.EXECUTION_PAUSED:
             values["name"] = WaitingReason.PAUSED.value
@@ -463,7 +465,7 @@ def _work(draft: _Draft, shown: AgentEvent) -> dict[str, Any]:
     values["text"] = _text(
         data.get("error") or data.get("question") or data.get("finding") or data.get("text")
     )
-    values["phase"] = "open" if values["ended_at"] is None else "failed" if failed else "done"
+    values["phase"] = "open" if values["ended_at"] is None else "failed" if has_failed else "done"
     return values
 
 
@@ -487,10 +489,10 @@ def _event(event: AgentEvent) -> dict[str, Any]:
                 "text": _text(data.get("reason")),
             }
         case EventType.EXECUTION_COMPLETED | EventType.EXECUTION_FAILED:
-            failed = event.type is EventType.EXECUTION_FAILED
+            has_failed = event.type is EventType.EXECUTION_FAILED
             values |= {
-                "name": "failed" if failed else "completed",
-                "phase": "failed" if failed else "instant",
+                "name": "failed" if has_failed else "completed",
+                "phase": "failed" if has_failed else "instant",
                 "detail": str(data.get("error_type") or ""),
                 "text": _text(data.get("error")),
             }

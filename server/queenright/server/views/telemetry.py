@@ -38,9 +38,9 @@ def telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
         ],
         unused=[
             api.UnusedRecords(
-                dialect=dialect, reason=reason, count=count, rejected=rejected, words=_REASONS[reason]
+                dialect=dialect, reason=reason, count=count, rejected=is_rejected, words=_REASONS[reason]
             )
-            for rejected, counter in ((True, intake.rejected), (False, intake.unused))
+            for is_rejected, counter in ((True, intake.rejected), (False, intake.unused))
             for (dialect, reason), count in counter.most_common()
         ],
         refused=[api.RefusedRequests.of(refusal) for refusal in intake.refusals()],

@@ -165,17 +165,17 @@ class Callbacks:
         ids = [ticket for ticket in click.tickets if _ID.fullmatch(ticket)]
         if not ids:
             return build_reply("This message has no ticket to acknowledge.", to_all=False)
-        handled, lines = 0, list[str]()
+        handled_count, lines = 0, list[str]()
         for ticket_id in ids:
             took, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
-            handled += took
+            handled_count += took
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{handled} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
+                f"{handled_count} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
-        return build_reply("\n".join(lines), to_all=handled > 0)
+        return build_reply("\n".join(lines), to_all=handled_count > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Callbacks:
 
     async def _apply_to_ended(self, ticket_ids: set[str], event: IncidentEvent) -> dict[str, str]:
         """Apply an event to the ended tickets of an incident that the next ticket would join."""
-        now, resolved = self._clock(), event.change is IncidentChange.RESOLVED
+        now, is_resolved = self._clock(), event.change is IncidentChange.RESOLVED
         ended_tickets = await self._store.read(
             lambda conn: ended_tickets_of_incidents(conn, ticket_ids, read_held(conn, now))
         )
@@ -238,12 +238,12 @@ class Callbacks:
                 ticket.ticket_id,
                 by=event.by,
                 via=AckChannel.PAGERDUTY,
-                note="resolved in PagerDuty" if resolved else "",
-                is_resolved=resolved,
+                note="resolved in PagerDuty" if is_resolved else "",
+                is_resolved=is_resolved,
             )
             outcomes[ticket.ticket_id] = (
                 f"Incident resolved by {event.by}; the next ticket pages again."
-                if resolved
+                if is_resolved
                 else f"Acknowledged by {updated.acknowledged_by}; this also covers the next ticket."
             )
         return outcomes
@@ -319,14 +319,14 @@ def _outcome(what: str) -> dict[str, Any]:
     return {"did": what, "tickets": {}}
 
 
-def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
-    if isinstance(refused, TicketClosedError) and ticket is not None:
+def _explain(ticket: EscalationTicket | None, error: TicketError) -> str:
+    if isinstance(error, TicketClosedError) and ticket is not None:
         return f"The ticket is closed ({ticket.status.value.replace('_', ' ')})."
     if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
         return f"Already acknowledged by {ticket.acknowledged_by}."
     if ticket is not None and ticket.status is TicketStatus.DISMISSED:
         return "The ticket is dismissed."
-    return str(refused)
+    return str(error)
 
 
 def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:

@@ -354,14 +354,14 @@ class HookReceiver:
         batch.finish()
         duplicates = self._assembler.duplicates
         duplicates.begin_storing(batch.identities)
-        stored = False
+        is_stored = False
         try:
             if batch.events:
                 await ingest(batch.events)
-            stored = True
+            is_stored = True
         finally:
-            duplicates.finish_storing(batch.identities, stored=stored)
-            if not stored:
+            duplicates.finish_storing(batch.identities, is_stored=is_stored)
+            if not is_stored:
                 batch.undo()
 
     async def _pull_instruction(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:

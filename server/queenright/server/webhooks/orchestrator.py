@@ -72,11 +72,11 @@ class OrchestratorWebhook:
 
     def _parse_answer(self, escalation: Escalation, answer: bytes) -> EscalationAnswer | None:
         """Return the decision in an answer; None if the answer has none."""
-        parsed = parse_object(answer)
-        if parsed.get("decision") is None:
+        values = parse_object(answer)
+        if values.get("decision") is None:
             return None
         try:
-            decided = EscalationAnswer.model_validate(parsed)
+            decided = EscalationAnswer.model_validate(values)
         except ValidationError as error:
             errors = describe_faults(error.errors(include_input=False), limit=3)
             raise self._webhook.make_error(f"its answer is invalid: {redact(errors, 300)}") from None

@@ -159,10 +159,10 @@ def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, s
 def parse_object(answer: bytes) -> dict[str, Any]:
     """Return the JSON object in a response; {} if it is not one."""
     try:
-        parsed = json.loads(answer)
+        value = json.loads(answer)
     except (ValueError, RecursionError):
         return {}
-    return parsed if isinstance(parsed, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _is_transient(error: Exception) -> bool:

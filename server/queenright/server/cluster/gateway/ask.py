@@ -98,12 +98,12 @@ def partition_get(
     headers = [
         header for header in scope["headers"] if header[0] not in (b"content-length", b"transfer-encoding")
     ]
-    changed = {**mark_scope({**scope, "headers": headers}, mark), "method": "GET"}
+    new_scope = {**mark_scope({**scope, "headers": headers}, mark), "method": "GET"}
     if path is not None:
-        changed |= {"path": path, "raw_path": None}
+        new_scope |= {"path": path, "raw_path": None}
     if query is not None:
-        changed["query_string"] = query
-    return changed
+        new_scope["query_string"] = query
+    return new_scope
 
 
 def mark_scope(scope: Scope, value: str = "1") -> Scope:

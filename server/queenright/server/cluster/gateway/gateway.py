@@ -173,9 +173,10 @@ class Gateway:
             RouteKind.ALL, [app for app in backends if app is not None], scope, receive
         )
         if reply.status < 400:
-            left = ", ".join(str(number) for number, app in enumerate(backends) if app is None)
+            unowned_partitions = ", ".join(str(number) for number, app in enumerate(backends) if app is None)
             reason = (
-                f"done, but not in the partitions without an owner: {left}; send it again in some seconds"
+                f"done, but not in the partitions without an owner: {unowned_partitions}; "
+                "send it again in some seconds"
             )
             await _refuse(503, reason, send)
         else:
@@ -285,11 +286,11 @@ class Gateway:
         matches = [each for each in found if isinstance(each, dict)]
         ids = dict(sorted((id_, name) for each in matches for id_, name in each.items()))
         try:
-            whole = complete_id(short.prefix, short.what, ids)
+            complete = complete_id(short.prefix, short.what, ids)
         except HTTPException as error:
             await _refuse(error.status_code, error.detail, send)
             return
-        app = next((app for app, each in zip(apps, matches, strict=True) if whole in each), None)
+        app = next((app for app, each in zip(apps, matches, strict=True) if complete in each), None)
         if app is None:
             await self._find(backends, Search(), scope, replay(body, receive), send)
         else:
@@ -384,9 +385,13 @@ def _session_in(body: bytes) -> str:
 
 
 def _merge_replies(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> Reply:
-    known = [reply for reply in replies if reply.status != 404] or replies[:1]
-    refused = [reply for reply in known if reply.status != 200]
-    return refused[0] if refused else json_reply(merge([reply.json() for reply in known]), known[0])
+    known_replies = [reply for reply in replies if reply.status != 404] or replies[:1]
+    refused = [reply for reply in known_replies if reply.status != 200]
+    return (
+        refused[0]
+        if refused
+        else json_reply(merge([reply.json() for reply in known_replies]), known_replies[0])
+    )
 
 
 async def _ask_each(apps: Sequence[ASGIApp], scope: Scope, body: bytes, receive: Receive) -> list[Reply]:
@@ -400,12 +405,14 @@ async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, r
     """Send a request that changes something to all partitions, and return one response."""
     body = await read_body(receive)
     replies = await _ask_each(apps, mark_scope(scope) if kind is RouteKind.CLICK else scope, body, receive)
-    known = [reply for reply in replies if reply.status != 404] or replies[:1]
-    refused = [reply for reply in known if reply.status >= 400]
+    known_replies = [reply for reply in replies if reply.status != 404] or replies[:1]
+    refused = [reply for reply in known_replies if reply.status >= 400]
     if refused:
         return refused[0]
     if kind is RouteKind.CLICK:
-        done = next((reply for reply in replies if reply.json().get("response_type") == "in_channel"), None)
+        done_reply = next(
+            (reply for reply in replies if reply.json().get("response_type") == "in_channel"), None
+        )
         # No partition knows the ticket: without the mark, the answer is also posted below the message.
-        return done or await ask(apps[0], scope, replay(body, receive))
-    return json_reply(merge_of(scope["path"])([reply.json() for reply in known]), known[0])
+        return done_reply or await ask(apps[0], scope, replay(body, receive))
+    return json_reply(merge_of(scope["path"])([reply.json() for reply in known_replies]), known_replies[0])

@@ -103,7 +103,7 @@ def kind_of(method: str, path: str) -> RouteKind:
         return RouteKind.HEARTBEAT
     if path == "/api/slack/actions":
         return RouteKind.CLICK
-    if (named := _AGENT.fullmatch(path)) is not None:
+    if (match := _AGENT.fullmatch(path)) is not None:
         if not reads:
             return RouteKind.SESSION
         if path.endswith("/events"):
@@ -112,7 +112,7 @@ def kind_of(method: str, path: str) -> RouteKind:
             return RouteKind.POLL
         if path.endswith(("/escalations", "/history")):
             return RouteKind.PAGE
-        return RouteKind.SESSION if _OF_AGENT.search(named["agent"]) else RouteKind.AGENT
+        return RouteKind.SESSION if _OF_AGENT.search(match["agent"]) else RouteKind.AGENT
     return RouteKind.FIND if _FIND.fullmatch(path) else RouteKind.ANY
 
 
@@ -128,5 +128,5 @@ def agent_in(path: str, raw_path: bytes | None) -> str:
         parts = raw_path.split(b"?")[0].split(b"/")
         if len(parts) > 3 and b"%2f" in parts[3].lower():
             return clean_name(unquote(parts[3].decode("latin-1")))
-    found = _AGENT.fullmatch(path)
-    return "" if found is None else clean_name(_OF_AGENT.sub("", found["agent"], count=1))
+    match = _AGENT.fullmatch(path)
+    return "" if match is None else clean_name(_OF_AGENT.sub("", match["agent"], count=1))

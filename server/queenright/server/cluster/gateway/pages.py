@@ -67,12 +67,12 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
         for after in place
     ]
     replies = await ask_all(apps, scopes, receive)
-    found = [reply for reply in replies if reply.status == 200]
-    if len(found) < len(replies):
-        refused = [reply for reply in replies if reply.status not in (200, 404)]
-        if refused or not found:
-            return (refused or replies)[0]
-    return json_reply(_merge(replies, what, place), found[0])
+    ok_replies = [reply for reply in replies if reply.status == 200]
+    if len(ok_replies) < len(replies):
+        refusals = [reply for reply in replies if reply.status not in (200, 404)]
+        if refusals or not ok_replies:
+            return (refusals or replies)[0]
+    return json_reply(_merge(replies, what, place), ok_replies[0])
 
 
 async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Receive) -> list[Reply]:

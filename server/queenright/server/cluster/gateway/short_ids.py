@@ -42,8 +42,8 @@ class ShortId(NamedTuple):
 
 def short_id_in(path: str) -> ShortId | None:
     """Return the abbreviated id in a path; None if it has none, or a whole one."""
-    found = _PATH.fullmatch(path)
-    return None if found is None or _WHOLE.fullmatch(found[2]) else ShortId(found[1], found[2])
+    match = _PATH.fullmatch(path)
+    return None if match is None or _WHOLE.fullmatch(match[2]) else ShortId(match[1], match[2])
 
 
 async def find_matches(

@@ -60,37 +60,39 @@ async def stream_events(
         stall_seconds: How long the client may take to receive a piece.
     """
     positions = _read_positions(scope, len(apps))
-    merged = _MergedStream(positions, send, clock=clock, stall_seconds=stall_seconds)
-    gone = asyncio.create_task(_wait_for_disconnect(receive))
+    merged_stream = _MergedStream(positions, send, clock=clock, stall_seconds=stall_seconds)
+    disconnect_task = asyncio.create_task(_wait_for_disconnect(receive))
     parts = [
-        _Part(app, _resume_scope(scope, position), number, merged)
+        _Part(app, _resume_scope(scope, position), number, merged_stream)
         for number, (app, position) in enumerate(zip(apps, positions, strict=True))
     ]
     try:
         try:
-            if not await _begin(parts, merged, scope, gone):
+            if not await _begin(parts, merged_stream, scope, disconnect_task):
                 return
-            refused = [part.refusal() for part in parts if part.status != 200]
-            if refused:
-                await max(refused, key=lambda reply: reply.status != 404).send(send)
+            refusals = [part.refusal() for part in parts if part.status != 200]
+            if refusals:
+                await max(refusals, key=lambda reply: reply.status != 404).send(send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": parts[0].headers})
-            await merged.begin(parts[0].first)
-            await asyncio.wait([gone, *(part.task for part in parts)], return_when=asyncio.FIRST_COMPLETED)
-            ended = [part.task for part in parts if part.task.done()]
+            await merged_stream.begin(parts[0].first)
+            await asyncio.wait(
+                [disconnect_task, *(part.task for part in parts)], return_when=asyncio.FIRST_COMPLETED
+            )
+            ended_tasks = [part.task for part in parts if part.task.done()]
         finally:
             await _cancel(part.task for part in parts)
-        if gone.done():
+        if disconnect_task.done():
             return
-        if not merged.is_stalled:
-            for task in ended:
+        if not merged_stream.is_stalled:
+            for task in ended_tasks:
                 # A part that breaks also breaks the response, so that the client notices.
                 task.result()
-        if not await merged.end() and (abort := scope.get("extensions", {}).get(ABORT)) is not None:
+        if not await merged_stream.end() and (abort := scope.get("extensions", {}).get(ABORT)) is not None:
             abort()
-            await gone
+            await disconnect_task
     finally:
-        await _cancel([gone])
+        await _cancel([disconnect_task])
 
 
 class _MergedStream:
@@ -112,8 +114,8 @@ class _MergedStream:
 
     def begin_part(self, number: int, first: bytes) -> None:
         """Note the position after which a part begins: its first block has it, and no event."""
-        if found := _ID_LINE.search(first):
-            self._positions[number] = found[1].decode()
+        if match := _ID_LINE.search(first):
+            self._positions[number] = match[1].decode()
 
     async def begin(self, first: bytes) -> None:
         """
@@ -150,14 +152,14 @@ class _MergedStream:
         return True
 
     def _with_positions(self, number: int, block: bytes) -> bytes:
-        found = _ID_LINE.search(block)
-        if found is not None:
-            self._positions[number] = found[1].decode()
+        match = _ID_LINE.search(block)
+        if match is not None:
+            self._positions[number] = match[1].decode()
         if block.startswith(_ALIVE) and self._clock() - self._sent_at < _QUIET_SECONDS:
             return b""
-        if found is None:
+        if match is None:
             return block + b"\n\n"
-        return block[: found.start()] + self._id_line() + block[found.end() :] + b"\n\n"
+        return block[: match.start()] + self._id_line() + block[match.end() :] + b"\n\n"
 
     def _id_line(self) -> bytes:
         return f"id: {cursor_at(_LIST, *self._positions)}\n".encode()
@@ -175,11 +177,11 @@ class _MergedStream:
 class _Part:
     """The stream of one partition, which runs from the beginning."""
 
-    def __init__(self, app: ASGIApp, scope: Scope, number: int, merged: _MergedStream) -> None:
+    def __init__(self, app: ASGIApp, scope: Scope, number: int, merged_stream: _MergedStream) -> None:
         self.app = app
         self.scope = scope
         self._number = number
-        self._merged = merged
+        self._merged = merged_stream
         self.ready = asyncio.Event()
         """Set once its first block or its refusal was received."""
         self.status = 0
@@ -218,38 +220,40 @@ class _Part:
             await self._merged.send_blocks(self._number, blocks)
 
 
-async def _begin(parts: list[_Part], merged: _MergedStream, scope: Scope, gone: asyncio.Task[None]) -> bool:
+async def _begin(
+    parts: list[_Part], merged_stream: _MergedStream, scope: Scope, disconnect_task: asyncio.Task[None]
+) -> bool:
     """
     Wait until all parts have begun or were refused; return False if the client disconnects before.
 
     Those that do not know the agent of the path, if one does, are replaced by streams that wait for it.
     """
-    if not await _wait_ready(parts, gone):
+    if not await _wait_ready(parts, disconnect_task):
         return False
     if all(part.status != 200 for part in parts):
         return True
     agent_id = agent_in(scope["path"], scope.get("raw_path"))
     for number, part in enumerate(parts):
         if part.status == 404:
-            parts[number] = _Part(part.app, _of_any_agent(part.scope, agent_id), number, merged)
-    return await _wait_ready(parts, gone)
+            parts[number] = _Part(part.app, _of_any_agent(part.scope, agent_id), number, merged_stream)
+    return await _wait_ready(parts, disconnect_task)
 
 
-async def _wait_ready(parts: Sequence[_Part], gone: asyncio.Task[None]) -> bool:
+async def _wait_ready(parts: Sequence[_Part], disconnect_task: asyncio.Task[None]) -> bool:
     ready = asyncio.gather(*(part.ready.wait() for part in parts))
     try:
-        await asyncio.wait((ready, gone), return_when=asyncio.FIRST_COMPLETED)
-        return not gone.done()
+        await asyncio.wait((ready, disconnect_task), return_when=asyncio.FIRST_COMPLETED)
+        return not disconnect_task.done()
     finally:
         ready.cancel()
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel tasks, and wait until they have ended."""
-    cancelled = list(tasks)
-    for task in cancelled:
+    cancelled_tasks = list(tasks)
+    for task in cancelled_tasks:
         task.cancel()
-    await asyncio.gather(*cancelled, return_exceptions=True)
+    await asyncio.gather(*cancelled_tasks, return_exceptions=True)
 
 
 async def _receive_nothing() -> Message:
@@ -264,14 +268,14 @@ async def _wait_for_disconnect(receive: Callable[[], Awaitable[Message]]) -> Non
 
 def _read_positions(scope: Scope, count: int) -> list[str]:
     """Return the event id after which to resume in each partition; empty: now."""
-    given = Headers(scope=scope).get("last-event-id") or dict(_query_of(scope)).get("after")
-    if not given:
+    last_event_id = Headers(scope=scope).get("last-event-id") or dict(_query_of(scope)).get("after")
+    if not last_event_id:
         return [""] * count
     try:
-        positions = place_of(given, _LIST, *[str] * count) or ()
+        positions = place_of(last_event_id, _LIST, *[str] * count) or ()
     except InvalidCursorError:
         # The id of one event: the partition that has it resumes there, the others say that they cannot.
-        return [given[:_MAX_ID_LENGTH]] * count
+        return [last_event_id[:_MAX_ID_LENGTH]] * count
     return [position or _UNKNOWN for position in positions]
 
 

@@ -57,23 +57,23 @@ def merge_fields(values: Sequence[Json]) -> Json:
 
 
 def _merge(name: str, values: list[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    if not known:
+    known_values = [value for value in values if value is not None]
+    if not known_values:
         return None
-    first = known[0]
+    first = known_values[0]
     if isinstance(first, dict):
-        return merge_fields(known)
+        return merge_fields(known_values)
     if isinstance(first, list):
-        rows = [row for value in known for row in value]
+        rows = [row for value in known_values for row in value]
         key = _KEYS.get(name)
         return list(dict.fromkeys(rows)) if first and isinstance(first[0], str) else _group(rows, key)
     if isinstance(first, bool):
-        return all(known) if name == "ok" else any(known)
+        return all(known_values) if name == "ok" else any(known_values)
     if isinstance(first, str):
-        return next((value for value in known if value), "")
+        return next((value for value in known_values if value), "")
     if name in _EARLIEST:
-        return min(known)
-    return max(known) if name in _LATEST else sum(known)
+        return min(known_values)
+    return max(known_values) if name in _LATEST else sum(known_values)
 
 
 def _group(rows: list[Json], key: Callable[[Json], Hashable] | None) -> list[Json]:
@@ -123,13 +123,13 @@ def _attention(values: Sequence[Json]) -> Json:
                 "workers": first["workers"] + item["workers"],
             }
     items.sort(key=lambda item: urgency(api.AttentionItem.model_validate(item)))
-    listed = sum(len(value["items"]) for value in values)
+    listed_count = sum(len(value["items"]) for value in values)
     total = sum(value["total"] for value in values)
-    return {"items": items[:LISTED], "total": total - listed + len(items)}
+    return {"items": items[:LISTED], "total": total - listed_count + len(items)}
 
 
 def _incidents(values: Sequence[Json]) -> Json:
-    found: list[Json] = []
+    items: list[Json] = []
     latest: dict[str, Json] = {}
     for incident in sorted(
         (row for value in values for row in value["incidents"]), key=itemgetter("opened_at")
@@ -140,17 +140,17 @@ def _incidents(values: Sequence[Json]) -> Json:
             _join_incident(same, incident)
         else:
             latest[group] = incident
-            found.append(incident)
-    return {"incidents": [incident for incident in found[::-1] if incident["workers"] > 1]}
+            items.append(incident)
+    return {"incidents": [incident for incident in items[::-1] if incident["workers"] > 1]}
 
 
 def _join_incident(first: Json, later: Json) -> None:
     """Add the part of an incident from another partition."""
-    closed = first["closed_at"], later["closed_at"]
+    closed_times = first["closed_at"], later["closed_at"]
     worst = max((first, later), key=lambda part: (part["open_tickets"] > 0, Severity(part["severity"]).rank))
     first |= {
         "severity": worst["severity"],
-        "closed_at": None if None in closed else max(closed),
+        "closed_at": None if None in closed_times else max(closed_times),
         "workers": first["workers"] + later["workers"],
         "open_tickets": first["open_tickets"] + later["open_tickets"],
         # Ids grow with time.
@@ -205,11 +205,11 @@ def _silences(values: Sequence[Json]) -> Json:
     for value in sorted(values, key=lambda value: max(map(_read_at, value["peers"]), default=0.0)):
         current = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
         for row in value["silences"]:
-            known = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
+            known_values = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
             # The last reader knows when it ends.
             silences[row["silence_id"]] = row | {
-                "peers": known["peers"] | current.intersection(row["peers"]),
-                "tickets": known["tickets"] | set(row["tickets"]),
+                "peers": known_values["peers"] | current.intersection(row["peers"]),
+                "tickets": known_values["tickets"] | set(row["tickets"]),
             }
     # The tickets of a partition that cannot read a peer are unknown, whatever the others read.
     by_peer: dict[str, list[Json]] = {}

@@ -66,8 +66,8 @@ async def discover_agents(
     """List the agents below `agents.roots`, by path. None of their code is run."""
     agents = service.agents
     (after,) = place_of(cursor, "agents", str) or ("",)
-    loaded = frozenset(slot.path for slot in agents.slots.values())
-    candidates = await asyncio.to_thread(discover, agents.roots, loaded)
+    loaded_folders = frozenset(slot.path for slot in agents.slots.values())
+    candidates = await asyncio.to_thread(discover, agents.roots, loaded_folders)
     return await page(
         api.DiscoveredPage,
         "agents",
@@ -142,8 +142,8 @@ async def get_agent(service: ServiceDep, agent_id: AgentId) -> api.AgentDetail:
             f"there is no worker and no loaded agent {redact(agent_id, 200)!r}; `queenright list` shows the "
             "workers, `queenright agents discover` the agents that can be loaded",
         )
-    loaded = None if slot is None else slot_row(slot)
-    return api.AgentDetail(agent_id=agent_id, loaded=loaded, sessions=sessions)
+    slot_model = None if slot is None else slot_row(slot)
+    return api.AgentDetail(agent_id=agent_id, loaded=slot_model, sessions=sessions)
 
 
 @agent_router.delete("", **operation(status=204, errors=(404,), description="The agent is unloaded."))

@@ -164,9 +164,9 @@ async def trigger_agent(
     trigger = body or TriggerRequest()
     graph = graph_of(slot, trigger.graph_id)
     entry_point = entry_point_of(graph, trigger.entry_point_id)
-    started = await _start(slot, graph, entry_point, trigger.input_data, trigger.session_id)
-    await log.write_result("trigger", slot.id, started, entry_point)
-    return started
+    start = await _start(slot, graph, entry_point, trigger.input_data, trigger.session_id)
+    await log.write_result("trigger", slot.id, start, entry_point)
+    return start
 
 
 @router.post("/resume", **operation(status=202, errors=(404, 409)))
@@ -178,9 +178,9 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
     """
     graph = graph_of(slot, body.graph_id)
     require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
-    started = await resume_session(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
-    await log.write_result("resume", slot.id, started, body.checkpoint_id or "")
-    return started
+    start = await resume_session(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
+    await log.write_result("resume", slot.id, start, body.checkpoint_id or "")
+    return start
 
 
 @router.post("/replay", **operation(status=202, errors=(404, 409)))
@@ -189,9 +189,9 @@ async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointRepla
     graph = graph_of(slot, body.graph_id)
     with storage_errors():
         run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)
-    started = await _describe_start(run, slot, graph, "replayed")
-    await log.write_result("replay", slot.id, started, f"{body.checkpoint_id} of {body.session_id}")
-    return started
+    start = await _describe_start(run, slot, graph, "replayed")
+    await log.write_result("replay", slot.id, start, f"{body.checkpoint_id} of {body.session_id}")
+    return start
 
 
 @router.post("/stop", **operation(errors=(404, 409)))
@@ -216,15 +216,15 @@ async def stop_agent(
         and stop.session_id in (None, run.session_id)
         and stop.graph_id in (None, run.graph_id)
     ]
-    stopped = [run.id for run in chosen if await slot.runtime.pause_execution(run.id, run.graph_id)]
+    stopped_ids = [run.id for run in chosen if await slot.runtime.pause_execution(run.id, run.graph_id)]
     await log.write(
         "stop",
         slot.id,
         graph_id=stop.graph_id or "",
         session_id=stop.session_id,
-        detail=", ".join(stopped) or "nothing was running",
+        detail=", ".join(stopped_ids) or "nothing was running",
     )
-    return api.Stopped(status="stopped", executions=stopped)
+    return api.Stopped(status="stopped", executions=stopped_ids)
 
 
 @router.post(
@@ -271,11 +271,11 @@ async def chat_with_agent(
     if body.question_id is not None:
         raise QuestionAnsweredError(None)
     entry_point = entry_point_of(graph, None)
-    started = await _start(
+    start = await _start(
         slot, graph, entry_point, _message_input(graph, entry_point, body.message), body.session_id
     )
-    await log.write_result("chat", slot.id, started, entry_point)
-    return started
+    await log.write_result("chat", slot.id, start, entry_point)
+    return start
 
 
 @router.post("/inject", **operation(errors=(404, 409)))

@@ -85,8 +85,8 @@ async def get_node_criteria(
     slot: ReadableSlotDep, graph: ReadableGraphDep, node: NodeDep
 ) -> api.NodeCriteria:
     """Return what a node must do to end, which judge decides, and the latest verdicts."""
-    ended = await run_on_disk(slot.runtime, lambda: _read_visits(slot, graph.id, node.id))
-    return _criteria(slot, graph.id, node, _running_visits(slot, graph.id, node.id) + ended)
+    ended_visits = await run_on_disk(slot.runtime, lambda: _read_visits(slot, graph.id, node.id))
+    return _criteria(slot, graph.id, node, _running_visits(slot, graph.id, node.id) + ended_visits)
 
 
 @router.get("/graphs/{graph_id}/nodes/{node_id}", **operation(errors=(404,)))

@@ -70,9 +70,9 @@ async def restore_checkpoint(
     `queued`: other runs come first. 409 also if another process runs the session.
     """
     require_seen_run(service, slot.id, session_id, body.incarnation_id if body else None)
-    started = await resume_session(slot, graph, session_id, checkpoint_id, status="restored")
-    await log.write_result("restore", slot.id, started, checkpoint_id)
-    return started
+    start = await resume_session(slot, graph, session_id, checkpoint_id, status="restored")
+    await log.write_result("restore", slot.id, start, checkpoint_id)
+    return start
 
 
 @router.get("/sessions/{session_id}/checkpoints", **operation(errors=(404,)))
@@ -189,13 +189,13 @@ async def _page(
     slot: AgentSlot, graph_id: str, status: str | None, limit: int, cursor: str | None
 ) -> api.SessionPage:
     before = place_of(cursor, "sessions", float, str)
-    wanted = None if status is None else SessionStatus(status)
+    wanted_status = None if status is None else SessionStatus(status)
 
     def read() -> tuple[list[api.SessionRow], int]:
         states = [
             (store, session)
             for store, session in slot.runtime.list_sessions(graph_id)
-            if wanted in (None, session.status)
+            if wanted_status in (None, session.status)
             and (before is None or (session.created_at, session.session_id) < before)
         ]
         # One more than the limit: it shows that there is a next page.

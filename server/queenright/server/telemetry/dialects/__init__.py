@@ -29,11 +29,11 @@ CLIENT_OF_SPANS: Final[Mapping[str, Client]] = {c.span_scope: c for c in CLIENTS
 
 
 def _attributes() -> dict[str, tuple[str, ...]]:
-    joined: dict[str, tuple[str, ...]] = dict(queenright.ATTRIBUTES)
+    attributes: dict[str, tuple[str, ...]] = dict(queenright.ATTRIBUTES)
     for table in (conventions.ATTRIBUTES, *(client.attributes for client in CLIENTS)):
         for field, spellings in table.items():
-            joined[field] = joined.get(field, ()) + spellings
-    return joined
+            attributes[field] = attributes.get(field, ()) + spellings
+    return attributes
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()

@@ -132,8 +132,10 @@ def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) 
     if record.get("duration_ms") is not None:
         data["duration"] = count_in(record["duration_ms"]) / 1000
     if name == "api_request":
-        cached = count_in(record.get("cache_read_tokens")) + count_in(record.get("cache_creation_tokens"))
-        data["input_tokens"] = count_in(record.get("input_tokens")) + cached
+        cached_tokens = count_in(record.get("cache_read_tokens")) + count_in(
+            record.get("cache_creation_tokens")
+        )
+        data["input_tokens"] = count_in(record.get("input_tokens")) + cached_tokens
         data["output_tokens"] = count_in(record.get("output_tokens"))
         if record.get("cost_usd") is not None:
             data["cost_usd"] = number_in(record["cost_usd"])
@@ -142,9 +144,9 @@ def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) 
 
 
 def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
-    failed = str(record.get("success")).lower() == "false"
-    data["outcome"] = (ToolOutcome.ERROR if failed else ToolOutcome.OK).value
-    if failed:
+    has_failed = str(record.get("success")).lower() == "false"
+    data["outcome"] = (ToolOutcome.ERROR if has_failed else ToolOutcome.OK).value
+    if has_failed:
         add_error(data, record.get("error_type") or "error", record.get("error"))
     if record.get("duration_ms") is not None:
         data["duration"] = count_in(record["duration_ms"]) / 1000
@@ -153,21 +155,21 @@ def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
         arguments = without_description(record["tool_input"])
         add_arguments(data, arguments)
     # Results are not recorded here. A repeated failure is a repeated result.
-    if failed:
+    if has_failed:
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, has_failed=True)
 
 
 def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     # The name is present only with OTEL_LOG_TOOL_DETAILS=1.
-    named = {
+    named_fields = {
         "status": record.get("status"),
         "server": record.get("server_name"),
         "transport": record.get("transport_type"),
         "scope": record.get("server_scope"),
         "error_type": record.get("error_code"),
     }
-    data |= {key: clean_name(plain_text(value)) for key, value in named.items() if value}
+    data |= {key: clean_name(plain_text(value)) for key, value in named_fields.items() if value}
     if record.get("duration_ms") is not None:
         data["duration"] = count_in(record["duration_ms"]) / 1000
 

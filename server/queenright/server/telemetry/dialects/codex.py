@@ -149,12 +149,12 @@ def _polled_session(arguments: Any) -> str:
 
 
 def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: Any = None) -> None:
-    exited = _EXIT_CODE.search(output[:_HEAD])
+    match = _EXIT_CODE.search(output[:_HEAD])
     failure = "" if is_success else "error"
-    if exited and exited[1] != "0":
-        failure = f"exit_code_{exited[1]}"
+    if match and match[1] != "0":
+        failure = f"exit_code_{match[1]}"
     # The chunk id and wall time above the output differ on each call.
-    text = output.partition("\nOutput:\n")[2] if exited else output
+    text = output.partition("\nOutput:\n")[2] if match else output
     data["outcome"] = (ToolOutcome.ERROR if failure else ToolOutcome.OK).value
     if failure:
         data["error_type"], data["error"] = failure, redact(text)

@@ -271,8 +271,8 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
         }
     result = response if text is None else text
     add_unreported_failure(data, result, arguments)
-    failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = result_fingerprint(result, arguments, has_failed=failed)
+    has_failed = data["outcome"] != ToolOutcome.OK.value
+    data["result_hash"] = result_fingerprint(result, arguments, has_failed=has_failed)
 
 
 def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
