@@ -35,6 +35,8 @@ def series(partitions: list[str]) -> list[dict[str, str]]:
                 name = f'queenright_agent_state{{{target}, agent="{agent}", state="{state}"}}'
                 made[name] = int(current == state)
         for agent, current in agents.items():
+            waiting = f'queenright_worker_waiting{{{target}, agent="{agent}", reason="user_input"}}'
+            made[waiting] = int(current == "healthy")
             made[f'queenright_agent_state_since_timestamp_seconds{{{target}, agent="{agent}"}}'] = 1
             if current != "healthy":
                 made[f'queenright_agent_unpaged{{{target}, agent="{agent}"}}'] = 1
@@ -77,6 +79,13 @@ def test_unhealthy_agent_of_several_partitions_is_one_of_the_fleet(tmp_path: Pat
     [expr] = exprs("fleet", "Unhealthy share of the fleet")
 
     assert answer(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 0.4}) == ""
+
+
+def test_agent_that_waits_in_several_partitions_counts_once(tmp_path: Path) -> None:
+    [expr] = exprs("fleet", "Waiting for a user")
+
+    assert answer(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 4}) == ""
+    assert answer(tmp_path, expr, [f'-{number}"' for number in range(3)], {"{}": 5}) == ""
 
 
 def test_agents_of_services_without_partitions_are_all_counted(tmp_path: Path) -> None:

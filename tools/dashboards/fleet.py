@@ -10,6 +10,7 @@ from tools.dashboards.firing import firing_alerts
 from tools.dashboards.links import agent_dashboard, agent_page, panel_link
 from tools.dashboards.panels import Query, Row
 from tools.dashboards.promql import (
+    IN_PARTITIONS,
     age_by,
     counts_by,
     highest_by,
@@ -75,8 +76,7 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             "Agents that asked a question and wait for the answer. This is never a stall.",
             "none",
             Query(
-                f"{total_by('', names.WORKER_WAITING, _ASKS)}"
-                f" or {while_known(0, names.WORKER_LAST_HEARTBEAT)}",
+                f"{_waiting()} or {while_known(0, names.WORKER_LAST_HEARTBEAT)}",
                 "waiting",
             ),
             size=(3, 4),
@@ -92,6 +92,13 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         _agents(at),
     ]
+
+
+def _waiting() -> str:
+    """Return the query for the agents that wait; one with sessions in several partitions counts once."""
+    elsewhere = select(names.WORKER_WAITING, _ASKS, f'{names.PARTITION_LABEL}=""')
+    in_partitions = select(names.WORKER_WAITING, _ASKS, IN_PARTITIONS)
+    return f"sum by () ({elsewhere} or max by (job, agent) ({in_partitions}))"
 
 
 def _agents(at: Thresholds) -> panels.AnyPanel:
