@@ -299,7 +299,7 @@ def raises(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("error", "counts", "failures"),
+    ("error", "failure_filter", "failures"),
     [
         (OSError("x"), Exception, 1),
         (asyncio.CancelledError(), Exception, 0),
@@ -312,8 +312,10 @@ def raises(error: BaseException) -> Any:
         (CircuitOpenError("inner", OPEN, "x", retry_in=1), Exception, 0),
     ],
 )
-def test_failure_exceptions_are_configurable(error: BaseException, counts: Any, failures: int) -> None:
-    bench = Bench(counts=counts)
+def test_failure_exceptions_are_configurable(
+    error: BaseException, failure_filter: Any, failures: int
+) -> None:
+    bench = Bench(failure_filter=failure_filter)
 
     with pytest.raises(type(error)):
         bench.breaker.call(raises, error)

@@ -73,7 +73,7 @@ class BreakerStatus:
     half_open_at: float | None
     """When it becomes, or became, half open; None while it is closed."""
     session_id: str = ""
-    """The session in whose own process it is; empty: it is in the service."""
+    """The session whose process holds the breaker; empty for the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,8 @@ class CircuitBreaker:
         agent_id: The worker that calls; empty for any.
         parents: Shared breakers: a call needs the permission of each, and each gets its outcome. They must
             have the same ``lock``; a registry ensures that.
-        counts: Which exceptions are failures. Others, such as cancellation, are neither success nor failure.
+        failure_filter: Which exceptions are failures. Others, such as cancellation, are neither success nor
+            failure.
         lock: Held for microseconds around every change.
         on_change: Is called with each change of state, in order, from any thread and with the lock held: it
             must be quick and must not raise.
@@ -121,7 +122,7 @@ class CircuitBreaker:
         agent_id: str = "",
         target: str = "",
         parents: Sequence[CircuitBreaker] = (),
-        counts: FailureFilter = Exception,
+        failure_filter: FailureFilter = Exception,
         clock: Clock = time.time,
         monotonic: Clock = time.monotonic,
         lock: AbstractContextManager[Any] | None = None,
@@ -133,7 +134,7 @@ class CircuitBreaker:
         self.target = target
         self.parents = tuple(parents)
         self._machine = BreakerMachine(policy or BreakerSettings())
-        self._counts = counts
+        self._failure_filter = failure_filter
         self._clock = clock
         self._monotonic = monotonic
         if lock is None:
@@ -206,7 +207,7 @@ class CircuitBreaker:
         return has_changed
 
     def reset(self, by: str, reason: str = "") -> bool:
-        """Close it manually, and return whether it was not closed. Its parents are unchanged."""
+        """Close it manually. Return False if it was closed already. Its parents are unchanged."""
         cause = f"reset by {by}" + (f": {redact(reason, _TEXT_LIMIT)}" if reason else "")
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
@@ -366,9 +367,9 @@ class CircuitBreaker:
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(error, CallRefusedError):
             return False  # refused by an inner breaker: nothing was called
-        if isinstance(self._counts, type | tuple):
-            return isinstance(error, self._counts)
-        return self._counts(error)
+        if isinstance(self._failure_filter, type | tuple):
+            return isinstance(error, self._failure_filter)
+        return self._failure_filter(error)
 
 
 class CallPermit:
