@@ -17,7 +17,13 @@ from sqlalchemy import Connection, create_engine, select
 
 from queenright.health.audit.audit import AuditResult, verify_audit
 from queenright.health.audit.audit_export import ExportCheck, check_export, export_lines
-from queenright.health.audit.audit_key import AuditKey, AuditKeyError, PublicKeys, key_id_of, signed_content
+from queenright.health.audit.audit_key import (
+    AuditKey,
+    AuditKeyError,
+    PublicKeys,
+    build_signed_content,
+    key_id_of,
+)
 from queenright.health.settings import RetentionSettings as Settings
 from queenright.health.store.event_log import append_events, event_of, read_events
 from queenright.health.store.retention import prune
@@ -163,7 +169,9 @@ def test_earlier_signatures_stay_valid_after_key_rotation(tmp_path: Path) -> Non
 
     known = PublicKeys.load(tmp_path / "audit-key.pub")
     assert [name for name, _ in known] == [old.key_id, new.key_id]
-    assert known.fault(old.key_id, signed.data["signature"], signed_content(signed)) == ""
+    assert (
+        known.find_signature_problem(old.key_id, signed.data["signature"], build_signed_content(signed)) == ""
+    )
 
 
 def test_file_without_public_keys_is_refused(tmp_path: Path) -> None:

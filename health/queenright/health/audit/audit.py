@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Connection, Row, Table, select
 from sqlalchemy.exc import DBAPIError
 
-from queenright.health.audit.audit_key import PublicKeys, signed_content
+from queenright.health.audit.audit_key import PublicKeys, build_signed_content
 from queenright.health.store.event_chain import Verification, verify, verify_archive
 from queenright.health.store.event_log import event_of
 from queenright.health.store.tables import AUDIT_ARCHIVE, EVENTS
@@ -81,7 +81,9 @@ def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys
             reason = "it cannot be read"
         else:
             data = event.data
-            reason = keys.fault(data.get("key_id"), data.get("signature"), signed_content(event))
+            reason = keys.find_signature_problem(
+                data.get("key_id"), data.get("signature"), build_signed_content(event)
+            )
         if reason:
             fault_count += 1
             if fault_count <= _MAX_FAULTS:
@@ -109,7 +111,7 @@ def _event(row: Row[Any]) -> AgentEvent | None:
     try:
         event = event_of(row)
         if event is not None:
-            signed_content(event)  # refuses values that the log never writes
+            build_signed_content(event)  # refuses values that the log never writes
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, TypeError, AttributeError):
         return None
     return event

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import Connection, Row, Select, select
 
 from queenright.health.audit.audit import Signatures, check_signatures
-from queenright.health.audit.audit_key import AuditKey, PublicKeys, canonical
+from queenright.health.audit.audit_key import AuditKey, PublicKeys, encode_canonical_json
 from queenright.health.store.event_chain import BEGINNING, link
 from queenright.health.store.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
@@ -96,7 +96,7 @@ def export_lines(
     }
     if signer is not None:
         end["key_id"] = signer.key_id
-        end["signature"] = signer.signature(canonical(end))
+        end["signature"] = signer.create_signature(encode_canonical_json(end))
     yield _line(end)
 
 
@@ -194,8 +194,10 @@ class _Reader:
         if "signature" not in record:
             return
         signature = record.pop("signature")
-        if fault := self.keys.fault(record.get("key_id"), signature, canonical(record)):
-            raise _InvalidLineError(f"the signature of the last line is invalid: {fault}")
+        if problem := self.keys.find_signature_problem(
+            record.get("key_id"), signature, encode_canonical_json(record)
+        ):
+            raise _InvalidLineError(f"the signature of the last line is invalid: {problem}")
         self._key_id = record["key_id"]
 
 

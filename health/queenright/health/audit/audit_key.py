@@ -44,7 +44,7 @@ class AuditKey:
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private
-        self.public = _raw(private.public_key())
+        self.public = _public_bytes(private.public_key())
         """The public key, 32 bytes."""
         self.key_id = key_id_of(self.public)
 
@@ -60,7 +60,7 @@ class AuditKey:
         try:
             if not path.exists():
                 _create(folder)
-            key = cls(_private(path))
+            key = cls(_read_private_key(path))
             _publish(folder / PUBLIC_NAME, key.public)
         except OSError as error:
             raise AuditKeyError(
@@ -78,7 +78,7 @@ class AuditKey:
             AuditKeyError: The file is not such a key, or others may read it.
         """
         try:
-            return cls(_private(folder / PRIVATE_NAME))
+            return cls(_read_private_key(folder / PRIVATE_NAME))
         except OSError:
             return None
 
@@ -88,10 +88,10 @@ class AuditKey:
     def sign(self, event: AgentEvent) -> AgentEvent:
         """Return the event with ``key_id`` and ``signature`` (base64) in its data; it covers all else."""
         with_id = replace(event, data={**event.data, "key_id": self.key_id})
-        signature = self.signature(signed_content(with_id))
+        signature = self.create_signature(build_signed_content(with_id))
         return replace(with_id, data={**with_id.data, "signature": signature})
 
-    def signature(self, content: bytes) -> str:
+    def create_signature(self, content: bytes) -> str:
         """Return the signature of ``content``, as base64."""
         return base64.b64encode(self._private.sign(content)).decode()
 
@@ -116,7 +116,7 @@ class PublicKeys:
         Raises:
             AuditKeyError: A file cannot be read, or has no ed25519 public key.
         """
-        return cls([key for file in files for key in _public(file, missing_ok=missing_ok)])
+        return cls([key for file in files for key in _read_public_keys(file, missing_ok=missing_ok)])
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
         return iter(self._keys.items())
@@ -128,7 +128,7 @@ class PublicKeys:
         """Trust more keys."""
         self._keys.update((key_id_of(key), key) for key in keys)
 
-    def fault(self, key_id: object, signature: object, content: bytes) -> str:
+    def find_signature_problem(self, key_id: object, signature: object, content: bytes) -> str:
         """Return why a signature of ``content`` is invalid; empty if it is valid."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -152,15 +152,15 @@ def key_id_of(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()[:16]
 
 
-def canonical(value: Mapping[str, Any]) -> bytes:
+def encode_canonical_json(value: Mapping[str, Any]) -> bytes:
     """Return JSON with sorted keys and no spaces, in UTF-8."""
     return orjson.dumps(value, default=dict, option=orjson.OPT_SORT_KEYS)
 
 
-def signed_content(event: AgentEvent) -> bytes:
+def build_signed_content(event: AgentEvent) -> bytes:
     """Return the content that the signature of an event covers: everything but the signature."""
     data = {key: value for key, value in event.data.items() if key != "signature"}
-    return canonical(event.to_dict() | {"time": event.time + 0.0, "data": data})
+    return encode_canonical_json(event.to_dict() | {"time": event.time + 0.0, "data": data})
 
 
 def _create(folder: Path) -> None:
@@ -185,7 +185,7 @@ def _publish(path: Path, public: bytes) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    if public in _public(path, missing_ok=True):
+    if public in _read_public_keys(path, missing_ok=True):
         return
     existing = path.read_bytes() if path.exists() else b""
     pem = Ed25519PublicKey.from_public_bytes(public).public_bytes(
@@ -216,7 +216,7 @@ def _write_durably(path: Path, content: bytes, mode: int) -> Iterator[Path]:
         os.close(folder)
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
+def _read_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -242,7 +242,7 @@ def _private(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _public(path: Path, *, missing_ok: bool) -> list[bytes]:
+def _read_public_keys(path: Path, *, missing_ok: bool) -> list[bytes]:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -258,11 +258,11 @@ def _public(path: Path, *, missing_ok: bool) -> list[bytes]:
         keys = [load_pem_public_key(pem) for pem in _PEM.findall(content)]
     except (ValueError, UnsupportedAlgorithm):
         raise invalid from None
-    ours = [key for key in keys if isinstance(key, Ed25519PublicKey)]
-    if len(ours) != len(keys) or not ours:
+    ed25519_keys = [key for key in keys if isinstance(key, Ed25519PublicKey)]
+    if len(ed25519_keys) != len(keys) or not ed25519_keys:
         raise invalid
-    return [_raw(key) for key in ours]
+    return [_public_bytes(key) for key in ed25519_keys]
 
 
-def _raw(key: Ed25519PublicKey) -> bytes:
+def _public_bytes(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes_raw()

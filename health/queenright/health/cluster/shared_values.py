@@ -19,10 +19,10 @@ from queenright.health.cluster.fleet import Change
 from queenright.health.store.postgres import DATABASE_TIME, writer_table
 
 _OVERLAP_SECONDS: Final = 15.0
-"""A transaction that was open at the last read, and is visible only now, is not older."""
+"""Reread this much, because late commits carry earlier timestamps."""
 _KEEP_SECONDS: Final = 2 * 86_400
 
-_IS_THERE: Final = "SELECT to_regclass('shared_values') IS NOT NULL AS is_there"
+_TABLE_EXISTS: Final = "SELECT to_regclass('shared_values') IS NOT NULL AS table_exists"
 _WRITE: Final = (
     f"INSERT INTO shared_values (name, value, changed_at) SELECT name, value, {DATABASE_TIME}"
     " FROM jsonb_each_text(%(values)s::jsonb) AS given (name, value) WHERE {condition}"
@@ -47,8 +47,8 @@ class SharedValues:
         """Return the values that may have changed since the last read; the first read returns all."""
         async with self._lease.session() as conn:
             if not self.is_available:
-                row = await (await conn.execute(_IS_THERE)).fetchone()
-                self.is_available = row is not None and row["is_there"]
+                row = await (await conn.execute(_TABLE_EXISTS)).fetchone()
+                self.is_available = row is not None and row["table_exists"]
                 if not self.is_available:
                     return {}
             try:
@@ -78,7 +78,7 @@ class SharedValues:
             return await self.update_in(conn, name, change)
 
     async def update_in(self, conn: AsyncConnection[dict[str, Any]], name: str, change: Change) -> Any:
-        """Do the same in the caller's transaction."""
+        """Update a value in the caller's transaction, and return the new one; see ``update``."""
         await conn.execute(
             "INSERT INTO shared_values (name, value, changed_at) VALUES (%(name)s, 'null', 0)"
             " ON CONFLICT DO NOTHING",

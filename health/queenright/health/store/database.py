@@ -89,7 +89,7 @@ class Database(ABC):
         self._engines: list[Engine] = []
 
     @abstractmethod
-    def durable(self, full: bool) -> None:
+    def set_durability(self, *, full: bool) -> None:
         """
         Set the durability of commits: with ``full`` they survive a power cut, otherwise only a crash.
 
@@ -124,7 +124,7 @@ class Database(ABC):
         return [0]
 
     @abstractmethod
-    def continue_numbers(self, conn: Connection, table: Table) -> None:
+    def advance_sequence(self, conn: Connection, table: Table) -> None:
         """Let the next row that the engine numbers follow the highest number in the table."""
 
     def is_unavailable(self, error: DBAPIError) -> bool:

@@ -165,7 +165,7 @@ class PostgresDatabase(Database):
             ):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def durable(self, full: bool) -> None:
+    def set_durability(self, *, full: bool) -> None:
         """Implement ``Database``. Runs a statement every time, which detects a broken connection in time."""
         statement = f"SET synchronous_commit TO {self._waits if full else 'off'}"
         try:
@@ -207,7 +207,7 @@ class PostgresDatabase(Database):
         with self.reader.connect() as conn:
             return str(conn.exec_driver_sql("SELECT token FROM store_writer").scalar())
 
-    def continue_numbers(self, conn: Connection, table: Table) -> None:
+    def advance_sequence(self, conn: Connection, table: Table) -> None:
         """Implement ``Database``: rows that are inserted with a number do not advance the sequence."""
         column = table.autoincrement_column
         if column is not None:

@@ -70,12 +70,12 @@ class SqliteDatabase(Database):
                 self.check_readable()
                 return
             self.writer = self._engine(address, busy_timeout, writes=True).connect()
-            self.durable(True)
+            self.set_durability(full=True)
             self.bring_up_to_date(self.writer)
         except DBAPIError as error:
             raise self.explain(error) from error
 
-    def durable(self, full: bool) -> None:
+    def set_durability(self, *, full: bool) -> None:
         """Implement ``Database``; the connection to a file never breaks."""
         if full != self._full:
             self._raw.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
@@ -114,7 +114,7 @@ class SqliteDatabase(Database):
         file = self._path.stat()
         return f"{file.st_dev}:{file.st_ino}"
 
-    def continue_numbers(self, conn: Connection, table: Table) -> None:
+    def advance_sequence(self, conn: Connection, table: Table) -> None:
         """Implement ``Database``; the engine looks for the highest number itself."""
 
     def is_unavailable(self, error: DBAPIError) -> bool:

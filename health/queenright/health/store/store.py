@@ -417,7 +417,7 @@ class Store:
         events = list(chain.from_iterable(job.events for job in group))
         # Whoever does something else in the transaction may rely on it elsewhere.
         full = any(job.also is not None for job in group)
-        self._database.durable(full or any(event.type in ALERT_CLASS for event in events))
+        self._database.set_durability(full=full or any(event.type in ALERT_CLASS for event in events))
 
         def write(conn: Connection, *, fresh: bool) -> None:
             append_events(conn, events, fresh=fresh)
@@ -432,7 +432,7 @@ class Store:
 
     def _run(self, job: _Transact) -> _Outcome:
         try:
-            self._database.durable(True)
+            self._database.set_durability(full=True)
         except BaseException as error:
             if isinstance(error, StoreError):
                 self._failure = error

@@ -56,7 +56,7 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
         source = stack.enter_context(_database(source_url, read_only=False))
         _check_target(source, target_url)
         target = stack.enter_context(_database(target_url, read_only=False))
-        target.durable(True)
+        target.set_durability(full=True)
         try:
             with target.writer.begin():
                 return _copy(source, target, on_row)
@@ -76,6 +76,7 @@ def _check_whole(url: str) -> None:
 def _check_target(source: Database, url: str) -> None:
     """Refuse the source itself, and a database that would be migrated."""
     try:
+        # Opened read-only, a database with another schema is refused instead of migrated.
         with _database(url, read_only=True) as target:
             if target.identity() == source.identity():
                 raise StoreError(f"{target.name} is the database to copy; give another one to copy to")
@@ -95,7 +96,7 @@ def _copy(source: Database, target: Database, on_row: Callable[[], None]) -> Sto
                 rows[table.name] += len(page)
                 for _ in page:
                     on_row()
-            target.continue_numbers(target.writer, table)
+            target.advance_sequence(target.writer, table)
     log, archive = verify(target.writer), verify_archive(target.writer)
     for name, check in (("event log", log), ("audit archive", archive)):
         if not check.ok:
