@@ -89,6 +89,20 @@ def test_batch_that_arrives_late_is_judged_at_its_own_times(outage: float) -> No
     assert types(script.said) == []
 
 
+@pytest.mark.parametrize("jump", [30.0, -30.0])
+def test_event_that_arrives_late_after_a_jump_of_the_clock_does_not_end_a_silence(jump: float) -> None:
+    """B23: the time of the last check moves with the clocks."""
+    script = worker()
+    script.silence(240)
+    script.now += jump
+    script.monitor.handle_clock_jump(script.now)
+    script.lag = 3
+    script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 1, "limit": 100})
+
+    assert script.finding(STALL) is not None
+    assert EventType.FINDING_CLEARED not in types(script.said)
+
+
 def test_stall_is_counted_from_the_incarnations_own_events() -> None:
     """B1: after the grace, a stall is counted from the incarnation's own events."""
     script = worker()

@@ -505,6 +505,7 @@ class HealthMonitor:
                 worker.vitals.shift_clocks(by, now)
             else:
                 worker.vitals.restart_clocks(now)
+            worker.checked_at += by
             worker.state_since = min(worker.state_since + by, now)
             if worker.trouble_since is not None:
                 worker.trouble_since = min(worker.trouble_since + by, now)
