@@ -69,10 +69,14 @@ def test_event_that_arrives_late_does_not_end_a_silence_that_it_does_not_break(o
     assert EventType.FINDING_CLEARED not in types(script.said)
 
 
+@pytest.mark.parametrize("memory", [1, 99], ids=["healthy", "with a finding"])
 @pytest.mark.parametrize("outage", [0, 30])
-def test_batch_that_arrives_late_is_judged_at_its_own_times(outage: float) -> None:
+def test_batch_that_arrives_late_is_judged_at_its_own_times(outage: float, memory: int) -> None:
     """A check may have come before it: what follows an event in the batch is not a silence after it."""
     script = worker(heartbeat_interval=10)
+    script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": memory, "limit": 100})
+    assert bool(script.said) is (memory == 99)
+    script.said.clear()
     script.wait("user_input")
     script.now += 50 - outage
     script.monitor.sweep(script.now)
@@ -101,6 +105,30 @@ def test_event_that_arrives_late_after_a_jump_of_the_clock_does_not_end_a_silenc
 
     assert script.finding(STALL) is not None
     assert EventType.FINDING_CLEARED not in types(script.said)
+
+
+def test_work_ends_a_stall_although_the_clock_was_set_back_since_the_last_check() -> None:
+    """The event may come before the jump is noticed: it is not an hour old."""
+    script = worker()
+    script.silence(240)
+    script.now -= 3600
+    script.call()
+
+    assert script.kinds() == set()
+
+
+def test_loop_in_a_batch_that_arrives_late_is_found_and_gets_worse_at_once() -> None:
+    """The events show it, not the time."""
+    script = worker()
+    script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 99, "limit": 100})
+    script.silence(100)
+    script.monitor.sweep(script.now)
+    script.lag = 3
+    for _ in range(40):
+        script.call(after=0)
+
+    loops = [event.data["severity"] for event in script.said if event.data.get("kind") == "doom_loop"]
+    assert loops == ["medium", "high", "critical"]
 
 
 def test_stall_is_counted_from_the_incarnations_own_events() -> None:
