@@ -117,6 +117,33 @@ def test_work_ends_a_stall_although_the_clock_was_set_back_since_the_last_check(
     assert script.kinds() == set()
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_event_that_arrives_late_makes_no_finding_worse_before_the_next_check(is_saved: bool) -> None:
+    """The end of a tool makes the checkpoint stale as of the last check; the next event saves one, or not."""
+    script = worker()
+    script.event(EventType.CHECKPOINT_SAVED)
+    for number in range(17):
+        script.call(args=str(number), result=str(number), after=100)
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "train", "call_id": "1", "timeout": 300}, after=60)
+    script.silence(180)
+    stale = script.finding(FindingKind.CHECKPOINT_STALE)
+    assert stale is not None
+    assert (stale.severity, stale.ticket) == (Severity.LOW, False)
+    script.said.clear()
+    script.lag = 50
+    script.call("train", call_id="1", after=0)
+    assert script.said == []
+
+    if is_saved:
+        script.lag = 45
+        script.event(EventType.CHECKPOINT_SAVED, after=0)
+    script.silence(0)
+
+    change = EventType.FINDING_CLEARED if is_saved else EventType.FINDING_OPENED
+    assert types(script.said) == [change, EventType.HEALTH_STATE_CHANGED]
+    assert script.state is (HealthState.HEALTHY if is_saved else HealthState.STUCK)
+
+
 def test_loop_in_a_batch_that_arrives_late_is_found_and_gets_worse_at_once() -> None:
     """The events show it, not the time."""
     script = worker()

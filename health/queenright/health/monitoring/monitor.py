@@ -1010,14 +1010,25 @@ def _detect(
     Return the findings as of ``at``, but those of the kinds that were found ``before`` as of ``checked_at``.
 
     An event that arrives late must not undo what time alone has changed. Nor may it be judged as if nothing
-    followed it: the next event of its batch may.
+    followed it, because the next event of its batch may: the time after ``at`` makes no finding worse than it
+    was before or is as of ``at``. If nothing follows, the next check does.
     """
     findings = detectors(v, settings, at)
     if not before or checked_at == at:
         return findings
-    kinds = {finding.kind for finding in before}
-    later = [finding for finding in detectors(v, settings, checked_at) if finding.kind in kinds]
-    return [finding for finding in findings if finding.kind not in kinds] + later
+    known = {finding.kind: finding for finding in before}
+    new = []
+    for finding in findings:
+        if finding.kind in known:
+            known[finding.kind] = max(finding, known[finding.kind], key=_weight)
+        else:
+            new.append(finding)
+    later = [finding for finding in detectors(v, settings, checked_at) if finding.kind in known]
+    return new + [min(finding, known[finding.kind], key=_weight) for finding in later]
+
+
+def _weight(finding: Finding) -> tuple[bool, int]:
+    return finding.ticket, finding.severity.rank
 
 
 def is_late_work(event: AgentEvent, v: VitalSigns) -> bool:
