@@ -66,6 +66,13 @@ def test_other_number_of_partitions_is_a_fault_at_every_process() -> None:
     assert fault.startswith("cluster.partitions is 4 at http://a:1, and the cluster has 8: ")
 
 
+def test_member_with_another_number_of_partitions_reports_it_itself() -> None:
+    members = view(seen_member("a"), seen_member("b", partitions=3))
+
+    assert len(find_faults(members, "a")) == 1
+    assert find_faults(members, "b") == []
+
+
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
     """Of members of one version: another one has other settings."""
     first = seen_member("a", settings={"judging": "1", "alerting": "1"})

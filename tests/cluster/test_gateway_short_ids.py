@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.http.gateway_header import GATEWAY_HEADER
+from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.cluster.test_gateway import client_of, quick_gateway
@@ -119,6 +120,19 @@ async def test_abbreviated_id_is_refused_while_a_partition_has_no_owner(fleet: F
     assert refused.headers["retry-after"] == "2"
     assert f"{approval[:length]!r} is not a whole id" in refused.json()["title"]
     assert len(fleet.services[0].approvals.pending()) == 1
+
+
+async def test_abbreviated_id_is_refused_while_an_owner_answers_503(fleet: Fleet) -> None:
+    """The response says what to do, not what the owner lacks."""
+    length = len(shared_beginning(fleet.tickets)) + 1
+    ticket = fleet.tickets[0]
+    starting = problem(503, "the service is starting")
+    async with client_of(quick_gateway(lambda: [fleet.apps[0], starting])) as http:
+        refused = await http.get(f"/api/tickets/{ticket[:length]}")
+        whole = await http.get(f"/api/tickets/{ticket}")
+    assert (refused.status_code, whole.status_code) == (503, 200)
+    assert refused.headers["retry-after"] == "2"
+    assert f"{ticket[:length]!r} is not a whole id" in refused.json()["title"]
 
 
 async def test_abbreviated_id_is_refused_while_an_owner_is_of_a_version_that_cannot_list_matches(
