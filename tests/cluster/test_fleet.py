@@ -531,7 +531,7 @@ async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> 
     await budgets[1].settle(reservations[0], Cost(dollars=0.1))
     await budgets[0].settle(reservations[1], Cost(dollars=0.1))
     await exchange(processes)
-    assert [round(budget.spent("hour", "dollars"), 6) for budget in budgets] == [0.5, 0.5]
+    assert [round(budget.sum_spending("hour", "dollars"), 6) for budget in budgets] == [0.5, 0.5]
     assert isinstance(await budgets[0].reserve("queen", estimate), Reservation)
 
 

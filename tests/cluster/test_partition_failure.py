@@ -64,7 +64,7 @@ async def test_partition_whose_lease_this_process_cannot_renew_is_given_up_for_a
     @asynccontextmanager
     async def run_service(self: Partition) -> AsyncIterator[Service]:
         self._token = "token"
-        self._claimed.set()
+        self._claim_event.set()
         yield Mock()
 
     async def serve(self: Partition, service: Service, stack: object) -> None:

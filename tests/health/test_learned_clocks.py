@@ -56,7 +56,7 @@ def test_learned_limit_stays_within_its_bounds(took: list[float], configured: fl
     assert (learned is None) == (len(took) < SAMPLES)
     if learned is not None:
         assert BOUNDS.shortest * configured <= learned.limit <= BOUNDS.longest * configured
-        assert (learned.configured, learned.calls) == (configured, len(took))
+        assert (learned.configured_limit, learned.calls) == (configured, len(took))
 
 
 def test_usual_duration_is_the_95th_percentile() -> None:

@@ -95,7 +95,7 @@ async def test_limit_is_reached_by_spending_and_passes_with_its_window() -> None
     assert before is None
     assert all(part in str(reached) for part in ("judging.budget", "1.00 $", "hour"))
     assert purse.find_exceeded_limit() is None
-    assert purse.spent("day", "dollars", "queen") == pytest.approx(0.4)
+    assert purse.sum_spending("day", "dollars", "queen") == pytest.approx(0.4)
 
 
 async def test_longest_lasting_reached_limit_is_named() -> None:
@@ -127,8 +127,8 @@ async def test_restart_forgets_nothing(tmp_path: Path) -> None:
     again = budget(time, file, dollars_per_day=1)
 
     assert again.find_exceeded_limit() is not None
-    assert again.spent("day", "dollars", "queen") == 0.5
-    assert again.spent("hour", "tokens") == 30
+    assert again.sum_spending("day", "dollars", "queen") == 0.5
+    assert again.sum_spending("hour", "tokens") == 30
     assert file.stat().st_mode & 0o077 == 0
 
 
@@ -154,7 +154,7 @@ asyncio.run(main())
     purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
 
     assert result.returncode == -signal.SIGKILL
-    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 300)
+    assert (purse.sum_spending("hour", "dollars"), purse.sum_spending("hour", "tokens")) == (0.75, 300)
 
 
 # -- what is held for calls under way -----------------------------------------------------------
@@ -164,12 +164,12 @@ async def test_reserved_amount_counts_as_spent_until_the_cost_is_known() -> None
     purse = budget(FakeTime(), dollars_per_day=10)
 
     held = await hold(purse, dollars=0.4, tokens=900)
-    meanwhile = (purse.spent("hour", "dollars"), purse.spent("hour", "tokens", "judge"))
+    meanwhile = (purse.sum_spending("hour", "dollars"), purse.sum_spending("hour", "tokens", "judge"))
     await purse.settle(held, Cost(0.1, 500))
 
     assert meanwhile == (0.4, 900)
-    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.1, 500)
-    assert purse.spent("hour", "dollars", "queen") == 0
+    assert (purse.sum_spending("hour", "dollars"), purse.sum_spending("hour", "tokens")) == (0.1, 500)
+    assert purse.sum_spending("hour", "dollars", "queen") == 0
 
 
 async def test_call_above_the_remaining_budget_is_refused_and_a_smaller_one_allowed() -> None:
@@ -208,7 +208,7 @@ def test_concurrent_calls_exceed_the_limit_only_by_estimate_errors(
                 await purse.settle(held, Cost(0.0, real))
 
         await asyncio.gather(*(ask(*call) for call in calls))
-        return purse.spent("hour", "tokens"), errors
+        return purse.sum_spending("hour", "tokens"), errors
 
     spent, errors = asyncio.run(main())
 
@@ -222,7 +222,7 @@ async def test_unanswered_call_costs_its_question() -> None:
 
     await purse.settle(held, None)
 
-    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.03, 1_000)
+    assert (purse.sum_spending("hour", "dollars"), purse.sum_spending("hour", "tokens")) == (0.03, 1_000)
 
 
 @pytest.mark.parametrize("dollars", [float("nan"), float("inf"), -1.0])
@@ -232,7 +232,7 @@ async def test_missing_cost_counts_as_the_reserved_amount(dollars: float, tmp_pa
 
     await purse.settle(await hold(purse, dollars=0.5, tokens=7), Cost(dollars, 10))
 
-    assert purse.spent("hour", "dollars") == budget(time, file).spent("hour", "dollars") == 0.5
+    assert purse.sum_spending("hour", "dollars") == budget(time, file).sum_spending("hour", "dollars") == 0.5
 
 
 def test_kill_during_a_call_counts_its_reservation(tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ asyncio.run(main())
     purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
 
     assert result.returncode == -signal.SIGKILL
-    assert purse.spent("hour", "dollars", "queen") == 0.5
-    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 400)
+    assert purse.sum_spending("hour", "dollars", "queen") == 0.5
+    assert (purse.sum_spending("hour", "dollars"), purse.sum_spending("hour", "tokens")) == (0.75, 400)
 
 
 async def test_reservation_changes_no_paid_row(tmp_path: Path) -> None:
@@ -268,11 +268,11 @@ async def test_reservation_changes_no_paid_row(tmp_path: Path) -> None:
     time.now += 2 * SLOT
 
     await pay(purse, "queen", 0.0, 5)
-    meanwhile = budget(time, file).spent("hour", "tokens")
+    meanwhile = budget(time, file).sum_spending("hour", "tokens")
     await purse.settle(slow, Cost(0.0, 10))
 
     assert meanwhile == 1_005
-    assert budget(time, file).spent("hour", "tokens") == 15
+    assert budget(time, file).sum_spending("hour", "tokens") == 15
 
 
 async def test_cancelled_caller_reserves_nothing(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ async def test_cancelled_caller_reserves_nothing(tmp_path: Path) -> None:
     going.cancel()
     await asyncio.gather(going, return_exceptions=True)
 
-    assert purse.spent("hour", "tokens") == 0
+    assert purse.sum_spending("hour", "tokens") == 0
 
 
 async def test_failed_caller_reserves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ async def test_failed_caller_reserves_nothing(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RuntimeError, match="new thread"):
         await hold(purse, tokens=1_000)
 
-    assert purse.spent("hour", "tokens") == 0
+    assert purse.sum_spending("hour", "tokens") == 0
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ async def test_concurrent_answers_are_all_recorded(tmp_path: Path) -> None:
 
     await asyncio.gather(*(pay(purse, "judge", 0.0, 1) for _ in range(20)))
 
-    assert budget(time, file).spent("hour", "tokens") == 20
+    assert budget(time, file).sum_spending("hour", "tokens") == 20
 
 
 async def test_free_calls_are_not_recorded(tmp_path: Path) -> None:

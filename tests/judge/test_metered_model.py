@@ -136,8 +136,8 @@ async def test_unpriced_model_is_budgeted_in_tokens() -> None:
 
     await desk.ask()
 
-    assert desk.budget.spent("hour", "tokens", "judge") == 1100
-    assert desk.budget.spent("hour", "dollars") == 0
+    assert desk.budget.sum_spending("hour", "tokens", "judge") == 1100
+    assert desk.budget.sum_spending("hour", "dollars") == 0
 
 
 async def test_cached_tokens_are_counted() -> None:
@@ -175,7 +175,9 @@ async def test_model_that_always_fails_spends_its_budget() -> None:
         desk.time.now += 30
 
     assert 4 <= len(model.shown) <= 5
-    assert desk.budget.spent("day", "dollars", "judge") == pytest.approx(ASKED_DOLLARS * len(model.shown))
+    assert desk.budget.sum_spending("day", "dollars", "judge") == pytest.approx(
+        ASKED_DOLLARS * len(model.shown)
+    )
     assert (desk.fallbacks("budget") or 0) > 0
 
 
@@ -191,7 +193,7 @@ async def test_concurrent_calls_share_the_remaining_budget() -> None:
     assert sum(reply is answer for reply in first) == 2
     assert {reply.finish_reason for reply in first if reply is not answer} == {"rules_in_place:budget"}
     assert sum(reply is answer for reply in then) > 20
-    assert desk.budget.spent("hour", "dollars") <= 5
+    assert desk.budget.sum_spending("hour", "dollars") <= 5
 
 
 async def test_model_without_a_fallback_is_called_over_budget() -> None:
@@ -207,7 +209,7 @@ async def test_model_without_a_fallback_is_called_over_budget() -> None:
     )
 
     assert [await desk.ask(), await desk.ask()] == [FINE, FINE]
-    assert desk.budget.spent("hour", "dollars") == 1.0
+    assert desk.budget.sum_spending("hour", "dollars") == 1.0
     assert desk.model.fallback_reason is None
 
 
@@ -417,7 +419,7 @@ async def test_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: bool)
 
     assert (await third).finish_reason == "rules_in_place:timeout"
     assert (model.calls, model.cancelled) == (3, 3)
-    assert desk.budget.spent("hour", "tokens") == 3 * ASKED_TOKENS
+    assert desk.budget.sum_spending("hour", "tokens") == 3 * ASKED_TOKENS
     assert (await desk.ask()).text == "as the rules say"
     model.let_go.set()
 
@@ -443,7 +445,7 @@ async def test_service_that_stops_is_not_a_failure_of_its_model() -> None:
         await asyncio.gather(asking, return_exceptions=True)
 
     assert desk.model.fallback_reason is None
-    assert desk.budget.spent("hour", "tokens") == 5 * ASKED_TOKENS
+    assert desk.budget.sum_spending("hour", "tokens") == 5 * ASKED_TOKENS
 
 
 # -- at work ------------------------------------------------------------------------------------

@@ -251,13 +251,13 @@ class PeerDelivery:
             self._peer_starts.add(started_at)
 
     def _plan(self, notifications: Sequence[Notification], now: float, later_peers: Collection[str]) -> Plan:
-        refused = {key: content for key, (content, _) in self.refused_alerts.items()}
+        refused_versions = {key: content for key, (content, _) in self.refused_alerts.items()}
         return plan(
             notifications,
             self.peer.name,
             sent_alerts=self._sent_alerts,
             ends=self._ends,
-            refused_versions=refused,
+            refused_versions=refused_versions,
             settings=self._settings,
             now=now,
             later_peers=later_peers,
@@ -327,13 +327,13 @@ class PeerDelivery:
 
     def _refuse(self, post: Post, error: AlertsRejectedError, result: Deliveries, now: float) -> None:
         _log.error("%s; the rejected notification is not retried until its content changes", error)
-        refused = RefusedAlert(
+        refused_alert = RefusedAlert(
             ticket_ids=[n.ticket_id for n in post.about],
             peer=self.peer.name,
             status=post.status,
             error=error.reason,
         )
-        self.refused_alerts[post.key] = (post.text_version, refused)
+        self.refused_alerts[post.key] = (post.text_version, refused_alert)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)

@@ -163,9 +163,9 @@ class ModelBudget:
         limits = {(limit.window, limit.unit): limit.limit for limit in self._exceeded_by(self._misfit)}
         for window in _SECONDS:
             for unit in _UNITS:
-                yield window, unit, max(self.spent(window, unit), limits.get((window, unit), 0.0))
+                yield window, unit, max(self.sum_spending(window, unit), limits.get((window, unit), 0.0))
 
-    def spent(self, window: Window, unit: Unit, role: str | None = None) -> float:
+    def sum_spending(self, window: Window, unit: Unit, role: str | None = None) -> float:
         """Return the spending and reservations in the window that ends now, of one role or of all."""
         return self._spending.of(window, unit, self._clock(), role)
 
@@ -257,7 +257,7 @@ class ModelBudget:
         return [
             ExceededLimit(window, unit, limit, spent, cost.of(unit))
             for (window, unit), limit in self._limits.items()
-            if (spent := self.spent(window, unit)) >= limit or spent + cost.of(unit) > limit
+            if (spent := self.sum_spending(window, unit)) >= limit or spent + cost.of(unit) > limit
         ]
 
 

@@ -157,7 +157,7 @@ class AgentRuntime:
             breakers=breakers,
             telemetry=telemetry or muted_outputs[0],
             registry=registry or CollectorRegistry(),
-            discarding=muted_outputs,
+            null_telemetry=muted_outputs,
             incarnations=IncarnationRegistry(ids()),
             heartbeats=self._heartbeats,
             sessions=self._sessions,

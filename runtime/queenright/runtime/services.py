@@ -91,7 +91,7 @@ class RuntimeServices:
     breakers: Breakers | None = None
     telemetry: Telemetry
     registry: CollectorRegistry
-    discarding: tuple[Telemetry, CollectorRegistry]
+    null_telemetry: tuple[Telemetry, CollectorRegistry]
     """For graphs that are not workers: their spans and metrics are discarded."""
     incarnations: IncarnationRegistry
     context: Mapping[str, object]

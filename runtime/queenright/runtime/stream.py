@@ -412,7 +412,7 @@ class ExecutionStream:
         execution.session_id = resources.session_id = session.id
         await self._take_turn(execution, session, store, resources)
         telemetry, registry = (
-            (services.telemetry, services.registry) if graph.agent_id else services.discarding
+            (services.telemetry, services.registry) if graph.agent_id else services.null_telemetry
         )
         logger = RuntimeLogger(session, store.base / "runtime_logs")
         first_step = await services.disk.run(logger.next_step) if execution.is_resume else 0

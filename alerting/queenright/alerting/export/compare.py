@@ -64,14 +64,14 @@ def _normalize_token(token: re.Match[str]) -> str:
     return word
 
 
-def compare(wanted: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> list[Difference]:
+def compare(wanted_rules: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> list[Difference]:
     """
-    Return the differences, in the order of ``wanted``, followed by superfluous rules.
+    Return the differences, in the order of ``wanted_rules``, followed by superfluous rules.
 
     Args:
         existing: Loaded rules or rules from files; rules that are not Queenright's are ignored.
     """
-    rules = list(wanted)
+    rules = list(wanted_rules)
     remaining: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
     for rule in existing:
         if rule.is_ours:
@@ -95,10 +95,10 @@ def compare(wanted: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> lis
     return [*differences, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
 
 
-def _superfluous(existing: LoadedRule, wanted: LoadedRule | None) -> Difference:
-    if wanted is None:
+def _superfluous(existing: LoadedRule, wanted_rule: LoadedRule | None) -> Difference:
+    if wanted_rule is None:
         return Difference("removed", existing)
-    return Difference("duplicate", existing, tuple(_changes(existing, wanted)))
+    return Difference("duplicate", existing, tuple(_changes(existing, wanted_rule)))
 
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:

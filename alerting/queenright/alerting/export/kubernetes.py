@@ -174,8 +174,8 @@ def _kustomization(resources: Sequence[str]) -> dict[str, Any]:
 
 
 def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) -> dict[str, Any]:
-    def monitor(whole: Mapping[str, Any]) -> dict[str, Any]:
-        return {"name": whole["metadata"]["name"], **whole["spec"]}
+    def monitor(manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": manifest["metadata"]["name"], **manifest["spec"]}
 
     nowhere = Placement()
     service = monitor(_service_monitor(nowhere, _job(selectors.service, "queenright")))

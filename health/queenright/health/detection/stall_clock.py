@@ -25,7 +25,7 @@ class StallClock(NamedTuple):
     due: float
     ticket_due: float
     tool: OpenTool | None = None
-    learned: LearnedLimit | None = None
+    learned_limit: LearnedLimit | None = None
     """The origin of the limit, if it was learned."""
 
 

@@ -46,7 +46,7 @@ def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding
 def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has been silent for longer than usual, where learned limits are in shadow."""
     clock, shadow = stall_clock(v, settings), stall_clock(v, settings, shadow=True)
-    if clock is None or shadow is None or shadow.learned is None or not shadow.due <= now < clock.due:
+    if clock is None or shadow is None or shadow.learned_limit is None or not shadow.due <= now < clock.due:
         return None
     return _stall_finding(v, shadow, now)
 
@@ -74,12 +74,12 @@ def _stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding:
 
 def _describe_learned(clock: StallClock) -> str:
     """Return the origin of a learned limit."""
-    origin = clock.learned
+    origin = clock.learned_limit
     if origin is None:
         return ""
     return (
         f"; its usual is {span(origin.usual)} ({origin.calls} times), so it is {span(origin.limit)} "
-        f"instead of {span(origin.configured)}"
+        f"instead of {span(origin.configured_limit)}"
     )
 
 

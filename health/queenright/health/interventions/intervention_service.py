@@ -233,17 +233,17 @@ class InterventionService(LadderScheduler):
             (event.agent_id, event.session_id) if after.rank > before.rank and after.is_in_trouble else None
         )
 
-    def resume_storm(self, changes: Iterable[AgentEvent], shared: SharedStorm) -> None:
+    def resume_storm(self, changes: Iterable[AgentEvent], shared_storm: SharedStorm) -> None:
         """
         Count the changes of health from before a restart towards a storm; the service before announced it.
 
         Args:
             changes: The latest ones of the workers that the service watches.
-            shared: See ``inherit_storm``.
+            shared_storm: See ``inherit_storm``.
         """
         worse = {key: event.time for event in changes if (key := self._worse_worker(event)) is not None}
-        logged = [WorseWorker(*key, at, at, None) for key, at in worse.items()]
-        self._inherit_storm(shared._replace(inherited=[*logged, *shared.inherited]))
+        logged_workers = [WorseWorker(*key, at, at, None) for key, at in worse.items()]
+        self._inherit_storm(shared_storm._replace(inherited=[*logged_workers, *shared_storm.inherited]))
 
     def list_worse(self) -> list[WorseWorker]:
         """Return the workers of this service that count towards a storm, for the other services."""
@@ -262,14 +262,14 @@ class InterventionService(LadderScheduler):
         if self._join_storm(elsewhere, storm):
             self._announce_fleet_storm()
 
-    def inherit_storm(self, shared: SharedStorm) -> None:
+    def inherit_storm(self, shared_storm: SharedStorm) -> None:
         """Do the same for a service that has just started, with the workers that it watches now."""
-        if self._inherit_storm(shared):
+        if self._inherit_storm(shared_storm):
             self._announce_fleet_storm()
 
-    def _inherit_storm(self, shared: SharedStorm) -> bool:
-        is_new = self._join_storm([*shared.elsewhere, *shared.inherited], shared.storm)
-        self._storm.inherit([worse.key for worse in shared.inherited])
+    def _inherit_storm(self, shared_storm: SharedStorm) -> bool:
+        is_new = self._join_storm([*shared_storm.elsewhere, *shared_storm.inherited], shared_storm.storm)
+        self._storm.inherit([worse.key for worse in shared_storm.inherited])
         return is_new
 
     def _announce_fleet_storm(self) -> None:

@@ -38,7 +38,7 @@ METADATA: Final = MetaData()
 _SEQ = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER PRIMARY KEY is SQLite's own row id
 
 
-def _required(kind: type[TypeEngine[Any]], *names: str) -> Iterator[Column[Any]]:
+def _required_columns(kind: type[TypeEngine[Any]], *names: str) -> Iterator[Column[Any]]:
     """Return columns of one type that are never null."""
     return (Column(name, kind, nullable=False) for name in names)
 
@@ -52,10 +52,10 @@ EVENTS: Final = Table(
     "events",
     METADATA,
     Column("seq", _SEQ, primary_key=True, autoincrement=False),
-    *_required(Text, "id", "type"),
+    *_required_columns(Text, "id", "type"),
     Column("time", Float, nullable=False),
-    *_required(Text, "agent_id", "session_id", "incarnation_id", "graph_id", "stream_id", "node_id"),
-    *_required(Text, "execution_id", "trace_id", "span_id"),
+    *_required_columns(Text, "agent_id", "session_id", "incarnation_id", "graph_id", "stream_id", "node_id"),
+    *_required_columns(Text, "execution_id", "trace_id", "span_id"),
     # Text, not JSON: the hash covers these bytes.
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
@@ -98,7 +98,7 @@ AUDIT_ARCHIVE: Final = Table(
         for c in EVENTS.columns
     ),
     # The hash of the previous row in the log, which may not be here: with it, ``hash`` can be verified.
-    *_required(LargeBinary, "previous_hash", "archive_hash"),
+    *_required_columns(LargeBinary, "previous_hash", "archive_hash"),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),
 )
@@ -111,8 +111,8 @@ TICKETS: Final = Table(
     "tickets",
     METADATA,
     Column("ticket_id", Text, primary_key=True),
-    *_required(Text, "fingerprint", "agent_id", "session_id", "kind", "severity", "status"),
-    *_required(Float, "first_seen", "updated_at"),
+    *_required_columns(Text, "fingerprint", "agent_id", "session_id", "kind", "severity", "status"),
+    *_required_columns(Float, "first_seen", "updated_at"),
     Column("closed_at", Float),
     # The ticket as JSON; the columns above are for searching.
     Column("body", Text, nullable=False),
@@ -127,11 +127,11 @@ OUTBOX: Final = Table(
     "outbox",
     METADATA,
     Column("id", Integer, primary_key=True),
-    *_required(Text, "ticket_id", "alert_key"),
-    *_required(JSON, "labels", "annotations"),
+    *_required_columns(Text, "ticket_id", "alert_key"),
+    *_required_columns(JSON, "labels", "annotations"),
     Column("starts_at", Float, nullable=False),
     Column("ends_at", Float),
-    *_required(Float, "created_at", "updated_at"),
+    *_required_columns(Float, "created_at", "updated_at"),
     Column("active", Boolean, nullable=False),
     # With ``active`` in each: when all are active, SQLite must not scan all of them for one.
     Index("ix_outbox_ticket", "ticket_id", "active"),
@@ -157,8 +157,8 @@ RECEIVER_NOTIFICATIONS: Final = Table(
     "receiver_notifications",
     METADATA,
     Column("id", Integer, primary_key=True),
-    *_required(Text, "dedup_key", "receiver", "ticket_id", "alert_key", "status"),
-    *_required(Float, "first_notified_at", "notified_at"),
+    *_required_columns(Text, "dedup_key", "receiver", "ticket_id", "alert_key", "status"),
+    *_required_columns(Float, "first_notified_at", "notified_at"),
     Index(
         "ux_receiver_notifications_once",
         "dedup_key",
@@ -208,7 +208,7 @@ SWITCHES: Final = Table(
     METADATA,
     Column("name", Text, primary_key=True),
     Column("is_on", Boolean, nullable=False),
-    *_required(Text, "by", "reason"),
+    *_required_columns(Text, "by", "reason"),
     Column("changed_at", Float, nullable=False),
 )
 """Switches that survive restarts: the emergency stop."""
@@ -236,7 +236,7 @@ INTERVENTIONS: Final = Table(
     "interventions",
     METADATA,
     Column("intervention_id", Text, primary_key=True),
-    *_required(Text, "agent_id", "session_id", "incarnation_id", "kind", "outcome"),
+    *_required_columns(Text, "agent_id", "session_id", "incarnation_id", "kind", "outcome"),
     Column("created_at", Float, nullable=False),
     Column("body", Text, nullable=False),
     Index("ix_interventions_agent", "agent_id", "created_at"),
@@ -248,9 +248,9 @@ INSTRUCTIONS: Final = Table(
     "instructions",
     METADATA,
     Column("instruction_id", Text, primary_key=True),
-    *_required(Text, "agent_id", "session_id", "incarnation_id", "kind"),
-    *_required(Float, "created_at", "expires_at"),
-    *_required(Text, "status", "body"),
+    *_required_columns(Text, "agent_id", "session_id", "incarnation_id", "kind"),
+    *_required_columns(Float, "created_at", "expires_at"),
+    *_required_columns(Text, "status", "body"),
     Index("ix_instructions_worker", "agent_id", "session_id"),
     Index("ix_instructions_expires_at", "expires_at"),
 )
@@ -260,8 +260,8 @@ ESCALATIONS: Final = Table(
     "escalations",
     METADATA,
     Column("escalation_id", Text, primary_key=True),
-    *_required(Text, "agent_id", "session_id", "status"),
-    *_required(Float, "created_at", "deadline"),
+    *_required_columns(Text, "agent_id", "session_id", "status"),
+    *_required_columns(Float, "created_at", "deadline"),
     Column("body", Text, nullable=False),
     Index("ix_escalations_status", "status"),
     Index("ix_escalations_created_at", "created_at"),
@@ -274,10 +274,10 @@ APPROVALS: Final = Table(
     "approvals",
     METADATA,
     Column("approval_id", Text, primary_key=True),
-    *_required(Text, "agent_id", "session_id", "status"),
+    *_required_columns(Text, "agent_id", "session_id", "status"),
     # Waits for an answer, or for the approved termination.
     Column("is_open", Boolean, nullable=False),
-    *_required(Float, "created_at", "expires_at"),
+    *_required_columns(Float, "created_at", "expires_at"),
     Column("body", Text, nullable=False),
     _unique_where("ux_approvals_one_open_per_session", "agent_id", "session_id", where=_APPROVAL_OPEN),
     Index("ix_approvals_is_open", "is_open"),
@@ -300,7 +300,7 @@ RECOVERIES: Final = Table(
     "recoveries",
     METADATA,
     Column("recovery_id", Text, primary_key=True),
-    *_required(Text, "task_id", "agent_id", "session_id", "status"),
+    *_required_columns(Text, "task_id", "agent_id", "session_id", "status"),
     Column("created_at", Float, nullable=False),
     Column("body", Text, nullable=False),
     Index("ix_recoveries_task_id", "task_id"),

@@ -32,7 +32,7 @@ class LearnedLimit(NamedTuple):
     """A limit that was learned; all times in seconds."""
 
     limit: float
-    configured: float
+    configured_limit: float
     usual: float
     """Half took no longer."""
     calls: int

@@ -53,8 +53,8 @@ def read_otlp(answer: Any) -> list[TraceSpan]:
         ValueError: The body is not a trace in OTLP JSON.
     """
     try:
-        whole = answer.get("trace") or answer
-        spans = list(_spans(whole.get("batches") or whole.get("resourceSpans") or []))
+        document = answer.get("trace") or answer
+        spans = list(_spans(document.get("batches") or document.get("resourceSpans") or []))
     except (TypeError, AttributeError, KeyError) as error:
         raise ValueError("not a trace in OTLP JSON") from error
     return sorted(spans, key=lambda span: (span.start, span.end or span.start))

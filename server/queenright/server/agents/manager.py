@@ -345,14 +345,14 @@ class AgentManager:
                 raise AgentAlreadyLoadedError(_describe_taken(same_name))
             self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._within_limit(runner, runner.start())
-            checked = await asyncio.to_thread(runner.validate)
+            validation = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(
                 id=name,
                 path=runner.path,
                 runner=runner,
                 runtime=runtime,
                 info=runner.info(),
-                warnings=checked.warnings,
+                warnings=validation.warnings,
                 loaded_at=self._clock(),
                 model=model,
                 lifecycle=lifecycle,
@@ -367,9 +367,9 @@ class AgentManager:
                 f"the agent in {slot.path} is named {runner.spec.name!r} now, not {slot.id!r}; "
                 "unload it and load the new one"
             )
-        checked = await asyncio.to_thread(runner.validate)
-        if not checked.ok:
-            raise InvalidAgentError(slot.id, checked.errors)
+        validation = await asyncio.to_thread(runner.validate)
+        if not validation.ok:
+            raise InvalidAgentError(slot.id, validation.errors)
         if self._slots.get(slot.id) is not slot:
             raise AgentNotLoadedError(slot.id)  # it was unloaded in the meantime
         _refuse_reload_with_graphs(slot)

@@ -69,12 +69,14 @@ def _numbers(view: View, own_id: str) -> Iterator[str]:
 def _settings(view: View) -> Iterator[str]:
     """Compare each member with the oldest one of its version: versions have different settings."""
     oldest: dict[str, SeenMember] = {}
-    for seen in view.alive:
-        first = oldest.setdefault(seen.member.version, seen)
-        known, own = first.state.settings, seen.state.settings
-        if blocks := sorted(name for name in known.keys() | own.keys() if known.get(name) != own.get(name)):
+    for member_view in view.alive:
+        first = oldest.setdefault(member_view.member.version, member_view)
+        first_settings, own = first.state.settings, member_view.state.settings
+        if blocks := sorted(
+            name for name in first_settings.keys() | own.keys() if first_settings.get(name) != own.get(name)
+        ):
             yield (
-                f"the settings of {seen.member.api_url} and {first.member.api_url} differ in "
+                f"the settings of {member_view.member.api_url} and {first.member.api_url} differ in "
                 f"{', '.join(blocks)}; give both the same file, and restart the one that had another"
             )
 

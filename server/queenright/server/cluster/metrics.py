@@ -77,8 +77,8 @@ def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
     """Yield families with each name once, as the formats require."""
     families_by_name: dict[str, Metric] = {}
     for family in families:
-        if (known := families_by_name.setdefault(family.name, family)) is not family:
-            known.samples += family.samples
+        if (known_family := families_by_name.setdefault(family.name, family)) is not family:
+            known_family.samples += family.samples
     yield from families_by_name.values()
 
 

@@ -110,8 +110,8 @@ class Partition:
         self._token: str | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_released = False
-        self._lost = asyncio.Event()
-        self._claimed = asyncio.Event()
+        self._loss_event = asyncio.Event()
+        self._claim_event = asyncio.Event()
         self._owner: Member | None = None
         self.owner_changed = asyncio.Event()
         """Set when another process becomes the owner; a new one replaces it then."""
@@ -153,7 +153,7 @@ class Partition:
     @property
     def is_ending(self) -> bool:
         """Whether this process is giving it up."""
-        return self.is_running and self._lost.is_set()
+        return self.is_running and self._loss_event.is_set()
 
     def follow(self, view: View, now: float) -> None:
         """Note who owns it, and since when nobody owns or watches it."""
@@ -166,8 +166,8 @@ class Partition:
     def claim(self) -> None:
         """Try to become the owner, unless this process is already, or has just failed to."""
         if not self.is_running and time.monotonic() >= self._retry_at:
-            self._lost.clear()
-            self._claimed.clear()
+            self._loss_event.clear()
+            self._claim_event.clear()
             self._is_released = False
             self._running = asyncio.create_task(self._own(), name=f"partition-{self.number}")
 
@@ -175,7 +175,7 @@ class Partition:
         """Let another process be the owner: stop serving, store what was received, and release the lease."""
         if self.is_running:
             self._is_released = True
-            self._lost.set()
+            self._loss_event.set()
 
     async def wait_ended(self) -> None:
         """Wait until this process is not the owner."""
@@ -190,12 +190,12 @@ class Partition:
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(_cancel, asyncio.create_task(self._keep_lease()))
                 async with self._starting:
-                    if self._lost.is_set():
+                    if self._loss_event.is_set():
                         return
                     service = await stack.enter_async_context(self._run_service())
-                    if not self._lost.is_set():
+                    if not self._loss_event.is_set():
                         await self._serve(service, stack)
-                await self._lost.wait()
+                await self._loss_event.wait()
         except DatabaseInUseError as error:
             _log.warning("not the owner%s: %s", self._suffix, error)
         except StoreError as error:
@@ -243,13 +243,13 @@ class Partition:
             partition=self.number,
         )
         self._token = store.writer_token
-        loop.call_soon_threadsafe(self._claimed.set)
+        loop.call_soon_threadsafe(self._claim_event.set)
         return store
 
     async def _keep_lease(self) -> None:
         """Renew the lease until another process has it. If that ends, this process gives up the workers."""
         try:
-            await self._claimed.wait()
+            await self._claim_event.wait()
             while self._token is not None:
                 try:
                     await self._lease.renew(self.number, self._token)
@@ -260,7 +260,7 @@ class Partition:
                     _log.warning("cannot renew the lease: %s", str(error).splitlines()[0])
                 await asyncio.sleep(RENEWAL_SECONDS)
         finally:
-            self._lost.set()
+            self._loss_event.set()
 
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
         calls = HookCalls(self.stream, service.pipeline.ingest, service.clock)
@@ -295,7 +295,7 @@ class Partition:
         except UnknownCommitError:
             _log.warning("events were stored without an answer of the database; starting again from the log")
         finally:
-            self._lost.set()
+            self._loss_event.set()
 
     def _end_serving(self, service: Service) -> None:
         self.apps = None

@@ -42,7 +42,7 @@ class EventMetrics:
         for before in HealthState:
             for after in HealthState:
                 self._transitions.labels(before.value, after.value)
-        self._dropped = counter(names.EVENT_BUS_DROPPED, registry)
+        self._dropped_events = counter(names.EVENT_BUS_DROPPED, registry)
         self._delay = histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         for kind in FindingKind:
             self._delay.labels(kind.value)
@@ -60,11 +60,11 @@ class EventMetrics:
     def add_subscribers(self, names_of_subscribers: Iterable[str]) -> None:
         """Initialize the dropped events of subscribers at 0."""
         for name in names_of_subscribers:
-            self._dropped.labels(name)
+            self._dropped_events.labels(name)
 
     def count_dropped(self, subscriber: str, count: int) -> None:
         """Count the events that a slow subscriber missed."""
-        self._dropped.labels(subscriber).inc(count)
+        self._dropped_events.labels(subscriber).inc(count)
 
     def observe_detection(self, kind: FindingKind, delay: float) -> None:
         """Observe the seconds between a crossed threshold and the state change."""

@@ -107,7 +107,7 @@ class InterventionMetrics:
         )
         self._transitions = counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
-        self._limited = limit_counter
+        self._limit_counter = limit_counter
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def count_events(self, events: Sequence[AgentEvent]) -> None:
@@ -167,7 +167,7 @@ class InterventionMetrics:
         self.add_breaker(breaker)
         if breaker in self._known_breakers:
             return breaker
-        return self._limited.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
+        return self._limit_counter.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
 
 
 def _recovery_outcome(event: AgentEvent) -> str:

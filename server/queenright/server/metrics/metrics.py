@@ -253,11 +253,11 @@ def render_families(families: Iterable[Metric], content_type: str) -> bytes:
     65 ms as OpenMetrics.
     """
     generate = generate_openmetrics if content_type == OPENMETRICS else generate_latest
-    page: bytes = generate(_Collected(families))
+    page: bytes = generate(_CollectedFamilies(families))
     return page
 
 
-class _Collected(Collector):
+class _CollectedFamilies(Collector):
     """Families that are already collected."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

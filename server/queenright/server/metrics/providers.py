@@ -31,7 +31,7 @@ class ProviderMetrics:
         self._providers, self._clock = providers, clock
         self._calls = counter(names.PROVIDER_CALLS, registry)
         self._duration = histogram(names.PROVIDER_CALL_DURATION, registry, _BUCKETS)
-        self._limited = LimitCounter(registry, (names.PROVIDER_CALLS,))
+        self._limit_counter = LimitCounter(registry, (names.PROVIDER_CALLS,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
         registry.register(LiveGauges(self._read_limits, names.PROVIDER_LIMITED_UNTIL))
 
@@ -46,7 +46,7 @@ class ProviderMetrics:
 
     def _add_labels(self, key: tuple[str, str]) -> tuple[str, str]:
         if len(self._labels) >= MAX_MODELS:
-            other = self._limited.fold(names.PROVIDER_CALLS, *key)
+            other = self._limit_counter.fold(names.PROVIDER_CALLS, *key)
             return (other, other)
         self._labels[key] = key
         # Initialized at 0: a counter that first appears at 1 shows no increase.

@@ -30,8 +30,8 @@ class ReplayedLog:
     last_events: Mapping[WorkerKey, float]
     """The time of each worker's last event."""
     logged_health: Mapping[WorkerKey, LoggedHealth]
-    """The findings and states that are in the log, once it has ``unlogged``."""
-    unlogged: Sequence[AgentEvent]
+    """The findings and states that are in the log, once it has ``unlogged_events``."""
+    unlogged_events: Sequence[AgentEvent]
     """Findings and states that are to be published."""
 
 
@@ -78,5 +78,5 @@ async def replay_log(
         seconds_away=seconds_away,
         last_events=last_events,
         logged_health=rebuilt.logged_health,
-        unlogged=tuple(rebuilt.unlogged.values()),
+        unlogged_events=tuple(rebuilt.unlogged.values()),
     )

@@ -100,7 +100,7 @@ class EventPipeline:
     """Findings and states that are not published yet."""
     _publishing: dict[str, AgentEvent] = field(default_factory=dict, init=False)
     """Those that are being published, by id."""
-    _unobserved: dict[str, int] = field(default_factory=dict, init=False)
+    _unobserved_seqs: dict[str, int] = field(default_factory=dict, init=False)
     """Sequence numbers of the stored events that the monitor has not got yet, by id."""
     _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -109,7 +109,7 @@ class EventPipeline:
     _live: set[WorkerKey] = field(default_factory=set, init=False)
     """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
     _is_reading_step_log: bool = field(default=False, init=False)
-    _replayed: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
+    _replayed_times: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
 
     def connect(self) -> None:
         """Observe everything that the bus fans out, before any subscriber acts on it."""
@@ -118,7 +118,7 @@ class EventPipeline:
 
     def _note_stored(self, segments: Sequence[LogSegment]) -> None:
         for first, events in segments:
-            self._unobserved.update((event.id, seq) for seq, event in enumerate(events, first))
+            self._unobserved_seqs.update((event.id, seq) for seq, event in enumerate(events, first))
 
     # -- 1. received, 2. log --------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class EventPipeline:
         if (event.agent_id, event.session_id) in self._live:
             return False
         worker = self.monitor.get(event.agent_id, event.session_id)
-        return worker is None or event.time > self._replayed.get(worker.key, 0.0)
+        return worker is None or event.time > self._replayed_times.get(worker.key, 0.0)
 
     def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
         """Record which processes are alive, by incarnation; see ``HealthMonitor.record_process_alive``."""
@@ -179,7 +179,7 @@ class EventPipeline:
         self.event_metrics.count_events(events)
         self.metrics.acting.count_events(events)
         for event in events:
-            self._unobserved.pop(event.id, None)
+            self._unobserved_seqs.pop(event.id, None)
         self.feed.add_transient(events)
         if self.reads_step_logs and not self._is_reading_step_log:
             self._live.update(
@@ -267,12 +267,12 @@ class EventPipeline:
 
     def resume(self, replay: ReplayedLog) -> None:
         """Continue after a replay: publish findings and states that were not logged before a kill."""
-        self._replayed = replay.last_events
-        self.pending += replay.unlogged
+        self._replayed_times = replay.last_events
+        self.pending += replay.unlogged_events
         now = self.clock()
         for health in self.monitor.workers():
-            logged = replay.logged_health.get(health.key) or LoggedHealth()
-            self.pending += missing_health_events(health, logged, now)
+            logged_health = replay.logged_health.get(health.key) or LoggedHealth()
+            self.pending += missing_health_events(health, logged_health, now)
         if self.pending:
             self._has_pending.set()
 
@@ -285,19 +285,19 @@ class EventPipeline:
         """
         now = self.clock()
         publishing = [
-            event for event_id, event in self._publishing.items() if event_id not in self._unobserved
+            event for event_id, event in self._publishing.items() if event_id not in self._unobserved_seqs
         ]
         return SnapshotHead(
             # The rest of an outage is yet to be excluded from every age.
             time=now if self.check_listening(now) else self._listened_until or now,
             seq=last_seq,
-            unobserved=tuple(self._unobserved.values()),
+            unobserved=tuple(self._unobserved_seqs.values()),
             unlogged=(*publishing, *self.pending),
         )
 
     def forget_unobserved(self, last_seq: int) -> None:
         """Do not wait any longer for events up to this number, such as those of a cancelled request."""
-        self._unobserved = {key: seq for key, seq in self._unobserved.items() if seq > last_seq}
+        self._unobserved_seqs = {key: seq for key, seq in self._unobserved_seqs.items() if seq > last_seq}
 
     async def close_ended_tickets(self) -> None:
         """Close tickets of workers that ended just before a kill; move those of renamed ones."""

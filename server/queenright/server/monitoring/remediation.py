@@ -202,10 +202,10 @@ class Remediation:
         newest, storm_id = max(storms, default=(0.0, ""))
         began = min((first_seen for first_seen, id_ in storms if id_ == storm_id), default=0.0)
         changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MAX_WORSE)
-        shared = await self._fleet.read_storm()
-        if shared.storm is None and newest > since:
-            shared = shared._replace(storm=(storm_id, began))
-        self.interventions.resume_storm([event for event in changes if event.time > since], shared)
+        shared_storm = await self._fleet.read_storm()
+        if shared_storm.storm is None and newest > since:
+            shared_storm = shared_storm._replace(storm=(storm_id, began))
+        self.interventions.resume_storm([event for event in changes if event.time > since], shared_storm)
 
     def _apply_open_breakers(self) -> None:
         """Let the monitor know of breakers that opened before the events that were replayed; log nothing."""

@@ -44,9 +44,9 @@ _PROGRAMS: Final = {
 class ProgramNotFoundError(QueenrightError):
     """Raised when a program is not found; says where it was searched and how to install it."""
 
-    def __init__(self, name: str, *, chosen: str | None = None) -> None:
-        if chosen is not None:
-            text = f"{_variable(name)} is {chosen!r}, which is not a program; correct or unset it."
+    def __init__(self, name: str, *, chosen_program: str | None = None) -> None:
+        if chosen_program is not None:
+            text = f"{_variable(name)} is {chosen_program!r}, which is not a program; correct or unset it."
         else:
             program = _PROGRAMS.get(name, _Program(name, name))
             remedy = (
@@ -72,10 +72,10 @@ def find_program(name: str) -> Path | None:
     Raises:
         ProgramNotFoundError: ``$NAME_BIN`` is set and is not a program.
     """
-    if chosen := os.environ.get(_variable(name)):
-        if path := shutil.which(chosen):
+    if chosen_program := os.environ.get(_variable(name)):
+        if path := shutil.which(chosen_program):
             return Path(path)
-        raise ProgramNotFoundError(name, chosen=chosen)
+        raise ProgramNotFoundError(name, chosen_program=chosen_program)
     others = _PROGRAMS[name].others if name in _PROGRAMS else ()
     for candidate in (name, *others, *(str(folder / name) for folder in _tool_folders())):
         if path := shutil.which(candidate):

@@ -197,13 +197,13 @@ def _lower_to_later(
     moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
 ) -> list[tuple[int, float]]:
     """Lower each time to those of later rows, up to a gap: an earlier row cannot have arrived later."""
-    bounded, remaining = list[tuple[int, float]](), list(gaps)
+    bounded_gaps, remaining = list[tuple[int, float]](), list(gaps)
     for seq, time in reversed(moments):
         while remaining and seq <= remaining[-1][0]:
             end = remaining.pop()[1]
         end = min(end, time)
-        bounded.append((seq, end))
-    return bounded[::-1]
+        bounded_gaps.append((seq, end))
+    return bounded_gaps[::-1]
 
 
 def rebuild(
@@ -252,20 +252,22 @@ def rebuild(
     timeline = ArrivalBounds([*moments, *known_times], gaps, end, begin)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
-    unobserved = () if snapshot is None else snapshot.unobserved
-    stopped, terminated_runs = _read_terminated(conn, 0 if snapshot is None else min((first, *unobserved)))
+    unobserved_seqs = () if snapshot is None else snapshot.unobserved
+    stopped_seqs, terminated_runs = _read_terminated(
+        conn, 0 if snapshot is None else min((first, *unobserved_seqs))
+    )
     if snapshot is None:
-        _restore_earlier(conn, monitor, result, first=first, since=since, stopped=stopped)
+        _restore_earlier(conn, monitor, result, first=first, since=since, stopped_seqs=stopped_seqs)
     else:
         monitor.restart_processes(now)
         _read_logged_health(monitor, result, snapshot)
-    remaining = sorted(_read_events(conn, unobserved).items())
+    remaining = sorted(_read_events(conn, unobserved_seqs).items())
     for seq, event in chain(remaining, _iter_events(conn, first)):
         for gap in timeline.gaps_before(seq):
             _apply_gap(monitor, gap)
         at = timeline.at(seq, event.time)
         if max(event.time, timeline.earliest) >= since:
-            _apply(monitor, result, as_terminated(event) if seq in stopped else event, at)
+            _apply(monitor, result, as_terminated(event) if seq in stopped_seqs else event, at)
             result.events += 1
     monitor.restore_terminated_runs(terminated_runs)
     for gap in timeline.gaps_before(2**62):
@@ -294,10 +296,10 @@ def _restore_earlier(
     *,
     first: int,
     since: float,
-    stopped: Collection[int],
+    stopped_seqs: Collection[int],
 ) -> None:
     """Restore what still matters of the events before row ``first``."""
-    monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
+    monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped_seqs))
     for agent, sessions in _sessions_begun_before(conn, first).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
             for _, events in _events_before(
@@ -413,8 +415,8 @@ def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]
         key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in has_start
     }
     partly: dict[str, list[str]] = {}
-    for (agent, session), whole in has_start.items():
-        if not whole:
+    for (agent, session), is_whole in has_start.items():
+        if not is_whole:
             partly.setdefault(agent, []).append(session)
     return partly
 
@@ -465,7 +467,7 @@ def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple
     rows, runs = set[int](), list[tuple[str, str, str]]()
     for (agent,) in conn.execute(agents).all():
         ends_by_run: dict[tuple[str, str], set[int]] = {}
-        stopped = set[tuple[str, str]]()
+        stopped_keys = set[tuple[str, str]]()
         query = select(*row).where(
             EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs), EVENTS.c.seq >= first
         )
@@ -474,32 +476,32 @@ def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple
             if kind in ends:
                 ends_by_run.setdefault(key, set()).add(seq)
             elif kind == terminated:
-                stopped.add(key)
-            if key in stopped:
+                stopped_keys.add(key)
+            if key in stopped_keys:
                 rows |= ends_by_run.pop(key, set())
             if kind == EventType.EXECUTION_STARTED.value:
-                stopped.discard(key)
+                stopped_keys.discard(key)
                 ends_by_run.pop(key, None)
-        runs += [(agent, *key) for key in stopped]
+        runs += [(agent, *key) for key in stopped_keys]
     return rows, runs
 
 
 def _failed_runs(
-    conn: Connection, first: int, settings: HealthSettings, stopped: Collection[int]
+    conn: Connection, first: int, settings: HealthSettings, stopped_seqs: Collection[int]
 ) -> dict[str, FailedRuns]:
     """Return by agent the number of consecutive failed runs before row ``first``."""
-    failed = (
+    failed_agents = (
         select(EVENTS.c.agent_id)
         .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
         .distinct()
     )
     runs_by_agent = {}
-    for (agent,) in conn.execute(failed).all():
+    for (agent,) in conn.execute(failed_agents).all():
         # A monitor counts them, as in live operation.
         monitor, at = HealthMonitor(settings), 0.0
-        for seq, event in _since_completed(conn, agent, first, stopped).items():
+        for seq, event in _since_completed(conn, agent, first, stopped_seqs).items():
             at = max(at, event.time)
-            monitor.replay(as_terminated(event) if seq in stopped else event, at)
+            monitor.replay(as_terminated(event) if seq in stopped_seqs else event, at)
         runs = monitor.failed_runs(agent)
         if agent and runs.count:
             runs_by_agent[agent] = runs
@@ -507,7 +509,7 @@ def _failed_runs(
 
 
 def _since_completed(
-    conn: Connection, agent: str, first: int, stopped: Collection[int]
+    conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]
 ) -> dict[int, AgentEvent]:
     """
     Return the starts and ends of an agent's runs since the last completed one, and resolutions of its
@@ -517,7 +519,7 @@ def _since_completed(
     between two equal ends.
     """
     of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
-    after = _last_completed(conn, agent, first, stopped)
+    after = _last_completed(conn, agent, first, stopped_seqs)
     seqs: list[int] = []
     for kind in _RUN_EVENTS:
         query = (
@@ -542,9 +544,9 @@ def _since_completed(
     return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
 
 
-def _last_completed(conn: Connection, agent: str, first: int, stopped: Collection[int]) -> int:
+def _last_completed(conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]) -> int:
     """Return the row of an agent's last completed run, ignoring repeated ends, or 0."""
-    completed = (
+    completed_runs = (
         select(EVENTS.c.seq, EVENTS.c.session_id)
         .where(
             EVENTS.c.agent_id == agent,
@@ -554,17 +556,20 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
         .order_by(EVENTS.c.seq.desc())
         .limit(_MAX_RUNS)
     )
-    for seq, session in conn.execute(completed).all():
-        if seq in stopped:
+    for seq, session in conn.execute(completed_runs).all():
+        if seq in stopped_seqs:
             continue
         start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
         start_seq = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
         # Without a start, the search must be bounded; with one, it is short.
         if start_seq:
-            ended = _last_between(conn, agent, session, [end.value], start_seq, seq) or 0
+            ended_seq = _last_between(conn, agent, session, [end.value], start_seq, seq) or 0
         else:
-            ended = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
-        if start_seq >= ended or _last_between(conn, agent, session, _WORK_EVENTS, ended, seq) is not None:
+            ended_seq = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
+        if (
+            start_seq >= ended_seq
+            or _last_between(conn, agent, session, _WORK_EVENTS, ended_seq, seq) is not None
+        ):
             return int(seq)
     return 0
 
@@ -601,14 +606,14 @@ def _last_between(
 
 
 def _last_of_each(
-    conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted: Mapping[EventType, int]
+    conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted_counts: Mapping[EventType, int]
 ) -> dict[str, list[int]]:
-    """Return by session the rows of its latest events, up to ``wanted`` of each type."""
+    """Return by session the rows of its latest events, up to ``wanted_counts`` of each type."""
     rows = conn.execute(
-        _last_rows_query(tuple(wanted.items()), len(sessions)),
+        _last_rows_query(tuple(wanted_counts.items()), len(sessions)),
         {"agent_id": agent, "sessions": list(sessions), "first": first},
     )
-    remaining = {(session, kind.value): most for session in sessions for kind, most in wanted.items()}
+    remaining = {(session, kind.value): most for session in sessions for kind, most in wanted_counts.items()}
     rows_by_session: dict[str, list[int]] = {session: [] for session in sessions}
     for row in rows:
         if remaining[row.session_id, row.type] > 0:
@@ -618,10 +623,10 @@ def _last_of_each(
 
 
 @functools.lru_cache(maxsize=2 * _SESSIONS_PER_QUERY)
-def _last_rows_query(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
+def _last_rows_query(wanted_counts: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
     """Build one subquery per type: the index on agent and type is in log order."""
     subqueries = []
-    for kind, most in wanted:
+    for kind, most in wanted_counts:
         depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT else _MAX_DEPTH) + 200 * sessions + most
         of_agent = (
             select(EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id)

@@ -117,15 +117,15 @@ def wanted_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
     if names is None:
         return DEFAULT_TYPES
     types = [name.strip() for part in names for name in part.split(",")]
-    allowed = sorted(EventType)
+    type_names = sorted(EventType)
     for name in types:
-        if name not in allowed and name not in _ALL:
-            near = get_close_matches(name.lower(), allowed, 3)
+        if name not in type_names and name not in _ALL:
+            near = get_close_matches(name.lower(), type_names, 3)
             hint = f"Did you mean {' or '.join(near)}? " if near else ""
             raise HTTPException(
                 400,
                 f"types: {redact(name, 80)!r} is not an event type. {hint}"
-                f"Use: {', '.join(allowed)}; or `all`. Omit it for the default types.",
+                f"Use: {', '.join(type_names)}; or `all`. Omit it for the default types.",
             )
     return None if _ALL.intersection(types) else frozenset(EventType(name) for name in types)
 
@@ -166,7 +166,7 @@ class EventStream(Response):
 
     Args:
         feed: The feed.
-        wanted: The events to send.
+        event_filter: The events to send.
         after: The place to resume after; None starts now.
         unknown: The id to resume after, if the log does not have it.
         count_stream: Returns a context manager that is entered while the stream is open.
@@ -177,7 +177,7 @@ class EventStream(Response):
     def __init__(
         self,
         feed: Feed,
-        wanted: StreamFilter,
+        event_filter: StreamFilter,
         *,
         after: Place | None = None,
         unknown: str | None = None,
@@ -186,7 +186,7 @@ class EventStream(Response):
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._feed = feed
-        self._wanted = wanted
+        self._event_filter = event_filter
         self._after = after
         self._unknown = unknown
         self._count_stream = count_stream
@@ -198,7 +198,7 @@ class EventStream(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         after = self._after or (self._feed.head if self._feed.head.seq else _BEGINNING)
-        reader = self._feed.open(self._wanted, after=after)
+        reader = self._feed.open(self._event_filter, after=after)
         disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
         should_abort = False
         try:

@@ -133,16 +133,16 @@ async def page(
         backwards: Whether the page shows the list's first value last.
         more: Other fields of the model.
     """
-    shown = values[:limit]
+    page_values = values[:limit]
     rows = []
-    for number, item in enumerate(shown, start=1):
+    for number, item in enumerate(page_values, start=1):
         rows.append(row(item))
         if number % _PART == 0:
             await asyncio.sleep(0)
     if (order := row_order.get()) is not None:
         order.what, order.limit = what, limit
         order.is_descending, order.is_backwards = descending, backwards
-        order.cursors = [cursor_at(what, *place(item)) for item in shown]
-        order.ranks = [list((rank or place)(item)) for item in shown]
-    following = cursor_at(what, *place(shown[-1])) if len(values) > limit else None
+        order.cursors = [cursor_at(what, *place(item)) for item in page_values]
+        order.ranks = [list((rank or place)(item)) for item in page_values]
+    following = cursor_at(what, *place(page_values[-1])) if len(values) > limit else None
     return model(**{what: rows[::-1] if backwards else rows, "next": following}, **more)

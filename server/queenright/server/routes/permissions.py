@@ -60,7 +60,7 @@ async def answer_permission(
     body: PermissionAnswerRequest,
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if it has expired or has an answer."""
-    agents = {known.request_id: known.agent_id for known in service.permissions.open_requests()}
+    agents = {pending.request_id: pending.agent_id for pending in service.permissions.open_requests()}
     request_id = complete_id(request_id, "requests", agents)
     require_seen(service, body, service.permissions.find(request_id)[0].target)
     permission = await service.permissions.answer(

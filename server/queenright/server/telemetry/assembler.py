@@ -109,15 +109,15 @@ class Assembler:
         assembly = _Assembly(self, observations, batch, now)
         assembly.release_held()
         remaining = _MAX_SAMPLED
-        sampled: dict[tuple[int, int], int] = {}
+        sample_counts: dict[tuple[int, int], int] = {}
         for observation in observations:
             run = assembly.add(observation)
             if remaining:
                 remaining -= 1
                 key = id(observation.process), id(observation.kind)
-                count = sampled.get(key, 0)
+                count = sample_counts.get(key, 0)
                 if count < _MAX_SAMPLED_PER_KIND and run is not None:
-                    sampled[key] = count + 1
+                    sample_counts[key] = count + 1
                     batch.sources.for_process(observation.process, observation.library).note(run, observation)
             yield
 

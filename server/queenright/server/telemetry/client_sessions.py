@@ -137,8 +137,8 @@ class ClientSession:
         data = event.data
         kind = ObservationKind.LLM if event.type is EventType.LLM_CALL_COMPLETED else ObservationKind.TOOL
         began = at - round((data.get("duration") or 0.0) * 1e9)
-        ended = 0 if event.type is EventType.TOOL_CALL_STARTED else at
-        call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), began, ended)
+        ended_at = 0 if event.type is EventType.TOOL_CALL_STARTED else at
+        call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), began, ended_at)
         call.has_failed |= "error_type" in data
         if kind is ObservationKind.LLM and not data.get("amends"):
             call.unpriced_tokens = _tokens_of(data)

@@ -149,10 +149,10 @@ def _find_langchain_agent(fields: Fields, process: Process) -> str:
 def _parse_object(value: AnyValue) -> dict[str, Any]:
     """Parse a JSON object; return {} if it is not one."""
     try:
-        parsed = orjson.loads(value.string_value[:_MAX_METADATA_LENGTH])
+        metadata = orjson.loads(value.string_value[:_MAX_METADATA_LENGTH])
     except orjson.JSONDecodeError:
         return {}
-    return parsed if isinstance(parsed, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _read_agent(observation: Observation, name: str, fields: Fields) -> None:

@@ -379,7 +379,7 @@ def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
 
 
 def _limit(clock: StallClock) -> dict[str, Any]:
-    learned_limit: LearnedLimit | None = clock.learned
+    learned_limit: LearnedLimit | None = clock.learned_limit
     if clock.tool is not None and clock.tool.timeout is not None:
         reason = "timeout declared by the tool"
     elif learned_limit is not None:

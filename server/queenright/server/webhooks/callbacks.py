@@ -122,15 +122,15 @@ class Callbacks:
         ]
         if not alerts:
             return 0
-        recorded = await self._store.transact(
+        record_count = await self._store.transact(
             lambda conn: notification_ledger.record_deliveries(
                 conn, notification.receiver, notification.dedup_key, alerts, now
             )
         )
-        if recorded:
-            data = {"receiver": notification.receiver, "alerts": recorded}
+        if record_count:
+            data = {"receiver": notification.receiver, "alerts": record_count}
             await self._publish(AgentEvent(type=EventType.RECEIVER_NOTIFIED, time=now, data=data))
-        return recorded
+        return record_count
 
     # -- Slack --------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Callbacks:
         )
         outcomes = {}
         for ticket in ended_tickets:
-            updated = await self._tickets.acknowledge_ended(
+            updated_ticket = await self._tickets.acknowledge_ended(
                 ticket.ticket_id,
                 by=event.by,
                 via=AckChannel.PAGERDUTY,
@@ -244,7 +244,7 @@ class Callbacks:
             outcomes[ticket.ticket_id] = (
                 f"Incident resolved by {event.by}; the next ticket pages again."
                 if is_resolved
-                else f"Acknowledged by {updated.acknowledged_by}; this also covers the next ticket."
+                else f"Acknowledged by {updated_ticket.acknowledged_by}; this also covers the next ticket."
             )
         return outcomes
 

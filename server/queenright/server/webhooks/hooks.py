@@ -224,8 +224,8 @@ class HookReceiver:
         task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
         self._working.add(task)
         task.add_done_callback(partial(self._on_task_done, client))
-        finished, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
-        if not finished:
+        finished_tasks, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
+        if not finished_tasks:
             # It is still being stored; instructions are delivered with the next call.
             self.calls.labels(client.name, "late").inc()
             return 200, {}

@@ -76,13 +76,13 @@ class OrchestratorWebhook:
         if values.get("decision") is None:
             return None
         try:
-            decided = EscalationAnswer.model_validate(values)
+            validated_answer = EscalationAnswer.model_validate(values)
         except ValidationError as error:
             errors = describe_faults(error.errors(include_input=False), limit=3)
             raise self._webhook.make_error(f"its answer is invalid: {redact(errors, 300)}") from None
-        if decided.decision not in escalation.options:
+        if validated_answer.decision not in escalation.options:
             options = ", ".join(escalation.options)
             raise self._webhook.make_error(
-                f"its answer {decided.decision!r} is not one of the options: {options}"
+                f"its answer {validated_answer.decision!r} is not one of the options: {options}"
             )
-        return decided
+        return validated_answer

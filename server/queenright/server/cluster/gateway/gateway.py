@@ -269,9 +269,9 @@ class Gateway:
         if (app := await self._find_repeated(apps, scope, receive)) is not None:
             await app(scope, replay(body, receive), send)
             return
-        found = await find_matches(apps, short, scope, receive)
-        refused = next((each for each in found if isinstance(each, Reply)), None)
-        unknown = len(apps) < len(backends) or None in found
+        candidates = await find_matches(apps, short, scope, receive)
+        refused = next((each for each in candidates if isinstance(each, Reply)), None)
+        unknown = len(apps) < len(backends) or None in candidates
         if unknown or (refused is not None and refused.status == 503):
             # It may know another match.
             reason = (
@@ -283,7 +283,7 @@ class Gateway:
         if refused is not None:
             await refused.send(send)
             return
-        matches = [each for each in found if isinstance(each, dict)]
+        matches = [each for each in candidates if isinstance(each, dict)]
         ids = dict(sorted((id_, name) for each in matches for id_, name in each.items()))
         try:
             complete = complete_id(short.prefix, short.what, ids)
@@ -366,12 +366,12 @@ class _UnlessMissing:
 
 def _latest(replies: Mapping[int, Reply]) -> int | None:
     """Return the partition with the latest activity of those that know the worker; None if none does."""
-    found = [
+    candidates = [
         (LocatedWorker.model_validate_json(reply.body).last_activity, number)
         for number, reply in replies.items()
         if reply.status == 200
     ]
-    return max(found)[1] if found else None
+    return max(candidates)[1] if candidates else None
 
 
 def _session_in(body: bytes) -> str:

@@ -181,7 +181,7 @@ class _Part:
         self.app = app
         self.scope = scope
         self._number = number
-        self._merged = merged_stream
+        self._merged_stream = merged_stream
         self.ready = asyncio.Event()
         """Set once its first block or its refusal was received."""
         self.status = 0
@@ -214,10 +214,10 @@ class _Part:
         *blocks, self._rest = self._rest.split(b"\n\n")
         if blocks and not self.ready.is_set():
             self.first = blocks.pop(0)
-            self._merged.begin_part(self._number, self.first)
+            self._merged_stream.begin_part(self._number, self.first)
             self.ready.set()
         if blocks:
-            await self._merged.send_blocks(self._number, blocks)
+            await self._merged_stream.send_blocks(self._number, blocks)
 
 
 async def _begin(

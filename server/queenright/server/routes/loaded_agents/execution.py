@@ -209,14 +209,14 @@ async def stop_agent(
         if run.done:
             raise HTTPException(409, f"run {run.id!r} has ended already: {execution_row(run).status}")
     require_seen_run(service, slot.id, stop.session_id, stop.incarnation_id)
-    chosen = [
+    chosen_runs = [
         run
         for run in _current_runs(slot)
         if stop.execution_id in (None, run.id)
         and stop.session_id in (None, run.session_id)
         and stop.graph_id in (None, run.graph_id)
     ]
-    stopped_ids = [run.id for run in chosen if await slot.runtime.pause_execution(run.id, run.graph_id)]
+    stopped_ids = [run.id for run in chosen_runs if await slot.runtime.pause_execution(run.id, run.graph_id)]
     await log.write(
         "stop",
         slot.id,
@@ -257,7 +257,7 @@ async def chat_with_agent(
             continue
         if body.question_id not in (None, node.question_id):
             continue
-        injected = await _inject(
+        injection = await _inject(
             slot,
             node.node_id,
             body.message,
@@ -265,9 +265,9 @@ async def chat_with_agent(
             node.session_id,
             question_id=body.question_id,
         )
-        if injected is not None:  # it still runs
-            await log.write_result("chat", slot.id, injected, injected.node_id)
-            return injected
+        if injection is not None:  # it still runs
+            await log.write_result("chat", slot.id, injection, injection.node_id)
+            return injection
     if body.question_id is not None:
         raise QuestionAnsweredError(None)
     entry_point = entry_point_of(graph, None)
@@ -290,17 +290,17 @@ async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
     if body.node_id not in nodes:
         raise HTTPException(404, f"there is no node {body.node_id!r}; there are: {', '.join(nodes)}")
     require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
-    injected = await _inject(
+    injection = await _inject(
         slot, body.node_id, body.content, body.graph_id, body.session_id, question_id=body.question_id
     )
-    if injected is None:
+    if injection is None:
         raise HTTPException(
             409,
             f"node {body.node_id!r} is not running; start a run with "
             f"`queenright agents chat {quote(slot.id)}`",
         )
-    await log.write_result("inject", slot.id, injected, injected.node_id)
-    return injected
+    await log.write_result("inject", slot.id, injection, injection.node_id)
+    return injection
 
 
 @router.get("/executions/{execution_id}", **operation(errors=(404,)))
@@ -403,15 +403,17 @@ async def _inject(
     }
     # The order in which the runtime chooses: the active graph first, and in a graph waiting nodes first.
     order = [graph.id for graph in _graphs(slot)]
-    chosen = min(running, key=lambda node: (order.index(node[0]), node not in waiting), default=None)
-    if chosen is None:
+    chosen_node = min(running, key=lambda node: (order.index(node[0]), node not in waiting), default=None)
+    if chosen_node is None:
         return None
     with storage_errors():
         if not await slot.runtime.inject_input(
-            node_id, content, chosen[0], session_id=session_id, question_id=question_id
+            node_id, content, chosen_node[0], session_id=session_id, question_id=question_id
         ):
             return None
-    return api.Injected(status="injected", node_id=node_id, graph_id=chosen[0], session_id=chosen[1])
+    return api.Injected(
+        status="injected", node_id=node_id, graph_id=chosen_node[0], session_id=chosen_node[1]
+    )
 
 
 def _graphs(slot: AgentSlot) -> list[GraphSpec]:
