@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -113,6 +114,26 @@ def test_health_layer_has_a_runbook_for_each_manual_task() -> None:
         assert (ROOT / "docs" / f"{page}.md").is_file()
     for runbook in RUNBOOKS:
         assert commands(ROOT / "docs" / "runbooks" / f"{runbook}.md")
+
+
+def texts(source: Path) -> Iterator[str]:
+    """Yield the texts in a file of code, with `…` for what it inserts."""
+    for node in ast.walk(ast.parse(source.read_text("utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_reasons_of_the_recovery_runbook_are_texts_of_the_program() -> None:
+    page = (ROOT / "docs" / "runbooks" / "recovery-troubleshooting.md").read_text("utf-8")
+    table = page.split("| reason |", 1)[1].split("\n## ", 1)[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    files = [file for package in ("health", "runtime") for file in ROOT.glob(f"{package}/**/*.py")]
+    program = "\n".join(text for file in files for text in texts(file))
+
+    assert len(cells) > 15
+    assert [reason for cell in cells for reason in cell.split("`")[1::2] if reason not in program] == []
 
 
 def test_durations_of_slow_tests_are_published() -> None:
