@@ -43,7 +43,7 @@ def connect(
         typer.Option(
             "--otlp-url",
             metavar="URL",
-            help="URL of the telemetry port. Default: the service at --url names it.",
+            help="URL of the telemetry port. Default: as reported by the service at --url.",
         ),
     ] = None,
     token_file: Annotated[

@@ -90,7 +90,7 @@ def terminate(
 def recover(
     service: Queenright,
     task: Annotated[
-        str, typer.Argument(help="Task, as `queenright list` shows it. A task without a name: its session.")
+        str, typer.Argument(help="Task, as `queenright list` shows it. For unnamed tasks, the session id.")
     ],
     reviewed: Annotated[
         bool,

@@ -30,7 +30,11 @@ def _parse_duration(text: str) -> float:
 
 @with_service
 def list_silences(service: Queenright, as_json: Json = False) -> None:
-    """List active and pending silences, by end. Exit code 1 if an Alertmanager does not answer."""
+    """
+    List active and pending silences, soonest expiry first.
+
+    Exit code 1 if an Alertmanager does not answer.
+    """
     snapshot = service.silences.snapshot()
     if as_json:
         typer.echo(json.dumps(json_values(snapshot), indent=2))
@@ -73,10 +77,10 @@ def add(
     as_json: Json = False,
 ) -> None:
     """
-    Silence a ticket: no notifications about it, nor about the same cause at its agent, at any severity.
+    Silence a ticket: no notifications about it or later tickets with the same cause on that agent.
 
-    Reminders stop too. A ticket that is already silenced for longer is left as it is. To say that you are
-    working on a ticket, acknowledge it instead.
+    This holds at any severity, and reminders stop too. A ticket that is already silenced for longer is left
+    as it is. To say that you are working on a ticket, acknowledge it instead.
     """
     if comment is not None and not comment.strip():
         raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")

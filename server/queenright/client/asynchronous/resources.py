@@ -279,7 +279,7 @@ class AsyncSilences(AsyncResource):
     """The silences of a service's Alertmanagers."""
 
     def list(self) -> AsyncIterator[api.Silence]:
-        """Yield active and pending silences, ordered by end."""
+        """Yield active and pending silences, soonest expiry first."""
         return self._transport.list_models(api.Silence, "/api/silences", "silences")
 
     async def snapshot(self) -> api.Silences:
