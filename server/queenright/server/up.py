@@ -110,93 +110,110 @@ async def up(
     _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
     settings = with_own_sessions(settings)
     if options.demo:
-        agents = settings.agents.model_copy(update={"roots": (*settings.agents.roots, DEMO_AGENTS)})
-        settings = settings.model_copy(update={"agents": agents})
-    with lock_storage(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
+        settings = _with_demo_agents(settings)
+    address = f"http://{settings.http.host}:{settings.http.port}"
+    with lock_storage(settings.storage, address):
         async with contextlib.AsyncExitStack() as stack:
             # Before all other ports: if another Queenright runs, its API port is taken.
             find_free_port(settings.http.host, settings.http.port, what=API, option="--port")
-            recorder = Recorder()
-            receiver = listen(
-                "127.0.0.1",
-                options.receiver_port,
-                what="the stand-in for Slack and PagerDuty",
-                option="--receiver-port",
-            )
-            stack.enter_context(contextlib.closing(receiver))
-            await stack.enter_async_context(serve_app(recorder, receiver))
-
+            recorder, receiver_url = await stack.enter_async_context(_run_receiver(options))
             # A configured Alertmanager is used; no second one is started.
-            program = None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
-            settings, alertmanager_url = _alertmanager_address(settings, options, program)
+            alertmanager = (
+                None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
+            )
+            settings, alertmanager_url = _alertmanager_address(settings, options, alertmanager)
             prometheus = _program("prometheus", find, say)
             settings, prometheus_url = _prometheus_address(settings, options, prometheus)
             # They stop after the service, which delivers to Alertmanager until it stops.
             programs = await stack.enter_async_context(contextlib.AsyncExitStack())
             say("Starting the service ...")
+            prices = _DEMO_PRICES if options.demo else None
             running = await stack.enter_async_context(
-                serving(settings, hold_outbox=bool(program), prices=_DEMO_PRICES if options.demo else None)
+                serving(settings, hold_outbox=alertmanager is not None, prices=prices)
             )
             running.has_real_receiver = bool(options.slack_url_file or options.pagerduty_key_file)
-            if program and not (options.slack_url_file and options.pagerduty_key_file):
+            if alertmanager and not (options.slack_url_file and options.pagerduty_key_file):
                 running.service.recorder = recorder
             token_file = None
             if running.own_token:
                 token_file = write_secret(settings.storage / "own_token", running.own_token).resolve()
-            if program and alertmanager_url:
+            if alertmanager and alertmanager_url:
                 say("Starting Alertmanager ...")
                 child = await start_alertmanager(
-                    program,
+                    alertmanager,
                     settings,
                     options,
                     alertmanager_url,
                     running.url,
-                    url_of(receiver),
+                    receiver_url,
                     token_file=token_file,
                 )
                 programs.push_async_callback(child.stop)
-                await child.wait_ready(f"{alertmanager_url}/-/ready")
+                await stack.enter_async_context(_watch_child(child, alertmanager_url, running.service, say))
                 running.service.outbox.release()
-                await stack.enter_async_context(
-                    _watch_child(child, f"{alertmanager_url}/-/ready", running.service, say)
-                )
                 running.alertmanager_url = alertmanager_url
-
             if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
                 # The service's settings: they hold the address by which people reach it.
-                service_settings = running.service.settings
                 child = await start_prometheus(
-                    prometheus, service_settings, options, port, running.url, token_file
+                    prometheus, running.service.settings, options, port, running.url, token_file
                 )
                 programs.push_async_callback(child.stop)
+                await stack.enter_async_context(_watch_child(child, prometheus_url, running.service, say))
                 running.prometheus_url = prometheus_url
-                await child.wait_ready(f"{running.prometheus_url}/-/ready")
-                await stack.enter_async_context(
-                    _watch_child(child, f"{prometheus_url}/-/ready", running.service, say)
-                )
             if options.demo:
-                fleet = Fleet(
-                    options.files,
-                    endpoint=running.otlp_url,
-                    registry=CollectorRegistry(),
-                    storage=settings.storage / "demo",
-                    control=running.url,
-                    model=options.model,
-                )
-                if running.own_token:
-                    stack.enter_context(_token_in_environment(running.own_token))
-                files = format_count(fleet.files, "file")
-                say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
-                await end_former_demo_runs(running.service)
-                fleet.start()
-                hooks = HookClient(running.otlp_url, token=running.own_token)
-                hooks.start()
-                await _start_asking_agent(running.service)
-                stack.push_async_callback(asyncio.to_thread, fleet.stop)
-                stack.push_async_callback(asyncio.to_thread, hooks.stop)
+                await stack.enter_async_context(_run_demo(running, settings.storage, options, say))
             yield running
+
+
+def _with_demo_agents(settings: Settings) -> Settings:
+    """Return settings with the demo agents among those that can be loaded."""
+    agents = settings.agents.model_copy(update={"roots": (*settings.agents.roots, DEMO_AGENTS)})
+    return settings.model_copy(update={"agents": agents})
+
+
+@contextlib.asynccontextmanager
+async def _run_receiver(options: UpOptions) -> AsyncIterator[tuple[Recorder, str]]:
+    """Run the stand-in for Slack and PagerDuty; yield it and its URL."""
+    recorder = Recorder()
+    sock = listen(
+        "127.0.0.1",
+        options.receiver_port,
+        what="the stand-in for Slack and PagerDuty",
+        option="--receiver-port",
+    )
+    with contextlib.closing(sock):
+        async with serve_app(recorder, sock):
+            yield recorder, url_of(sock)
+
+
+@contextlib.asynccontextmanager
+async def _run_demo(
+    running: RunningService, storage: Path, options: UpOptions, say: Say
+) -> AsyncIterator[None]:
+    """Run the demo fleet, its client with hooks, and the agent that asks its user."""
+    fleet = Fleet(
+        options.files,
+        endpoint=running.otlp_url,
+        registry=CollectorRegistry(),
+        storage=storage / "demo",
+        control=running.url,
+        model=options.model,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        if running.own_token:
+            stack.enter_context(_token_in_environment(running.own_token))
+        files = format_count(fleet.files, "file")
+        say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
+        await end_former_demo_runs(running.service)
+        fleet.start()
+        stack.push_async_callback(asyncio.to_thread, fleet.stop)
+        hooks = HookClient(running.otlp_url, token=running.own_token)
+        hooks.start()
+        stack.push_async_callback(asyncio.to_thread, hooks.stop)
+        await _start_asking_agent(running.service)
+        yield
 
 
 def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[str, ...]) -> None:
@@ -242,14 +259,20 @@ def _prometheus_address(
 
 @contextlib.asynccontextmanager
 async def _watch_child(child: Child, url: str, service: Service, say: Say) -> AsyncIterator[None]:
-    """Report a fault when a started program exits unexpectedly, until another one answers ``url``."""
+    """
+    Wait until a started program is ready at ``url``; then report a fault when it exits unexpectedly.
+
+    The fault is over when another one answers.
+    """
+    ready_url = f"{url}/-/ready"
+    await child.wait_ready(ready_url)
 
     async def watch() -> None:
         code = await child.process.wait()
         fault = f"{child.name} exited unexpectedly (exit code {code}, {child.log}); restart `queenright up`"
         service.faults.append(fault)
         say(f"warning: {fault}.")
-        await wait_for_answer(url)
+        await wait_for_answer(ready_url)
         service.faults.remove(fault)
         say(f"{child.name} answers again.")
 
