@@ -21,6 +21,7 @@ from queenright.health.store.engines import parse_address
 from queenright.health.store.event_log import read_events
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import OUTBOX
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.judging_budget import ExceededLimit, Reservation
 from queenright.runtime.events import AgentEvent, EventType
@@ -32,8 +33,10 @@ from queenright.server.service import Service
 from queenright.server.serving import run_service, serving
 from queenright.server.settings import Settings, load_settings
 from tests.cluster.test_gateway import client_of, unowned
+from tests.cluster.test_gateway_equality import plain
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping
+from tests.server.test_shared_api import OVERLOADED, calls
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -274,6 +277,9 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
         [incident] = (await http.get("/api/incidents")).json()["incidents"]
         assert (incident["cause"], incident["workers"], len(incident["ticket_ids"])) == ("storm", 5, 5)
         assert "group" not in incident
+        [item] = (await http.get("/api/attention")).json()["items"]
+        assert (item["item_id"], item["workers"]) == (incident["incident_id"], 5)
+        assert sorted(item["agents"]) == ["bee-0", "bee-1", "bee-2", "bee-3", "bee-4"]
         acting = (await http.get("/api/status")).json()["acting"]
         assert (acting["storm"]["workers"], acting["budget"]["most"]) == (5, 10)
         assert acting["notices"] == []
@@ -428,6 +434,58 @@ async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
         await exchange([owner, *processes])
 
     assert first.failing_outside(0) == {}
+
+
+async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    """As in one process, and also if a partition has one of its workers."""
+    first, second = processes
+    alone = settings_of(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path / "alone", {})
+    async with run_service(alone, "http://127.0.0.1:4318") as service:
+        for agent, owner in (("bee-0", first), ("bee-1", second), ("bee-2", first), ("bee-3", first)):
+            for one in (service, owner.service):
+                await one.ingest(calls(one.clock(), agent, **OVERLOADED))
+                await until(partial(_is_paged, one, agent, f"{agent}-1"), "a person is paged")
+        for one in (service, second.service):
+            await one.ingest(list(looping(one.clock(), agent="looper")))
+            await until(partial(_is_paged, one, "looper", "looper-session"), "a person is paged")
+        await exchange(processes)
+        for one, count in ((service, 4), (first.service, 3), (second.service, 1)):
+            await until(partial(_share_provider, one, count), "its tickets have the cause")
+        apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
+        gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)
+        async with (
+            client_of(gateway) as http,
+            client_of(create_app(service, bound="127.0.0.1")) as expected,
+        ):
+            for query, total in ({}, 2), ({"agent_id": "bee-1"}, 0), ({"agent_id": "looper"}, 1):
+                answers = [
+                    (await client.get("/api/attention", params=query)).json() for client in (expected, http)
+                ]
+                assert plain(answers[0]) == plain(answers[1]), query
+                assert answers[1]["total"] == total, query
+
+            items = (await http.get("/api/attention")).json()["items"]
+            [item] = [item for item in items if item["kind"] == "incident"]
+            assert (item["agents"], item["workers"]) == (["bee-0", "bee-1", "bee-2", "bee-3"], 4)
+            [incident] = (await http.get("/api/incidents")).json()["incidents"]
+            assert incident["incident_id"] == item["item_id"]
+            for ticket_id in incident["ticket_ids"]:
+                answer = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
+                assert answer.status_code == 200, answer.text
+            [left] = (await http.get("/api/attention")).json()["items"]
+            assert left["agent_id"] == "looper"
+
+
+def _is_paged(service: Service, agent: str, session: str) -> bool:
+    ticket = service.tickets.open_for(agent, session)
+    return ticket is not None and ticket.status is TicketStatus.INTERVENING
+
+
+def _share_provider(service: Service, count: int) -> bool:
+    causes = [ticket.storm_id for ticket in service.tickets.open_tickets()]
+    return causes.count("provider:anthropic") == count
 
 
 def _have_cause(service: Service, count: int) -> bool:

@@ -22,7 +22,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
-from queenright.server.cluster.gateway.summaries import merge_of
+from queenright.server.cluster.gateway.summaries import Json, merge_of
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -101,17 +101,117 @@ def fleet(now: float) -> Iterator[AgentEvent]:
         yield from looping(now, agent=f"looper-{number}")
 
 
-def test_incident_of_several_partitions_names_twenty_agents() -> None:
-    incident = example_of(AttentionItem) | {"kind": "incident", "title": "Model provider anthropic"}
-    parts = [
-        {"agents": [f"bee-{number}" for number in range(20)], "agents_more": 4, "workers": 24},
-        {"agents": ["bee-0", "wasp-0", "wasp-1"], "agents_more": 0, "workers": 3},
+def incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
+    """Return the part of an incident with these agents; their tickets were opened second by second."""
+    agents = {name: opened_at + number for number, name in enumerate(names)}
+    ticket_ids = [f"ticket-{at:.0f}" for at in agents.values()]
+    return {
+        "incident_id": ticket_ids[0],
+        "cause": "provider:anthropic",
+        "group": "provider:anthropic",
+        "opened_at": opened_at,
+        "severity": "high",
+        "workers": len(names),
+        "ticket_ids": ticket_ids,
+        "agents": agents,
+        "text": f"{names[0]} fails",
+        "text_at": opened_at,
+        "open_tickets": len(names),
+        "closed_at": None,
+        "is_handled": True,
+        "can_acknowledge": False,
+        **fields,
+    }
+
+
+ENDED: Final = {"open_tickets": 0, "text": "", "text_at": None, "is_handled": False, "can_acknowledge": True}
+"""Of a part whose sessions have ended, and which nobody has acknowledged."""
+
+
+def attention_of(*incidents: Json) -> list[Json]:
+    """Return the items of partitions with one part of an incident each."""
+    parts = [{"items": [], "total": 0, "incidents": [incident]} for incident in incidents]
+    merged = merge_of("/api/attention")(parts)
+    items: list[Json] = merged["items"]
+    assert merged["total"] == len(items)
+    return items
+
+
+def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
+    """An agent with sessions in several partitions once."""
+    bees, wasps = [f"bee-{number}" for number in range(24)], ["bee-0", "wasp-0", "wasp-1"]
+
+    [item] = attention_of(incident_part(10, *bees), incident_part(5, *wasps))
+
+    assert item["agents"] == [*wasps, *bees[1:18]]
+    assert (item["agents_more"], item["workers"], item["since"]) == (6, 27, 5)
+    assert item["item_id"] == item["ticket_id"] == "ticket-5"
+    assert (item["title"], item["text"]) == ("Model provider anthropic", "bee-0 fails")
+
+
+def test_ticket_is_no_item_if_its_incident_has_a_worker_in_another_partition() -> None:
+    tickets = [
+        example_of(AttentionItem) | {"kind": "ticket", "item_id": ticket_id, "ticket_id": ticket_id}
+        for ticket_id in ("ticket-5", "ticket-7")
+    ]
+    other = {"cause": "tool:search", "group": "tool:search"}
+    parts: list[Json] = [
+        {
+            "items": [],
+            "total": 300,
+            "tickets": tickets,
+            "incidents": [incident_part(5, "a"), incident_part(7, "a", **other)],
+        },
+        {"items": [], "total": 0, "incidents": [incident_part(6, "b")]},
     ]
 
-    merged = merge_of("/api/attention")([{"items": [incident | part], "total": 1} for part in parts])
+    merged = merge_of("/api/attention")(parts)
+    of_agent = merge_of("/api/attention")([part | {"has_incident_items": False} for part in parts])
 
-    [item] = merged["items"]
-    assert (item["agents"], item["agents_more"], item["workers"]) == (parts[0]["agents"], 6, 27)
+    assert {item["item_id"]: item["kind"] for item in merged["items"]} == {
+        "ticket-5": "incident",
+        "ticket-7": "ticket",
+    }
+    assert merged["total"] == 302
+    assert [item["item_id"] for item in of_agent["items"]] == ["ticket-7"]
+    assert of_agent["total"] == 301
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ({"text": "", "text_at": None}, {}, "b fails"),
+        ({"text": "", "text_at": None}, {"text": "", "text_at": None}, None),
+        ({"text": "", "text_at": None}, ENDED, None),
+        (ENDED, {}, "b fails"),
+        (ENDED, ENDED, "All its workers have ended. Nobody has acknowledged it."),
+        (ENDED | {"closed_at": 5.5}, {}, None),
+    ],
+    ids=[
+        "acknowledged",
+        "both acknowledged",
+        "acknowledged and ended",
+        "ended",
+        "both ended",
+        "closed before",
+    ],
+)
+def test_incident_of_several_partitions_needs_attention(first: Json, second: Json, text: str | None) -> None:
+    """While a ticket is open that nobody has acknowledged, or all have ended and nobody has seen it."""
+    items = attention_of(incident_part(5, "a", **first), incident_part(6, "b", **second))
+
+    assert [item["text"] for item in items] == ([] if text is None else [text])
+
+
+def test_attention_of_an_owner_of_an_earlier_version_is_merged() -> None:
+    """During an upgrade."""
+    incident = example_of(AttentionItem) | {"kind": "incident", "item_id": "ticket-1", "since": 1.0}
+    parts = [
+        {"items": [incident], "total": 1},
+        {"items": [], "total": 0, "incidents": [incident_part(5, "a")]},
+    ]
+
+    assert merge_of("/api/attention")(parts) == {"items": [incident], "total": 1}
 
 
 async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from queenright import api
 from queenright.api.base_model import ApiModel
 from queenright.server.http.gateway_header import GATEWAY_HEADER
+from queenright.server.views.incident_parts import IncidentPart
 
 
 class LocatedWorker(ApiModel):
     """A worker that this partition knows."""
 
     last_activity: float
-
-
-class IncidentPart(api.Incident):
-    """The part of an incident that this partition has."""
-
-    group: str
-    """What the parts of one incident have in common."""
 
 
 class IncidentParts(ApiModel):

@@ -8,15 +8,11 @@ from fastapi import APIRouter, Request, Response
 
 from queenright import api
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.gateway_requests import (
-    IncidentPart,
-    IncidentParts,
-    gateway_response,
-    is_from_gateway,
-)
+from queenright.server.routes.gateway_requests import IncidentParts, gateway_response, is_from_gateway
 from queenright.server.routes.params import AgentQuery, SessionQuery
 from queenright.server.views.api_models import provider_row
-from queenright.server.views.attention import attention, incidents_of_tickets
+from queenright.server.views.attention import attention, attention_part, incidents_of_tickets
+from queenright.server.views.incident_parts import IncidentPart
 
 router = APIRouter(prefix="/api")
 
@@ -25,11 +21,13 @@ _MAX_TICKETS: Final = 10_000
 
 
 # Not tagged "tickets": most items have no ticket id, so links to operations on tickets would be wrong.
-@router.get("/attention", tags=["service"])
+@router.get("/attention", tags=["service"], response_model=api.AttentionList)
 async def list_attention(
-    service: ServiceDep, agent_id: AgentQuery = None, session_id: SessionQuery = None
-) -> api.AttentionList:
+    service: ServiceDep, request: Request, agent_id: AgentQuery = None, session_id: SessionQuery = None
+) -> api.AttentionList | Response:
     """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
+    if is_from_gateway(request):
+        return gateway_response(attention_part(service, agent_id=agent_id, session_id=session_id))
     return attention(service, agent_id=agent_id, session_id=session_id)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
 
 from queenright import api
 from queenright.alerting.notification_text import current_analysis
@@ -19,37 +18,72 @@ from queenright.health.tickets.ticket_lifecycle import can_be_acknowledged
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import WaitingNode
 from queenright.server.service import Service
+from queenright.server.views.attention_parts import (
+    LISTED,
+    AttentionIncident,
+    AttentionPart,
+    attention_item,
+    merge_attention,
+    urgency,
+)
 from queenright.server.views.possible_actions import ticket_actions
 from queenright.server.views.worker_rows import reason_of
-
-LISTED: Final = 200
-AGENTS_LISTED: Final = 20
-"""Agents of an incident that are named."""
-_CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
-"""The causes of incidents that have a name."""
-_ENDED: Final = "All its workers have ended. Nobody has acknowledged it."
 
 
 def attention(
     service: Service, *, agent_id: str | None = None, session_id: str | None = None
 ) -> api.AttentionList:
     """Return what needs a person now, most urgent first; by default of all workers."""
-    waiting_items = (
-        item
-        for item in _items(service)
-        if agent_id in (None, item.agent_id) and session_id in (None, item.session_id)
+    return merge_attention([attention_part(service, agent_id=agent_id, session_id=session_id)])
+
+
+def attention_part(
+    service: Service, *, agent_id: str | None = None, session_id: str | None = None
+) -> AttentionPart:
+    """Return what this service has of what needs a person; it may be one partition of a cluster."""
+
+    def is_wanted(item: api.AttentionItem) -> bool:
+        return agent_id in (None, item.agent_id) and session_id in (None, item.session_id)
+
+    recent = {ticket.ticket_id: ticket for ticket in service.tickets.recent_tickets()}
+    incidents = incidents_of_tickets(service, recent.values(), least_workers=1)
+    workers = {
+        ticket_id: incident.workers
+        for incident in incidents
+        if incident.closed_at is None
+        for ticket_id in incident.ticket_ids
+    }
+    decisions = list(_decisions(service))
+    listed_ids = {item.ticket_id for item in decisions}
+    items = [*_questions(service), *decisions]
+    tickets = list[api.AttentionItem]()
+    for ticket in service.tickets.open_tickets():
+        is_grave = ticket.severity.rank >= Severity.HIGH.rank
+        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in listed_ids:
+            count = workers.get(ticket.ticket_id, 0)
+            if count == 0:
+                items.append(_ticket(service, ticket))
+            elif count == 1:
+                tickets.append(_ticket(service, ticket))
+    wanted_items = sorted((item for item in items if is_wanted(item)), key=urgency)
+    return AttentionPart(
+        items=wanted_items[:LISTED],
+        total=len(wanted_items),
+        tickets=[ticket for ticket in tickets if is_wanted(ticket)],
+        incidents=[
+            _incident(incident, [recent[one] for one in incident.ticket_ids], service.clock())
+            for incident in incidents
+        ],
+        has_incident_items=not (agent_id or session_id),
     )
-    items = sorted(waiting_items, key=urgency)
-    return api.AttentionList(items=items[:LISTED], total=len(items))
 
 
-def _items(service: Service) -> Iterator[api.AttentionItem]:
+def _questions(service: Service) -> Iterator[api.AttentionItem]:
+    """Yield what workers ask: requests for permission, and questions."""
     asking: set[WorkerKey] = set()
     for request in service.permissions.open_requests():
         asking.add(request.target.key)
         yield _permission(request)
-    decisions = list(_decisions(service))
-    yield from decisions
     for worker in service.monitor.workers():
         vitals = worker.vitals
         if (
@@ -59,16 +93,6 @@ def _items(service: Service) -> Iterator[api.AttentionItem]:
             and worker.key not in asking
         ):
             yield _question(worker, _waiting_node(service, worker))
-    listed_ids = {item.ticket_id for item in decisions}
-    recent = {ticket.ticket_id: ticket for ticket in service.tickets.recent_tickets()}
-    for incident in open_incidents(service):
-        listed_ids.update(incident.ticket_ids)
-        if item := _incident(incident, [recent[one] for one in incident.ticket_ids], service.clock()):
-            yield item
-    for ticket in service.tickets.open_tickets():
-        is_grave = ticket.severity.rank >= Severity.HIGH.rank
-        if ticket.status is TicketStatus.INTERVENING and is_grave and ticket.ticket_id not in listed_ids:
-            yield _ticket(service, ticket)
 
 
 def _decisions(service: Service) -> Iterator[api.AttentionItem]:
@@ -91,12 +115,6 @@ def _current_text(service: Service, target: Target, reason: str) -> str:
     return reason if current in reason else f"{reason}\nNow: {current}"
 
 
-def open_incidents(service: Service) -> list[Incident]:
-    """Return the incidents that are not over, newest first."""
-    incidents = incidents_of_tickets(service, service.tickets.recent_tickets())
-    return [incident for incident in incidents if incident.closed_at is None]
-
-
 def incidents_of_tickets(
     service: Service, tickets: Iterable[EscalationTicket], *, least_workers: int = 2
 ) -> list[Incident]:
@@ -104,37 +122,8 @@ def incidents_of_tickets(
     return incidents_of(tickets, now=service.clock(), least_workers=least_workers)
 
 
-def urgency(item: api.AttentionItem) -> tuple[int, float, str]:
-    """Return the place of an item: expiring, critical, asked, the rest."""
-    if item.deadline is not None:
-        return 0, item.deadline, item.item_id
-    if item.severity == Severity.CRITICAL:
-        return 1, item.since, item.item_id
-    return 2 if item.kind == "question" else 3, item.since, item.item_id
-
-
-def _item(
-    target: Target, item_id: str, kind: str, title: str, since: float, **more: Any
-) -> api.AttentionItem:
-    values: dict[str, Any] = {
-        "severity": None,
-        "text": "",
-        "deadline": None,
-        "ticket_id": "",
-        "tool": "",
-        "options": [],
-        "agents": [target.agent_id],
-        "agents_more": 0,
-        "workers": 1,
-        "can_answer": False,
-        "node_id": "",
-        "question_id": "",
-    }
-    return api.AttentionItem.of(target, item_id=item_id, kind=kind, title=title, since=since, **values | more)
-
-
 def _permission(request: PermissionRequest) -> api.AttentionItem:
-    return _item(
+    return attention_item(
         request.target,
         request.request_id,
         "permission",
@@ -148,7 +137,7 @@ def _permission(request: PermissionRequest) -> api.AttentionItem:
 
 def _question(worker: WorkerHealth, node: WaitingNode | None) -> api.AttentionItem:
     vitals = worker.vitals
-    return _item(
+    return attention_item(
         Target.of(vitals),
         "/".join(worker.key),
         "question",
@@ -169,7 +158,7 @@ def _waiting_node(service: Service, worker: WorkerHealth) -> WaitingNode | None:
 
 def _approval(approval: Approval, ticket: EscalationTicket | None, text: str) -> api.AttentionItem:
     requester = describe_requester(approval.asked_by, approval.ordered_by)
-    return _item(
+    return attention_item(
         approval.target,
         approval.approval_id,
         "approval",
@@ -184,7 +173,7 @@ def _approval(approval: Approval, ticket: EscalationTicket | None, text: str) ->
 
 
 def _escalation(escalation: Escalation, ticket: EscalationTicket | None, text: str) -> api.AttentionItem:
-    return _item(
+    return attention_item(
         escalation.target,
         escalation.escalation_id,
         "escalation",
@@ -203,7 +192,7 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     worker = service.monitor.get(ticket.agent_id, ticket.session_id)
     current = ticket.incarnation_id if worker is None else worker.vitals.incarnation_id
     actions = ticket_actions(service, ticket.model_copy(update={"incarnation_id": current}))
-    return _item(
+    return attention_item(
         Target(agent_id=ticket.agent_id, session_id=ticket.session_id, incarnation_id=current),
         ticket.ticket_id,
         "ticket",
@@ -216,33 +205,22 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     )
 
 
-def _incident(
-    incident: Incident, tickets: Sequence[EscalationTicket], now: float
-) -> api.AttentionItem | None:
-    """Return the item of an incident, with the text of its first open ticket; None if it was acknowledged."""
-    unacknowledged_tickets = [
+def _incident(incident: Incident, tickets: Sequence[EscalationTicket], now: float) -> AttentionIncident:
+    """Return an incident of these tickets, with the text of its first open ticket."""
+    unacknowledged_tickets = (
         ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None
-    ]
-    text = unacknowledged_tickets[0].cause if unacknowledged_tickets else _ENDED
-    if not any(ticket.is_open or ticket.acknowledged_at for ticket in tickets):
+    )
+    first = next(unacknowledged_tickets, None)
+    agents: dict[str, float] = {}
+    for ticket in tickets:
+        agents.setdefault(ticket.agent_id, ticket.first_seen)
+    is_handled = any(ticket.is_open or ticket.acknowledged_at for ticket in tickets)
+    return AttentionIncident.of(
+        incident,
+        agents=agents,
+        text="" if first is None else first.cause,
+        text_at=None if first is None else first.first_seen,
+        is_handled=is_handled,
         # Its sessions have ended, and the cause holds: nobody has seen it.
-        unacknowledged_tickets = [ticket for ticket in tickets if can_be_acknowledged(ticket, now=now)]
-    if not unacknowledged_tickets:
-        return None
-    kind, _, name = incident.cause.partition(":")
-    title = _CAUSES.get(kind, "Many workers got worse at once")
-    names = list(dict.fromkeys(ticket.agent_id for ticket in tickets))
-    return _item(
-        Target(agent_id="", session_id="", incarnation_id=""),
-        incident.incident_id,
-        "incident",
-        f"{title} {name}".rstrip(),
-        incident.opened_at,
-        severity=incident.severity,
-        text=text,
-        ticket_id=incident.incident_id,
-        options=["acknowledge"],
-        agents=names[:AGENTS_LISTED],
-        agents_more=len(names[AGENTS_LISTED:]),
-        workers=incident.workers,
+        can_acknowledge=not is_handled and any(can_be_acknowledged(ticket, now=now) for ticket in tickets),
     )

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from queenright import api
 from queenright.alerting.peer_silences import PeerView, describe_unknown_peers
-from queenright.health.findings import Severity
-from queenright.server.views.attention import AGENTS_LISTED, LISTED, urgency
+from queenright.server.views.attention_parts import AttentionPart, merge_attention
 from queenright.server.views.fleet_list import WORST_FIRST
+from queenright.server.views.incident_parts import IncidentPart, join_parts
 
 Json = dict[str, Any]
 
@@ -109,53 +109,13 @@ def _status(values: Sequence[Json]) -> Json:
 
 
 def _attention(values: Sequence[Json]) -> Json:
-    items, causes = [], dict[str, Json]()
-    for item in sorted((item for value in values for item in value["items"]), key=itemgetter("since")):
-        # The same cause in several partitions is one incident, with the id of its first ticket.
-        first = causes.setdefault(item["title"], item) if item["kind"] == "incident" else item
-        if first is item:
-            items.append(item)
-        else:
-            names = list(dict.fromkeys(first["agents"] + item["agents"]))
-            first |= {
-                "agents": names[:AGENTS_LISTED],
-                "agents_more": first["agents_more"] + item["agents_more"] + len(names[AGENTS_LISTED:]),
-                "workers": first["workers"] + item["workers"],
-            }
-    items.sort(key=lambda item: urgency(api.AttentionItem.model_validate(item)))
-    listed_count = sum(len(value["items"]) for value in values)
-    total = sum(value["total"] for value in values)
-    return {"items": items[:LISTED], "total": total - listed_count + len(items)}
+    return merge_attention([AttentionPart.model_validate(value) for value in values]).model_dump(mode="json")
 
 
 def _incidents(values: Sequence[Json]) -> Json:
-    items: list[Json] = []
-    latest: dict[str, Json] = {}
-    for incident in sorted(
-        (row for value in values for row in value["incidents"]), key=itemgetter("opened_at")
-    ):
-        group = incident.pop("group")
-        same = latest.get(group)
-        if same is not None and (same["closed_at"] is None or same["closed_at"] >= incident["opened_at"]):
-            _join_incident(same, incident)
-        else:
-            latest[group] = incident
-            items.append(incident)
-    return {"incidents": [incident for incident in items[::-1] if incident["workers"] > 1]}
-
-
-def _join_incident(first: Json, later: Json) -> None:
-    """Add the part of an incident from another partition."""
-    closed_times = first["closed_at"], later["closed_at"]
-    worst = max((first, later), key=lambda part: (part["open_tickets"] > 0, Severity(part["severity"]).rank))
-    first |= {
-        "severity": worst["severity"],
-        "closed_at": None if None in closed_times else max(closed_times),
-        "workers": first["workers"] + later["workers"],
-        "open_tickets": first["open_tickets"] + later["open_tickets"],
-        # Ids grow with time.
-        "ticket_ids": sorted(first["ticket_ids"] + later["ticket_ids"]),
-    }
+    parts = [IncidentPart.model_validate(row) for value in values for row in value["incidents"]]
+    newest = reversed(join_parts(parts))
+    return api.Incidents(incidents=[api.Incident.of(incident) for incident in newest]).model_dump(mode="json")
 
 
 def _telemetry(values: Sequence[Json]) -> Json:

@@ -1,0 +1,55 @@
+"""Parts of an incident: what each partition of a cluster has of it. A single process has one part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Self, TypeVar
+
+from queenright import api
+from queenright.health.findings import Severity
+
+
+class IncidentPart(api.Incident):
+    """The part of an incident that one partition has; it may have a single worker."""
+
+    group: str
+    """What the parts of one incident have in common."""
+
+    def join(self, later: Self) -> Self:
+        """Return this part together with a later one of the same incident."""
+        closed_times = [part.closed_at for part in (self, later) if part.closed_at is not None]
+        worst = max((self, later), key=lambda part: (part.open_tickets > 0, Severity(part.severity).rank))
+        return self.model_copy(
+            update={
+                "severity": worst.severity,
+                "closed_at": max(closed_times) if len(closed_times) == 2 else None,
+                "workers": self.workers + later.workers,
+                "open_tickets": self.open_tickets + later.open_tickets,
+                # Ids grow with time.
+                "ticket_ids": sorted(self.ticket_ids + later.ticket_ids),
+            }
+        )
+
+
+Part = TypeVar("Part", bound=IncidentPart)
+
+
+def join_parts(parts: Iterable[Part]) -> list[Part]:
+    """
+    Return the incidents that these parts are, oldest first.
+
+    An incident has the id of its first ticket. A part that begins after all earlier ones had closed belongs
+    to another incident. Parts with only one worker in all are not an incident.
+    """
+    incidents: list[Part] = []
+    latest: dict[str, int] = {}
+    for part in sorted(parts, key=attrgetter("opened_at", "incident_id")):
+        number = latest.get(part.group)
+        closed_at = None if number is None else incidents[number].closed_at
+        if number is None or (closed_at is not None and closed_at < part.opened_at):
+            latest[part.group] = len(incidents)
+            incidents.append(part)
+        else:
+            incidents[number] = incidents[number].join(part)
+    return [incident for incident in incidents if incident.workers > 1]
