@@ -45,6 +45,8 @@ FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"nudge .*": (1, "^Not done: the worker does not fetch instructions"),
     r"terminate .*": (1, "^Not done: the worker does not fetch instructions"),
     r"approvals approve .*": (1, "^worker-.*: not done: the worker does not fetch instructions"),
+    # The built-in rules do not understand it; a model would.
+    r"chat .* --act .*": (1, "^What happened: "),
     r"connect .*": (1, "without a terminal, pass --yes to write this"),
     r"telemetry( --json)?": (1, ""),
     r"permissions (allow|deny) .*": (
