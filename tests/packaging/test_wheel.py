@@ -82,7 +82,7 @@ def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.Mo
 def test_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -> None:
     result = run(
         installed,
-        "from queenright.alerting.files import rules_folder, templates_folder, runbook\n"
+        "from queenright.alerting.files import rules_folder, templates_folder\n"
         "print(rules_folder(), len(list(rules_folder().glob('*.yml'))))\n"
         "print(templates_folder(), len(list(templates_folder().glob('*.tmpl'))))",
     )
