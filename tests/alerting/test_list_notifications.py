@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queenright.alerting.notification import NotificationRecord, PeerDeliveryState, list_notifications
+from queenright.alerting.notification_records import NotificationRecord, PeerDeliveryState, list_notifications
 from queenright.health.findings import Severity
 from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import TicketStatus

@@ -13,10 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, select, update
 
-from queenright.alerting import notification
+from queenright.alerting import notification, notification_table
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import alert_key, find_joined, read_active
+from queenright.alerting.notification import alert_key
+from queenright.alerting.notification_rules import find_joined
+from queenright.alerting.notification_table import read_active
 from queenright.alerting.outbox import Outbox, OutboxStatus, enqueue
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.store import event_log
@@ -1046,7 +1048,7 @@ async def test_second_round_reads_only_changes(
     read: list[int] = []
 
     def counting(*args: Any, **how: Any) -> Any:
-        notifications = notification.read_changed(*args, **how)
+        notifications = notification_table.read_changed(*args, **how)
         read.append(len(notifications))
         return notifications
 

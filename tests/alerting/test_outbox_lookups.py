@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event, insert
 
-from queenright.alerting.notification import (
-    Receipt,
-    enqueue,
-    read_changed,
-    record_receipts,
-)
+from queenright.alerting.notification import Receipt
+from queenright.alerting.notification_rules import enqueue
+from queenright.alerting.notification_table import read_changed, record_receipts
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.store.store import Store
 from queenright.health.store.tables import OUTBOX
@@ -119,6 +116,6 @@ async def test_round_does_not_look_at_history_when_nothing_is_active(
     await post.store.transact(lambda conn: insert_rows(conn, 20, ended=True, active=False))
     await post.deliver()
     # From here on, to read a row would fail.
-    monkeypatch.setattr("queenright.alerting.notification._read", None)
+    monkeypatch.setattr("queenright.alerting.notification_table._read", None)
 
     await post.deliver(after=1)

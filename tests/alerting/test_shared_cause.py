@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from queenright.alerting.notification import enqueue, list_notifications, read_active
+from queenright.alerting.notification_records import list_notifications
+from queenright.alerting.notification_rules import enqueue
+from queenright.alerting.notification_table import read_active
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store.store import Store

@@ -20,7 +20,8 @@ from queenright.alerting.alertmanager import (
     SilenceNotFoundError,
 )
 from queenright.alerting.callbacks.alertmanager import dedup_key, parse_notification
-from queenright.alerting.notification import alert_key, enqueue
+from queenright.alerting.notification import alert_key
+from queenright.alerting.notification_rules import enqueue
 from queenright.alerting.peer_silences import (
     InvalidAnswerError,
     NewSilence,

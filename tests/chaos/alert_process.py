@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from queenright.alerting import notification, outbox, peer_delivery
+from queenright.alerting import notification_table, outbox, peer_delivery
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
@@ -59,7 +59,7 @@ class Reaper:
     def watch(self) -> None:
         """Put the points where they belong: around what the service calls, which does what it always does."""
         vars(wiring)["enqueue"] = self._after(outbox.enqueue, "decided, not committed")
-        recorded = self._after(notification.record_receipts, "written down, not committed")
+        recorded = self._after(notification_table.record_receipts, "written down, not committed")
         vars(outbox)["record_receipts"] = recorded
         post, publish = AlertmanagerClient.post_alerts, EventBus.publish
 

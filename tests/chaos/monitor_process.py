@@ -25,7 +25,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from queenright.alerting.notification import enqueue
+from queenright.alerting.notification_rules import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop

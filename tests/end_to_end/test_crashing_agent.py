@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.alerting.notification import list_notifications
+from queenright.alerting.notification_records import list_notifications
 from queenright.alerting.recorder import RecordedMessage
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.server.ops.sockets import find_free_port

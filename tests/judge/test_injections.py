@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import Connection
 
 from queenright.alerting.alert import annotations_for, labels_for
-from queenright.alerting.notification import enqueue
+from queenright.alerting.notification_rules import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.action_kind import ActionKind
 from queenright.health.findings import Severity

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pydantic import SecretStr
 
 from queenright.alerting.callbacks.alertmanager import dedup_key
-from queenright.alerting.notification import Notification, read_active
+from queenright.alerting.notification import Notification
+from queenright.alerting.notification_table import read_active
 from queenright.health.findings import FindingKind
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType

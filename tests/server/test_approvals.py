@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.alerting.notification import read_active
+from queenright.alerting.notification_table import read_active
 from queenright.health.interventions.approval import Approval
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from queenright.alerting.notification import read_active
+from queenright.alerting.notification_table import read_active
 from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import TicketSettings

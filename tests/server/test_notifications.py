@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.alerting.notification import list_notifications
+from queenright.alerting.notification_records import list_notifications
 from queenright.api import Outbox
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import listen, serve_app, url_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from queenright.alerting.notification import Notification, read_active
+from queenright.alerting.notification import Notification
+from queenright.alerting.notification_table import read_active
 from queenright.health.findings import Severity
 from queenright.health.store.store import Store
 from queenright.health.ticket_service import TicketService

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.alerting.notification import NotificationRecord, list_notifications
+from queenright.alerting.notification_records import NotificationRecord, list_notifications
 from queenright.health.findings import FindingKind
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.health.vitals.vital_signs import WORKER_EVENTS

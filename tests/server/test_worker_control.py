@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.alerting.notification import read_active
+from queenright.alerting.notification_table import read_active
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import Nudge, Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType

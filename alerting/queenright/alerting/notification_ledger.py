@@ -1,7 +1,7 @@
 """
 Persistent record of notifications that Alertmanager sent to receivers.
 
-``notification`` decides which alerts are sent.
+``notification_rules`` decides which alerts are sent.
 """
 
 from __future__ import annotations

@@ -18,15 +18,9 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter
 
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import (
-    Notification,
-    Receipt,
-    enqueue,
-    read_active,
-    read_changed,
-    read_last_id,
-    record_receipts,
-)
+from queenright.alerting.notification import Notification, Receipt
+from queenright.alerting.notification_rules import enqueue
+from queenright.alerting.notification_table import read_active, read_changed, read_last_id, record_receipts
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_delivery import (
     Deliveries,

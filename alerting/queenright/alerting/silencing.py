@@ -16,7 +16,7 @@ from typing import Final
 
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertmanagerError, SilenceNotFoundError
-from queenright.alerting.notification import read_labels
+from queenright.alerting.notification_table import read_labels
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_silences import (
     ActiveSilence,

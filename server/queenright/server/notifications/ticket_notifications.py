@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from queenright.alerting.notification import find_joined
+from queenright.alerting.notification_rules import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.health.detection.deadlines import shows_its_end
 from queenright.health.findings import FindingKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from queenright import api
-from queenright.alerting import notification
+from queenright.alerting import notification_records
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.views.api_models import notification_row
@@ -25,7 +25,7 @@ async def list_notifications(
         api.NotificationsPage,
         "notifications",
         await service.store.read(
-            lambda conn: notification.list_notifications(conn, limit + 1, now=now, before=before)
+            lambda conn: notification_records.list_notifications(conn, limit + 1, now=now, before=before)
         ),
         limit,
         row=lambda notification: notification_row(notification, outbox),

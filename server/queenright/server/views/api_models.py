@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Final
 
 from queenright import api
-from queenright.alerting.notification import NotificationRecord
 from queenright.alerting.notification_ledger import DeliveredNotification
+from queenright.alerting.notification_records import NotificationRecord
 from queenright.alerting.notification_text import current_analysis
 from queenright.alerting.peer_silences import ActiveSilence
 from queenright.api.event_text import clip_text, describe_event, has_feed_line

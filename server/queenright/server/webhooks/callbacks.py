@@ -28,7 +28,7 @@ from queenright.alerting.callbacks.pagerduty import (
 )
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack_buttons import ACKNOWLEDGE, Click, build_reply, read_click
-from queenright.alerting.notification import read_held
+from queenright.alerting.notification_table import read_held
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import CALLBACKS
 from queenright.health.ticket_service import TicketService
