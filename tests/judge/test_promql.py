@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.judge.stack.promql import query_fault
+from queenright.judge.stack.promql import find_query_fault
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from queenright.judge.stack.promql import query_fault
     ],
 )
 def test_promql_range_up_to_a_day_is_allowed(promql: str) -> None:
-    assert query_fault(promql) == ""
+    assert find_query_fault(promql) == ""
 
 
 @pytest.mark.parametrize(
@@ -69,29 +69,29 @@ def test_promql_range_up_to_a_day_is_allowed(promql: str) -> None:
     ],
 )
 def test_promql_range_over_a_day_is_refused_with_the_reason(promql: str) -> None:
-    assert query_fault(promql)
+    assert find_query_fault(promql)
 
 
 def test_unsupported_promql_is_rejected_by_name() -> None:
-    assert "'5m * 2'" in query_fault("rate(x[5m * 2])")
+    assert "'5m * 2'" in find_query_fault("rate(x[5m * 2])")
 
 
 def test_promql_range_includes_the_query_window() -> None:
     day = 24 * 3600.0
 
-    assert query_fault("x", range_seconds=day) == ""
-    assert query_fault("rate(x[5m])", range_seconds=day - 300) == ""
-    assert all(part in query_fault("rate(x[5m])", range_seconds=day) for part in ("24.08 h", "24 h"))
-    assert query_fault("x offset 23h", range_seconds=3601)
+    assert find_query_fault("x", range_seconds=day) == ""
+    assert find_query_fault("rate(x[5m])", range_seconds=day - 300) == ""
+    assert all(part in find_query_fault("rate(x[5m])", range_seconds=day) for part in ("24.08 h", "24 h"))
+    assert find_query_fault("x offset 23h", range_seconds=3601)
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_read(promql: str) -> None:
-    assert isinstance(query_fault(promql), str)
+    assert isinstance(find_query_fault(promql), str)
 
 
 @given(st.text(alphabet="ab#'\"`\\\n ", max_size=20))
 def test_no_quote_in_a_comment_hides_a_range(text: str) -> None:
     comment = text.replace("\n", " ")
 
-    assert query_fault(f"x #{comment}\n[30d]")
+    assert find_query_fault(f"x #{comment}\n[30d]")

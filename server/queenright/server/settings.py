@@ -116,7 +116,7 @@ class OtlpSettings(_Block):
 
     @field_validator("forward")
     @classmethod
-    def _url(cls, url: str | None) -> str | None:
+    def _check_url(cls, url: str | None) -> str | None:
         try:
             parts = urlsplit(url or "http://none")
             is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -151,7 +151,7 @@ class ClusterSettings(_Block):
 
     @field_validator("nats")
     @classmethod
-    def _addresses(cls, addresses: str | None) -> str | None:
+    def _check_addresses(cls, addresses: str | None) -> str | None:
         for address in (addresses or "nats://none").split(","):
             parts = urlsplit(address.strip())
             if parts.scheme not in ("nats", "tls") or not parts.hostname:
@@ -219,7 +219,7 @@ class Settings(BaseSettings):
 
     @field_validator("database")
     @classmethod
-    def _address(cls, url: str | None) -> str | None:
+    def _check_address(cls, url: str | None) -> str | None:
         if url is not None:
             # Imported here: it needs SQLAlchemy.
             from queenright.health.store.database import StoreError

@@ -24,7 +24,7 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     """
     all_rules = list(rules)
     record_names = {rule.name for rule in all_rules if not rule.is_alert}
-    faults = [f"{rule.name}: {fault}" for rule in all_rules for fault in _faults(rule, record_names)]
+    faults = [f"{rule.name}: {fault}" for rule in all_rules for fault in _find_faults(rule, record_names)]
     keys: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for rule in all_rules:
         key = (rule.name, tuple(sorted(rule.labels.items())))
@@ -34,7 +34,7 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     return faults
 
 
-def _faults(rule: LoadedRule, record_names: set[str]) -> Iterator[str]:
+def _find_faults(rule: LoadedRule, record_names: set[str]) -> Iterator[str]:
     bare = _TEXT.sub('""', rule.expr)
     if not _is_balanced(bare) or bare.replace('""', "").count('"'):
         yield f"unbalanced brackets or quotes in {rule.expr!r}"

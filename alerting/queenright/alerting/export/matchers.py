@@ -48,13 +48,13 @@ def read_matchers(text: str, of: Of) -> str:
         at = read.end()
         label, sign, value = read.group("label", "sign", "value")
         matcher = f"{label}{sign}{value}"
-        if fault := _fault(label, sign, value[1:-1], of):
+        if fault := _find_fault(label, sign, value[1:-1], of):
             raise InvalidMatchersError(f"{matcher} cannot narrow the rules: {fault}.")
         matchers.append(matcher)
     return ", ".join(matchers)
 
 
-def _fault(label: str, sign: str, value: str, of: Of) -> str | None:
+def _find_fault(label: str, sign: str, value: str, of: Of) -> str | None:
     if not _LABEL.fullmatch(label):
         return f"{label!r} is not a label name; use letters, digits and _, not starting with a digit"
     if label.startswith("__"):

@@ -26,7 +26,7 @@ _OFFSET: Final = re.compile(r"(?<![\w:.])offset(?![\w:])(?!\s*(?:=|!|,|\)))", re
 _OFFSET_VALUE: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
 
 
-def query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
+def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
     """
     Return why a query may look further back than allowed, or an empty string.
 

@@ -21,7 +21,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.judge.quoting import quote
 from queenright.judge.stack.http import InvalidQueryError, StackError
 from queenright.judge.stack.prometheus import Prometheus, Series
-from queenright.judge.stack.promql import query_fault
+from queenright.judge.stack.promql import find_query_fault
 from queenright.judge.stack.traces import TRACE_ID, Traces, TraceSpan
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
@@ -158,7 +158,7 @@ def _query_tool(prometheus: Prometheus, clock: Clock, calls: CallLimit) -> Calla
     async def query(arguments: QueryArguments, *, node_id: str | None = None) -> str:
         calls.count(node_id or "")
         now, back = clock(), arguments.range_minutes * 60.0
-        if fault := query_fault(arguments.promql, range_seconds=back):
+        if fault := find_query_fault(arguments.promql, range_seconds=back):
             raise ToolError(fault)
         try:
             if back:

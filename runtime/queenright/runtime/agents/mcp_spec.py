@@ -40,7 +40,7 @@ class McpServerSpec(BaseModel):
     connect_timeout_seconds: float = Field(default=30, gt=0)
 
     @model_validator(mode="after")
-    def _one_transport(self) -> McpServerSpec:
+    def _require_one_transport(self) -> McpServerSpec:
         if bool(self.command) == bool(self.url):
             raise ValueError("set either command (a program) or url (streamable HTTP), not both")
         if self.url and (self.args or self.env or self.cwd):

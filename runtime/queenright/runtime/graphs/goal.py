@@ -45,7 +45,7 @@ class Goal(Spec):
     constraints: tuple[Constraint, ...] = ()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Goal:
+    def _check_consistency(self) -> Goal:
         problems = []
         parts: tuple[tuple[str, tuple[SuccessCriterion | Constraint, ...]], ...] = (
             ("criterion", self.success_criteria),
