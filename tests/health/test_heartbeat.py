@@ -136,3 +136,8 @@ def test_heartbeat_changes_no_state() -> None:
     assert emitted == []
     assert (after.state, after.vitals.last_progress, after.vitals.last_activity) == state
     assert after.vitals.last_heartbeat == 60
+
+
+def test_missing_agent_is_named_as_documented() -> None:
+    with pytest.raises(InvalidHeartbeatError, match=r"^agent_id: it is required"):
+        parse_heartbeat("{}")

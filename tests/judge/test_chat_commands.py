@@ -170,6 +170,8 @@ def test_change_names_one_file_and_needs_a_model(text: str, path: str, tools: tu
         "do not nudge it: it works",
         "stop it from searching",
         "stop it?",
+        "terminate it:",
+        "terminate it: ",
         "would it help to nudge it: try again?",
         "tell me what is wrong",
         "stop",

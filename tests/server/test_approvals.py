@@ -117,6 +117,19 @@ async def test_status_lists_pending_approvals_and_feed_lists_answers(running: Ru
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
+async def test_ticket_on_the_command_line_has_the_command_for_its_pending_approval(
+    running: RunningService,
+) -> None:
+    approval = await request_for_looper(running)
+
+    shown = await queenright(running, "tickets", "show", approval.ticket_id)
+    await running.service.approvals.deny(approval.approval_id, by="ada")
+    shown_later = await queenright(running, "tickets", "show", approval.ticket_id)
+
+    command = f"queenright approvals approve {approval.approval_id}"
+    assert (command in shown.out, command in shown_later.out) == (True, False)
+
+
 async def test_termination_approved_by_short_id_is_signed(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:

@@ -56,7 +56,7 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
         by_hand = f"queenright nudge {quote(agent)} --message TEXT"
         arguments = {"ticket_id": ticket_id, "message": message[:MAX_NUDGE_LENGTH]}
         return ChatCommand(NUDGE, arguments, by_hand) if message else None
-    reason = r"(?:(?:[:,]|because\b|since\b)\s*(.*)|now)?[.!]*\Z"
+    reason = r"(?:(?:[:,]|because\b|since\b)\s*(\S.*)|now)?[.!]*\Z"
     if stop := re.match(rf"{_PLEASE}(?:stop|terminate|kill)\s+{worker}\s*{reason}", text):
         why = ": ".join(filter(None, ("The operator wants it stopped", (stop[1] or "").strip())))
         by_hand = f"queenright terminate {quote(agent)} --reason TEXT"

@@ -150,8 +150,8 @@ class QueenActions:
         )
         time_left = duration(approval.expires_at - approval.created_at)
         return (
-            f"asked: an operator may approve it within {time_left} (approval {approval.approval_id}). "
-            "It is not stopped. The operator reads how to approve it in the notification of the ticket."
+            f"asked: an operator may approve it within {time_left}: "
+            f"`queenright approvals approve {approval.approval_id}`. It is not stopped."
         )
 
     async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:

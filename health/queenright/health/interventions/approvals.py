@@ -470,4 +470,5 @@ def _as_closed(
 def _termination_reason(approval: Approval) -> str:
     note = f" ({approval.decision_reason})" if approval.decision_reason else ""
     requester = describe_requester(approval.asked_by, approval.ordered_by)
-    return f"{approval.reason} Requested by the {requester}, approved by {approval.decided_by}{note}."
+    reason = approval.reason.rstrip(".")
+    return f"{reason}. Requested by the {requester}, approved by {approval.decided_by}{note}."

@@ -20,7 +20,7 @@ from pydantic import (
     Field,
     ValidationError,
 )
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
@@ -180,4 +180,10 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
                 f"This is not a heartbeat: {fault_message(faults[0])}. "
                 "Send a JSON object with at least agent_id."
             ) from None
-        raise InvalidHeartbeatError(describe_faults(faults)) from None
+        named = [fault | {"loc": tuple(map(_field_name, fault["loc"]))} for fault in faults]
+        raise InvalidHeartbeatError(describe_faults(named)) from None
+
+
+def _field_name(part: int | str) -> int | str:
+    """Return the documented name of a field that pydantic names by its alias."""
+    return to_snake(part) if isinstance(part, str) else part

@@ -72,7 +72,9 @@ def chat(
         print_result(answer, answer.text, as_json=True)
     else:
         printer.print_rest(answer.text)
-    raise typer.Exit(1 if act and not answer.actions else 0)
+    if act and not answer.actions:
+        typer.echo("Nothing was done.", err=True)
+        raise typer.Exit(1)
 
 
 def converse(

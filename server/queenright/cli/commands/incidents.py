@@ -29,7 +29,8 @@ def incidents(
     """
     List incidents: tickets of several agents with the same cause.
 
-    An incident sends one notification. It closes with its last ticket.
+    An incident sends one notification. It stays open for up to 10 minutes after its last ticket closes,
+    in case the cause returns.
     """
     rows = [incident for incident in service.tickets.incidents() if all_ or incident.closed_at is None]
     empty = "No incidents in the last seven days." if all_ else "No open incidents."

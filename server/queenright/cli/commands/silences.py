@@ -97,7 +97,9 @@ def add(
         by=by,
     )
     if current is not None and not as_json:
-        typer.echo(f"It was silenced until {local_time(current.until)} (silence {current.silence_id}).")
+        typer.echo(
+            f"Silence {current.silence_id} stays, too; it ends earlier, at {local_time(current.until)}."
+        )
     text = f"Silence {silence.silence_id} added. To end it: queenright silences expire {silence.silence_id}"
     print_result(silence, text, as_json=as_json)
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from enum import StrEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_spend
 
 if TYPE_CHECKING:
+    from queenright.api.interventions import Approval
     from queenright.api.tickets import Ticket
     from queenright.client.synchronous import Queenright
 
@@ -75,12 +77,14 @@ tickets = listing_group(list_tickets, example="tickets list --all")
 @tickets.command("show", epilog="Example: queenright tickets show 01J...")
 @with_service
 def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
-    """Show one ticket: cause, evidence, judgement, triage, notifications."""
+    """Show one ticket: cause, evidence, judgement, triage, pending approval, notifications."""
     result = service.tickets.get(ticket)
     if as_json:
         typer.echo(json.dumps(json_values(result), indent=2))
         return
-    for line in ticket_lines(result, time.time()):
+    approvals = [] if result.closed_at else service.approvals.list(only_open=True)
+    approval = next((one for one in approvals if one.ticket_id == result.ticket_id), None)
+    for line in ticket_lines(result, time.time(), approval):
         typer.echo(single_line(line))
 
 
@@ -108,7 +112,7 @@ def _silence(ticket: Ticket, now: float) -> str:
 def _incident(ticket: Ticket) -> str:
     if not ticket.incident_id:
         return ""
-    return f"joined the alert of ticket {ticket.incident_id}; no notification was sent when this one opened"
+    return f"shares the alert of ticket {ticket.incident_id}, of the same incident"
 
 
 def _cost(ticket: Ticket) -> str:
@@ -117,9 +121,15 @@ def _cost(ticket: Ticket) -> str:
 
 
 def _list_receivers(ticket: Ticket) -> str:
-    """Return the receivers that were notified, in the order of time."""
-    rows = sorted(ticket.notified, key=lambda notification: notification.first_at)
-    return ", ".join(f"{row.receiver} ({row.status}, {local_time(row.first_at)})" for row in rows)
+    """Return the receivers that were notified since the ticket opened, in the order of time."""
+    # An alert that several tickets share may have been sent before this one opened.
+    times = (
+        (row.first_at if row.first_at >= ticket.first_seen else row.at, row)
+        for row in ticket.notified
+        if row.at >= ticket.first_seen
+    )
+    rows = sorted(times, key=itemgetter(0))
+    return ", ".join(f"{row.receiver} ({row.status}, {local_time(at)})" for at, row in rows)
 
 
 def _duration(ticket: Ticket, now: float) -> str:
@@ -138,8 +148,15 @@ def _analysis(ticket: Ticket) -> str:
     return text[:1].upper() + text[1:]
 
 
-def ticket_lines(ticket: Ticket, now: float) -> list[str]:
-    """Return a ticket as lines. ``now`` is in seconds since the epoch."""
+def _approval(approval: Approval | None) -> str:
+    if approval is None:
+        return ""
+    time_left = f"requested by {approval.asked_by}, until {local_time(approval.expires_at)}"
+    return f"termination {time_left}: queenright approvals approve {approval.approval_id}"
+
+
+def ticket_lines(ticket: Ticket, now: float, approval: Approval | None = None) -> list[str]:
+    """Return a ticket, with its pending approval, as lines. ``now`` is in seconds since the epoch."""
     kind = (ticket.words_kind or ticket.kind).replace("_", " ")
     what = f"{ticket.severity}, {kind}, {ticket.status.replace('_', ' ')}"
     rows = [
@@ -150,6 +167,7 @@ def ticket_lines(ticket: Ticket, now: float) -> list[str]:
         ("judge", ticket.judge_reasoning),
         ("action", "" if ticket.closed_at else ticket.suggested_action),
         ("queen", _analysis(ticket)),
+        ("approval", _approval(approval)),
         ("acknowledged", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
         ("incident", _incident(ticket)),
         ("silenced", _silence(ticket, now)),

@@ -377,5 +377,7 @@ def _describe(error: BaseException) -> str:
     """Return an error for messages: without addresses, which may hold credentials."""
     if isinstance(error, APIError) and error.description:
         return error.description
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     text = str(error)
     return type(error).__name__ if not text or "://" in text else text

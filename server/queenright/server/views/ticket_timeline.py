@@ -77,8 +77,9 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     if ticket.incident_id:
         entries.append(_incident_entry(ticket))
     entries += [
-        _delivery_entry(delivery)
+        _delivery_entry(delivery, ticket.first_seen)
         for delivery in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
+        if delivery.last_at >= ticket.first_seen
     ]
     return api.Timeline(timeline=sorted(entries, key=lambda entry: entry.at), more=len(rows) > _MAX_ENTRIES)
 
@@ -107,17 +108,18 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
     return api.TimelineEntry(
         at=ticket.triaged_at or ticket.first_seen,
         what="incident_joined",
-        text=f"It joined the alert of ticket {ticket.incident_id}; no notification was sent.",
+        text=f"It shares the alert of ticket {ticket.incident_id}, of the same incident.",
         by="",
         status="",
         event_id="",
     )
 
 
-def _delivery_entry(delivery: DeliveredNotification) -> api.TimelineEntry:
+def _delivery_entry(delivery: DeliveredNotification, opened_at: float) -> api.TimelineEntry:
+    """Return the first delivery since the ticket opened, as far as it is known: the last one is."""
     text = f"Alertmanager notified {delivery.receiver} ({delivery.status})"
     return api.TimelineEntry(
-        at=delivery.first_at,
+        at=delivery.first_at if delivery.first_at >= opened_at else delivery.last_at,
         what="receiver_notified",
         text=text,
         by="",
