@@ -14,12 +14,12 @@ class UnusableStorageError(QueenrightError):
 
 def folder_error(folder: Path) -> str:
     """Create a folder if it is missing; return why it cannot be written to, or ""."""
-    if folder.is_file():
-        return "it is a file"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return ""
+    except FileExistsError:
+        return "it is a file"
     except OSError as error:
         return error.strerror or str(error)
 
