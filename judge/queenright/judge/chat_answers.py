@@ -7,7 +7,8 @@ from shlex import quote
 from typing import Any, Final
 
 from queenright.health.interventions.target import LADDER
-from queenright.judge.wording import clock_time, one_line, sentence
+from queenright.instrumentation.sentences import sentence
+from queenright.judge.wording import clock_time, one_line
 
 _LIMIT: Final = 600
 _MAX_INTERVENTIONS: Final = 5

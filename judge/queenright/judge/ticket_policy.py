@@ -16,6 +16,7 @@ from queenright.health.tickets.ticket import EVIDENCE_LIMIT, TEXT_LIMIT, TicketD
 from queenright.health.tickets.ticket_rules import BY_RULES
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
+from queenright.instrumentation.sentences import sentence
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
@@ -193,7 +194,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
         cause = wording.cause(kind, agent=agent, node=str(ticket.get("node_id") or ""))
     elif agent not in cause:
         cause = f"{agent}: {cause}"
-    cause = wording.sentence(cause)
+    cause = sentence(cause)
     numbers = _describe_numbers(ticket, kind, int(ticket.get("occurrences") or 1))
     if numbers:
         cause = f"{cause.rstrip('.')} ({numbers})."

@@ -86,11 +86,6 @@ def one_line(text: str, limit: int = _CLIP) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-def sentence(text: str) -> str:
-    """Return ``text`` with a full stop, unless it ends as a sentence does."""
-    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
-
-
 def clock_time(at: float, now: float | None = None, *, seconds: bool = False) -> str:
     """Return a time of day, UTC; with the date if it is not the day of ``now``."""
     time = datetime.fromtimestamp(at, UTC)

@@ -35,6 +35,7 @@ from queenright.health.store.store import Store, StoreError
 from queenright.instrumentation.errors import ConflictError, NotFoundError, QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.sentences import sentence
 from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
@@ -470,5 +471,5 @@ def _as_closed(
 def _termination_reason(approval: Approval) -> str:
     note = f" ({approval.decision_reason})" if approval.decision_reason else ""
     requester = describe_requester(approval.asked_by, approval.ordered_by)
-    reason = approval.reason.rstrip(".")
-    return f"{reason}. Requested by the {requester}, approved by {approval.decided_by}{note}."
+    reason = sentence(approval.reason)
+    return f"{reason} Requested by the {requester}, approved by {approval.decided_by}{note}."
