@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.http.gateway_header import GATEWAY_HEADER
@@ -118,8 +117,3 @@ def json_reply(value: Any, like: Reply) -> Reply:
         header for header in like.headers if header[0].lower() not in (b"content-length", b"content-encoding")
     ]
     return Reply(like.status, [*headers, (b"content-length", str(len(body)).encode())], body)
-
-
-async def reply_of(response: Response, scope: Scope, receive: Receive) -> Reply:
-    """Return a response of ours as a reply."""
-    return await ask(response, scope, receive)
