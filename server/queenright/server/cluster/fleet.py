@@ -172,8 +172,8 @@ class ClusterFleet:
 
     async def _read(self) -> None:
         found = await self._values.read()
-        changed_names = {name: value for name, value in found.items() if self._known.get(name) != value}
-        for name, value in changed_names.items():
+        changed_values = {name: value for name, value in found.items() if self._known.get(name) != value}
+        for name, value in changed_values.items():
             if name.startswith(_SPENT):
                 partition, _, agent_id = name.removeprefix(_SPENT).partition("/")
                 self._spent.note(int(partition), agent_id, *value)
@@ -181,7 +181,7 @@ class ClusterFleet:
                 self._known[name] = value
         if self._values.is_available and self._known.get(_STORM_ID) is None:
             self._known[_STORM_ID] = await self._values.update(_STORM_ID, lambda value: value or new_id())
-        self._changed |= changed_names.keys()
+        self._changed |= changed_values.keys()
 
     async def _write(self, owned: OwnedService) -> None:
         partition, token, service = owned

@@ -195,8 +195,7 @@ class Gateway:
                 # The latest session may be in the one that has no owner.
                 await self._answer_unowned(scope, receive, send)
                 return
-            apps = [app for app in backends if app is not None]
-            if (app := await self._find_repeated(apps, scope, receive)) is not None:
+            if (app := await self._find_repeated(backends, scope, receive)) is not None:
                 await app(scope, replay(body, receive), send)
                 return
             search = search._replace(first=await self._locate_latest(backends, agent_id, scope, receive))
@@ -212,7 +211,9 @@ class Gateway:
         replies = await ask_all(list(present.values()), [health] * len(present), receive)
         return _latest(dict(zip(present, replies, strict=True)))
 
-    async def _find_repeated(self, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> ASGIApp | None:
+    async def _find_repeated(
+        self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive
+    ) -> ASGIApp | None:
         """
         Return the app that is to answer a request because its Idempotency-Key is known; None if it is new.
 
@@ -220,6 +221,7 @@ class Gateway:
         """
         if scope["method"] == "GET" or HEADER not in Headers(scope=scope):
             return None
+        apps = [app for app in backends if app is not None]
         replies = await ask_all(apps, [partition_get(scope, mark=FIND_KEY)] * len(apps), receive)
         if any(reply.status == 503 for reply in replies):
             return self._answer_unowned
@@ -266,7 +268,7 @@ class Gateway:
         body = await read_body(receive)
         backends = await self._wait_for_owners()
         apps = [app for app in backends if app is not None]
-        if (app := await self._find_repeated(apps, scope, receive)) is not None:
+        if (app := await self._find_repeated(backends, scope, receive)) is not None:
             await app(scope, replay(body, receive), send)
             return
         candidates = await find_matches(apps, short, scope, receive)
@@ -387,11 +389,9 @@ def _session_in(body: bytes) -> str:
 def _merge_replies(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> Reply:
     known_replies = [reply for reply in replies if reply.status != 404] or replies[:1]
     refused = [reply for reply in known_replies if reply.status != 200]
-    return (
-        refused[0]
-        if refused
-        else json_reply(merge([reply.json() for reply in known_replies]), known_replies[0])
-    )
+    if refused:
+        return refused[0]
+    return json_reply(merge([reply.json() for reply in known_replies]), known_replies[0])
 
 
 async def _ask_each(apps: Sequence[ASGIApp], scope: Scope, body: bytes, receive: Receive) -> list[Reply]:

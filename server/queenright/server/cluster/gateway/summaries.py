@@ -165,11 +165,11 @@ def _silences(values: Sequence[Json]) -> Json:
     for value in sorted(values, key=lambda value: max(map(_read_at, value["peers"]), default=0.0)):
         current = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
         for row in value["silences"]:
-            known_values = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
+            known = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
             # The last reader knows when it ends.
             silences[row["silence_id"]] = row | {
-                "peers": known_values["peers"] | current.intersection(row["peers"]),
-                "tickets": known_values["tickets"] | set(row["tickets"]),
+                "peers": known["peers"] | current.intersection(row["peers"]),
+                "tickets": known["tickets"] | set(row["tickets"]),
             }
     # The tickets of a partition that cannot read a peer are unknown, whatever the others read.
     by_peer: dict[str, list[Json]] = {}
