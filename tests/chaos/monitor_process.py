@@ -19,7 +19,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -139,7 +138,6 @@ class MonitorRun:
             sign=lambda event: event,
             orchestrator=self._orchestrate,
         )
-        self.recovery.connect(stop=partial(self.acting.stop_for_recovery, by="recovery"))
 
     @staticmethod
     def _hand_over(conn: Connection, ticket: EscalationTicket) -> None:
@@ -179,7 +177,7 @@ class MonitorRun:
         self._said += self.monitor.advance(now)
         await self._speak()
         await self.tickets.settle(now)
-        await self.recovery.advance(now)
+        await self.recovery.advance(now, stop=self.acting.stop_for_recovery)
         await self.recovery.wait_until_idle()
         await self._speak()
         await self.acting.advance(now)

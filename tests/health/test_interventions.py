@@ -978,7 +978,7 @@ async def test_stop_for_recovery_withdraws_the_escalation(
     await acting.pass_time(STALL + 3 * NUDGE)
     target = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
 
-    await acting.service.stop_for_recovery(target, "it fails again", by="recovery")
+    await acting.service.stop_for_recovery(target, "it fails again")
 
     assert acting.service.ledger.pending == {}
     assert acting.of(EventType.ESCALATION_DECIDED)[-1].data["status"] == "withdrawn"

@@ -92,6 +92,7 @@ class Fleet:
         self.url = url
         self.now = 1_000_000.0
         self.published: list[AgentEvent] = []
+        self.stopped: list[tuple[Target, str]] = []
         self.frozen: str | None = None
         self.settings = HealthSettings()
         self.monitor = HealthMonitor(self.settings)
@@ -150,9 +151,12 @@ class Fleet:
     async def ask(self, target: Target | None = None, **more: Any) -> RecoveryResult:
         return await self.service.request(target or self.loses(), "it was stuck", by="ladder", **more)
 
+    async def stop(self, target: Target, reason: str) -> None:
+        self.stopped.append((target, reason))
+
     async def go(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        await self.service.advance(self.now)
+        await self.service.advance(self.now, stop=self.stop)
         await self.service.wait_until_idle()
 
     async def fail(self, session: str = "s1") -> None:
@@ -733,13 +737,13 @@ async def test_requested_recovery_begins_in_the_quiet_time(fleet: Fleet) -> None
     assert (await fleet.service.request_task("s2", by="ada")).accepted
     assert fleet.service.next_requested() == fleet.now
 
-    await fleet.service.advance(fleet.now, begin=False)
+    await fleet.service.advance(fleet.now, stop=fleet.stop, begin=False)
     await fleet.service.wait_until_idle()
     assert [task for task, *_ in fleet.nursery.raised] == ["s2"]
 
     # Asked for again by its name, what was held back begins, too.
     assert (await fleet.service.request_task("s1", by="ada")).accepted
-    await fleet.service.advance(fleet.now, begin=False)
+    await fleet.service.advance(fleet.now, stop=fleet.stop, begin=False)
     await fleet.service.wait_until_idle()
     assert [task for task, *_ in fleet.nursery.raised] == ["s2", "s1"]
     assert fleet.service.next_requested() is None
@@ -828,7 +832,7 @@ async def test_start_interrupted_by_a_crash_is_not_repeated(fleet: Fleet, lives:
     """Whether the worker came to be is seen from what it tells."""
     fleet.nursery.hangs = True
     await fleet.ask()
-    await fleet.service.advance(fleet.now)
+    await fleet.service.advance(fleet.now, stop=fleet.stop)
     await fleet.nursery.asked.wait()
     if lives:
         fleet.tell(EventType.EXECUTION_STARTED, "s1", "s1-2")
@@ -958,12 +962,6 @@ async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_n
     fleet: Fleet,
 ) -> None:
     """B69: recovery stops nobody by itself."""
-    taken_down: list[tuple[Target, str]] = []
-
-    async def stop(target: Target, reason: str) -> None:
-        taken_down.append((target, reason))
-
-    fleet.service._starter._stop = stop
     await fleet.ask()
     await fleet.go()
     fleet.now += 900
@@ -975,7 +973,7 @@ async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_n
     await fleet.service.observe(worker)
     await fleet.go(60)
 
-    [(target, reason)] = taken_down
+    [(target, reason)] = fleet.stopped
     assert target.incarnation_id == "s1-2"
     assert "stuck" in reason
     assert [attempt for _, _, attempt, _ in fleet.nursery.raised] == [1, 2]

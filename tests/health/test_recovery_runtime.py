@@ -29,6 +29,10 @@ from tests.runtime.conftest import FakeTime
 ROOT = Path(__file__).parents[2]
 
 
+async def stop(target: Target, reason: str) -> None:
+    raise AssertionError("only a repeated recovery stops a worker")
+
+
 class Ward:
     """A colony, who watches over it, and who brings its workers back."""
 
@@ -74,7 +78,7 @@ class Ward:
         result = await self.service.request(target, "it was stuck", by="ladder")
         assert result.accepted, result.reason
         self.time.now += 1
-        await self.service.advance(self.time.now)
+        await self.service.advance(self.time.now, stop=stop)
         await self.service.wait_until_idle()
 
     async def finish(self) -> str:

@@ -172,6 +172,10 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
     page: Page, tmp_path: Path, links: tuple[CheckpointRef, ...], counted: str
 ) -> None:
     """B74: with no valid checkpoint it is the start of the task; an alert tells a human."""
+
+    async def stop(target: Target, reason: str) -> None:
+        raise AssertionError("only a repeated recovery stops a worker")
+
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
     service = RecoveryService(
         store,
@@ -184,7 +188,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
     try:
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")
         assert (await service.request(lost, "it crashed", by="ada", from_start=True)).accepted
-        await service.advance(100.0)
+        await service.advance(100.0, stop=stop)
         await service.wait_until_idle()
     finally:
         await service.close()

@@ -13,7 +13,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -161,7 +160,6 @@ class Fleet:
             orchestrator=self._orchestrate,
             ids=lambda: self.new_id("a"),
         )
-        self.recovery.connect(stop=partial(self.acting.stop_for_recovery, by="recovery"))
         self.tickets = TicketService(
             self.store,
             settings=self.settings,
@@ -278,7 +276,7 @@ class Fleet:
         if _due(self.tickets.next_deadline(), now):
             await self.tickets.settle(now)
         if _due(self.recovery.next_deadline(), now):
-            await self.recovery.advance(now)
+            await self.recovery.advance(now, stop=self.acting.stop_for_recovery)
             await self.recovery.wait_until_idle()
         if _due(self.acting.next_deadline(), now):
             await self.acting.advance(now)

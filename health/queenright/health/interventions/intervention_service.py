@@ -630,7 +630,7 @@ class InterventionService(LadderScheduler):
                 deliver=deliver,
             )
 
-    async def stop_for_recovery(self, target: Target, reason: str, *, by: str) -> Intervention:
+    async def stop_for_recovery(self, target: Target, reason: str) -> Intervention:
         """
         Stop a worker that is to be started again, under the same rules as every termination.
 
@@ -640,7 +640,7 @@ class InterventionService(LadderScheduler):
         """
         async with self.lock(target.key):
             grant = self._actions.permit(ActionKind.TERMINATE, target)
-            intervention = await self._terminate(grant, target.key, by=by, reason=reason)
+            intervention = await self._terminate(grant, target.key, by="recovery", reason=reason)
         if intervention.outcome is not InterventionOutcome.DONE:
             raise ActionRefusedError(
                 ActionKind.RECOVER, target.agent_id, f"it may still be working: {intervention.detail}"

@@ -117,16 +117,6 @@ class RecoveryService:
         self._requested_ids: set[str] = set()
         """Recoveries that a person requested since the start. The quiet time does not defer them."""
 
-    def connect(self, stop: Stop) -> None:
-        """
-        Stop a recovered worker that fails again before it is restarted.
-
-        Args:
-            stop: Stops a worker under the rules of every termination. Without it, the respawner has to stop
-                the last worker.
-        """
-        self._starter.connect(stop)
-
     # -- start and stop -----------------------------------------------------------------------------
 
     async def load(self) -> list[Recovery]:
@@ -333,13 +323,15 @@ class RecoveryService:
         ]
         return min(moments, default=None)
 
-    async def advance(self, now: float, *, begin: bool = True) -> None:
+    async def advance(self, now: float, *, stop: Stop, begin: bool = True) -> None:
         """
         Begin due recoveries and finish watches. Does not wait for workers to start.
 
         Call it at ``next_deadline``, from time to time, and when the emergency stop is released.
 
         Args:
+            stop: Stops a recovered worker that fails again, before it is restarted, under the rules of every
+                termination.
             begin: If False, only requested recoveries begin; the others stay due.
 
         Raises:
@@ -356,7 +348,7 @@ class RecoveryService:
                 elif recovery.state is RecoveryState.STARTING:
                     await self._check_start(recovery, now)
                 elif reason_to_wait is None and self._may_begin(recovery, now, begin):
-                    await self._start(recovery, now)
+                    await self._start(recovery, stop, now)
 
     def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
         return recovery.not_before <= now and (begin or recovery.recovery_id in self._requested_ids)
@@ -551,7 +543,7 @@ class RecoveryService:
 
     # -- starting a worker --------------------------------------------------------------------------
 
-    async def _start(self, recovery: Recovery, now: float) -> None:
+    async def _start(self, recovery: Recovery, stop: Stop, now: float) -> None:
         """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
         free_at = decisions.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
@@ -560,7 +552,7 @@ class RecoveryService:
             await self._defer(recovery, free_at, why)
             return
         self._ledger.count_start(recovery.agent_id, now)
-        task = asyncio.create_task(self._try(recovery, now), name=f"recovery:{recovery.recovery_id}")
+        task = asyncio.create_task(self._try(recovery, stop, now), name=f"recovery:{recovery.recovery_id}")
         self._starting[recovery.task_id] = task
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
 
@@ -568,10 +560,10 @@ class RecoveryService:
         later = recovery.model_copy(update={"not_before": until, "outcome": why})
         await self._ledger.commit(Changes([later]))
 
-    async def _try(self, recovery: Recovery, started_at: float) -> None:
+    async def _try(self, recovery: Recovery, stop: Stop, started_at: float) -> None:
         counts = False
         try:
-            outcome = await self._starter.start(recovery, partial(self._record_start, recovery))
+            outcome = await self._starter.start(recovery, stop, partial(self._record_start, recovery))
             async with self._deciding:
                 # Read it again: it may have begun. Nothing else ends a recovery that is starting.
                 current = self._ledger.open_recoveries[recovery.task_id]

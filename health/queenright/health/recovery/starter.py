@@ -84,12 +84,7 @@ class Starter:
         self._monitor = monitor
         self._respawners = respawners
         self._breakers = breakers
-        self._stop: Stop | None = None
         self._sleep = sleep
-
-    def connect(self, stop: Stop) -> None:
-        """Use ``stop``; see ``RecoveryService.connect``."""
-        self._stop = stop
 
     def respawner(self, target: Target) -> Respawner | None:
         """Return a respawner that reaches a worker, or None."""
@@ -123,9 +118,12 @@ class Starter:
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None
 
-    async def start(self, recovery: Recovery, record_start: RecordStart) -> StartResult:
+    async def start(self, recovery: Recovery, stop: Stop, record_start: RecordStart) -> StartResult:
         """
         Start a worker again, and return the outcome.
+
+        Args:
+            stop: Called before a repeated start of a worker that has not ended.
 
         Raises:
             StoreError: The start could not be recorded.
@@ -146,7 +144,7 @@ class Starter:
         except CallRefusedError as refusal:
             return StartPostponed(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
-            outcome = await self._respawn(recovery, respawner, record_start)
+            outcome = await self._respawn(recovery, respawner, stop, record_start)
         except (StoreError, asyncio.CancelledError):
             if permit is not None:
                 permit.release()
@@ -163,18 +161,13 @@ class Starter:
         return outcome
 
     async def _respawn(
-        self, recovery: Recovery, respawner: Respawner, record_start: RecordStart
+        self, recovery: Recovery, respawner: Respawner, stop: Stop, record_start: RecordStart
     ) -> StartDropped | StartFailed | Target:
         """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.find(*target.key)
-        if (
-            recovery.attempt > 1
-            and self._stop is not None
-            and worker is not None
-            and not worker.vitals.has_ended
-        ):
-            await self._stop(target, recovery.reason)
+        if recovery.attempt > 1 and worker is not None and not worker.vitals.has_ended:
+            await stop(target, recovery.reason)
         try:
             chain = await within(START_SECONDS, respawner.chain(target), self._sleep)
         except RespawnRefusedError as refusal:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Final
 
 from queenright.health.audit.audit_key import AuditKey
@@ -150,7 +149,6 @@ class Remediation:
         )
         # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
         self.instructions.subscribe(self.interventions.record_answer)
-        self.recovery.connect(stop=partial(self.interventions.stop_for_recovery, by="recovery"))
 
     def _stop_reason(self) -> str | None:
         return self.stop_switch.reason
@@ -257,7 +255,9 @@ class Remediation:
 
     async def advance(self, now: float) -> None:
         """Start due actions, without waiting for them."""
-        await self.recovery.advance(now, begin=now >= self._quiet_until)
+        await self.recovery.advance(
+            now, stop=self.interventions.stop_for_recovery, begin=now >= self._quiet_until
+        )
         await self.interventions.advance(now)
         await self.approvals.advance(now, begin=now >= self._quiet_until)
 
