@@ -30,6 +30,7 @@ from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.health.interventions.intervention_service import InterventionService
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
@@ -108,7 +109,8 @@ class MonitorRun:
     def __init__(self, url: str) -> None:
         self.now = 0.0
         self.store = Store.open(url)
-        self.monitor = HealthMonitor(SETTINGS)
+        ledger = InterventionLedger(self.store, publish=self.publish)
+        self.monitor = HealthMonitor(SETTINGS, is_stopping=ledger.is_stopping)
         self.known: set[str] = set()
         self._said: list[AgentEvent] = []
         self._changed: dict[WorkerKey, None] = {}
@@ -126,7 +128,7 @@ class MonitorRun:
             publish=self.publish,
         )
         self.acting = InterventionService(
-            self.store,
+            ledger,
             settings=SETTINGS,
             monitor=self.monitor,
             controls=[hands],
@@ -134,7 +136,6 @@ class MonitorRun:
             stop=EmergencyStop(self.store, clock=clock, publish=self.publish),
             storm=StormWatch(SETTINGS.intervention.storm, ids=new_id),
             clock=clock,
-            publish=self.publish,
             sign=lambda event: event,
             orchestrator=self._orchestrate,
         )

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queenright.health.detection.health_state import HealthState
+from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer, escalation_table
 from queenright.health.interventions.intervention import Intervention, intervention_table
 from queenright.health.interventions.intervention_service import InterventionService
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
@@ -94,14 +96,15 @@ class Acting:
         self.answer: EscalationAnswer | None = None
         self._numbers = itertools.count(1)
         self._incarnations: dict[str, str] = {}
-        self.monitor = HealthMonitor(given)
+        self.monitor = HealthMonitor(given, is_stopping=self._is_stopping)
         self._make()
 
     def _make(self) -> None:
         self.stop = EmergencyStop(self.store, clock=self.time, publish=self.publish)
         self.storm = StormWatch(self.settings.intervention.storm, ids=self.ids)
+        self.ledger = InterventionLedger(self.store, publish=self.publish)
         self.service = InterventionService(
-            self.store,
+            self.ledger,
             settings=self.settings,
             monitor=self.monitor,
             controls=[self.hands],
@@ -109,11 +112,13 @@ class Acting:
             stop=self.stop,
             storm=self.storm,
             clock=self.time,
-            publish=self.publish,
             sign=lambda event: event,
             orchestrator=self._orchestrate,
             ids=self.ids,
         )
+
+    def _is_stopping(self, key: WorkerKey, incarnation_id: str) -> bool:
+        return self.ledger.is_stopping(key, incarnation_id)
 
     async def restart(self) -> None:
         """Let another process take over, that knows what is on the disk and what the workers did."""

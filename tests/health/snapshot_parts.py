@@ -21,7 +21,7 @@ NOT_RESTORED = frozenset(
         "_no_tokens",
         "_degraded_after",
         # connections of the process
-        "is_stopping",
+        "_is_stopping",
         "snapshot",
         "_on_delay",
         "_on_shadow",

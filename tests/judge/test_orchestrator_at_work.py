@@ -12,6 +12,7 @@ from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationStatus, escalation_table
 from queenright.health.interventions.intervention_service import InterventionService
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult
@@ -71,7 +72,7 @@ class Acting:
         await fleet.start()
         stop = EmergencyStop(fleet.store, clock=fleet.time, publish=fleet.bus.fan_out)
         self.service = InterventionService(
-            fleet.store,
+            InterventionLedger(fleet.store, publish=fleet.bus.fan_out),
             settings=fleet.settings,
             monitor=fleet.monitor,
             controls=[self.outside],
@@ -79,7 +80,6 @@ class Acting:
             stop=stop,
             storm=StormWatch(fleet.settings.intervention.storm, ids=new_id),
             clock=fleet.time,
-            publish=fleet.bus.fan_out,
             sign=lambda event: event,
         )
         await stop.load()

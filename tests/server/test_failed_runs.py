@@ -153,7 +153,7 @@ async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restar
             await service.ingest(job(clock, f"failed-{number}", EventType.EXECUTION_FAILED))
             clock.now += 100
         for number in range(4):
-            service.monitor.is_stopping = lambda key, incarnation: True
+            service.monitor._is_stopping = lambda key, incarnation_id: True
             run_start, ended = job(clock, f"stopped-{number}", end)
             terminated = replace(
                 run_start,
@@ -293,7 +293,8 @@ def test_failed_runs_are_the_same_after_a_restart_as_before(
     now, log, lives = T, list[AgentEvent](), [1] * 5
     last_ends: list[AgentEvent | None] = [None] * 5
     terminated = set[int]()
-    monitor = HealthMonitor(HealthSettings())
+    is_stopping = False
+    monitor = HealthMonitor(HealthSettings(), is_stopping=lambda key, incarnation_id: is_stopping)
 
     def tell(kind: EventType, number: int, **data: object) -> AgentEvent:
         result = AgentEvent(
@@ -323,10 +324,8 @@ def test_failed_runs_are_the_same_after_a_restart_as_before(
                 monitor.apply(log[-1], now)
         else:
             kind, data = ENDS[action]
-            if action == "terminate":
-                monitor.is_stopping = lambda key, incarnation: True
+            is_stopping = action == "terminate"
             end = tell(kind, number, **data)
-            monitor.is_stopping = lambda key, incarnation: False
             if action == "terminate":
                 tell(EventType.AGENT_TERMINATED, number)
                 terminated.add(number)

@@ -20,6 +20,7 @@ from queenright.health.findings import WorkerKey
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.escalation import Escalation, EscalationAnswer
 from queenright.health.interventions.intervention_service import InterventionService
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import NudgeDelivery, StopResult, WorkerUnreachableError
@@ -127,7 +128,8 @@ class Fleet:
         self._kinds: list[FaultKind] = []
         self._handed_off: set[WorkerKey] = set()
         self.settings = settings or HealthSettings()
-        self.monitor = HealthMonitor(self.settings)
+        self._ledger = InterventionLedger(store, publish=self.publish)
+        self.monitor = HealthMonitor(self.settings, is_stopping=self._ledger.is_stopping)
         self._build()
         self.workers = [Worker(self, n, Random(f"{seed}/{n}")) for n in range(workers)]
         self.of_agent = {worker.agent_id: worker for worker in self.workers}
@@ -147,7 +149,7 @@ class Fleet:
             stop_reason=lambda: self.stop.reason,
         )
         self.acting = InterventionService(
-            self.store,
+            self._ledger,
             settings=self.settings,
             monitor=self.monitor,
             controls=[self],
@@ -155,7 +157,6 @@ class Fleet:
             stop=self.stop,
             storm=self.storm,
             clock=self.clock,
-            publish=self.publish,
             sign=lambda event: event,
             orchestrator=self._orchestrate,
             ids=lambda: self.new_id("a"),

@@ -26,6 +26,7 @@ from queenright.alerting.silencing import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.cluster.fleet import FleetState
 from queenright.health.detection.stall_clock import ladder_seconds
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.monitoring_service import HealthMonitoringService
@@ -94,6 +95,7 @@ class _Base:
     fleet: FleetState
     event_metrics: EventMetrics
     bus: EventBus
+    ledger: InterventionLedger
     monitor: HealthMonitor
     stopping: asyncio.Event
 
@@ -212,12 +214,15 @@ def _make_base(
 ) -> _Base:
     health_settings = settings.health_monitoring
     event_metrics = EventMetrics(registry)
+    bus = EventBus(log=store, on_drop=event_metrics.count_dropped)
+    ledger = InterventionLedger(store, publish=bus.fan_out)
     shares_spending = fleet.is_shared and health_settings.spending.is_of_fleet
     monitor = HealthMonitor(
         health_settings,
         on_delay=event_metrics.observe_detection,
         on_shadow=event_metrics.record_shadow_finding,
         spent_elsewhere=fleet.spent_elsewhere if shares_spending else None,
+        is_stopping=ledger.is_stopping,
     )
     return _Base(
         settings=settings,
@@ -228,7 +233,8 @@ def _make_base(
         folder=folder,
         fleet=fleet,
         event_metrics=event_metrics,
-        bus=EventBus(log=store, on_drop=event_metrics.count_dropped),
+        bus=bus,
+        ledger=ledger,
         monitor=monitor,
         stopping=asyncio.Event(),
     )
@@ -275,6 +281,7 @@ def _make_response(base: _Base, runtimes: _Runtimes, may_deliver: Callable[[], b
     )
     remediation = Remediation(
         store,
+        base.ledger,
         settings,
         monitor=monitor,
         runtime=runtimes.runtime,
@@ -419,7 +426,7 @@ def _make_service(
             store=store,
             tickets=tickets,
             monitor=base.monitor,
-            ledger=remediation.interventions.ledger,
+            ledger=base.ledger,
             settings=base.health_settings.intervention,
         ),
         callbacks=Callbacks(

@@ -41,7 +41,6 @@ from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.store.store import Store
 from queenright.health.tickets.shared_cause import shared_cause
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.identity import new_id
@@ -112,16 +111,16 @@ class InterventionService(LadderScheduler):
     All interventions of one service: those that are requested, and those of the ladders.
 
     Args:
+        ledger: Its ``is_stopping`` is that of the monitor.
         controls: Reach workers; iterated for each action.
         recovery: Recovers what was stopped or crashed.
-        publish: Receives events once they are durable (``EventBus.fan_out``).
         orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
         fleet: The services that watch other parts of the fleet.
     """
 
     def __init__(
         self,
-        store: Store,
+        ledger: InterventionLedger,
         *,
         settings: HealthSettings,
         monitor: HealthMonitor,
@@ -130,7 +129,6 @@ class InterventionService(LadderScheduler):
         stop: EmergencyStop,
         storm: StormWatch,
         clock: Clock,
-        publish: Callable[..., None],
         sign: SignEvent,
         orchestrator: Orchestrator | None = None,
         ids: Callable[[], str] = new_id,
@@ -142,8 +140,6 @@ class InterventionService(LadderScheduler):
         self._fleet = fleet or FleetState()
         self._spans_elsewhere: dict[WorkerKey, IncarnationSpan] = {}
         self._seen_at: float | None = None
-        ledger = InterventionLedger(store, publish=publish)
-        monitor.is_stopping = ledger.is_stopping
         actions = Actions(
             ledger,
             monitor=monitor,

@@ -211,6 +211,8 @@ class HealthMonitor:
         on_delay: Called with the kind of each new finding and its delay in seconds.
         on_shadow: Called with each new or worse finding of a detector in shadow mode.
         spent_elsewhere: Returns what the services know that watch other parts of the fleet.
+        is_stopping: Returns whether an incarnation of a worker is being terminated; its end then counts as a
+            termination.
     """
 
     def __init__(
@@ -220,11 +222,13 @@ class HealthMonitor:
         on_delay: Callable[[FindingKind, float], None] | None = None,
         on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
         spent_elsewhere: SpentElsewhere | None = None,
+        is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False,
     ) -> None:
         self.snapshot: WorkerRecorder | None = None
         """Receives each worker before it changes, while a snapshot is taken."""
         self._on_delay = on_delay
         self._on_shadow = on_shadow
+        self._is_stopping = is_stopping
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self.today = DailySpending(spent_elsewhere)
         """What was spent today."""
@@ -242,8 +246,6 @@ class HealthMonitor:
         self._new_keys: dict[WorkerKey, WorkerKey] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
-        self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
-        """Return whether an incarnation is being terminated; its end then counts as a termination."""
         self.listening_since = 0.0
         """When calls of ``record_process_alive`` began: earlier activity is unknown."""
 
@@ -318,7 +320,7 @@ class HealthMonitor:
         v = worker.vitals
         was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
-            self.is_stopping(key, event.incarnation_id or v.incarnation_id)
+            self._is_stopping(key, event.incarnation_id or v.incarnation_id)
             or self._ends_terminated_run(v, event)
         ):
             event = as_terminated(event)

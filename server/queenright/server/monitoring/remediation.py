@@ -17,6 +17,7 @@ from queenright.health.interventions.approvals import ApprovalChange, Approvals
 from queenright.health.interventions.emergency_stop import EmergencyStop
 from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
+from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.storm import QUIET_SECONDS, StormWatch
@@ -56,7 +57,8 @@ class Remediation:
     Acts on workers. Belongs to one event loop.
 
     Args:
-        store: Where interventions, instructions, approvals and recoveries are kept.
+        store: Where instructions, approvals and recoveries are kept.
+        ledger: Where interventions are kept.
         settings: All settings.
         monitor: The workers' health.
         runtime: Runs judge and queen, and other graphs.
@@ -74,6 +76,7 @@ class Remediation:
     def __init__(
         self,
         store: Store,
+        ledger: InterventionLedger,
         settings: Settings,
         *,
         monitor: HealthMonitor,
@@ -117,7 +120,7 @@ class Remediation:
             stop_reason=self._stop_reason,
         )
         self.interventions = InterventionService(
-            store,
+            ledger,
             settings=health,
             monitor=monitor,
             controls=EachRuntime[WorkerControl](RuntimeControl, runtimes, (self.instructions,)),
@@ -125,7 +128,6 @@ class Remediation:
             stop=self.stop_switch,
             storm=self.storm,
             clock=clock,
-            publish=publish,
             sign=AuditKey.load_or_create(settings.storage).sign,
             orchestrator=None if self._orchestrator_webhook is None else self._orchestrator_webhook.ask,
             fleet=fleet,
