@@ -128,6 +128,7 @@ class MonitorRun:
             publish=self.publish,
         )
         self.acting = InterventionService(
+            self.store,
             ledger,
             settings=SETTINGS,
             monitor=self.monitor,

@@ -104,6 +104,7 @@ class Acting:
         self.storm = StormWatch(self.settings.intervention.storm, ids=self.ids)
         self.ledger = InterventionLedger(self.store, publish=self.publish)
         self.service = InterventionService(
+            self.store,
             self.ledger,
             settings=self.settings,
             monitor=self.monitor,

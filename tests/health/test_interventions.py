@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.interventions.escalation import EscalationAnswer, EscalationStatus
-from queenright.health.interventions.instructions import Instruction, InstructionStatus
+from queenright.health.interventions.instructions import AnswerOutcome
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.intervention_service import (
     AgentNotFoundError,
@@ -24,7 +24,6 @@ from queenright.health.interventions.intervention_service import (
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.target import Target
-from queenright.health.interventions.worker_control import NudgeDelivery
 from queenright.health.settings import HealthSettings
 from queenright.health.store.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
@@ -1016,40 +1015,34 @@ async def test_secrets_are_masked_in_records_but_not_in_nudges(acting: Acting, s
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome"),
+    ("answer", "outcome", "detail"),
     [
-        (InstructionStatus.DONE, InterventionOutcome.DONE),
-        (InstructionStatus.REFUSED, InterventionOutcome.REFUSED),
-        (InstructionStatus.FAILED, InterventionOutcome.FAILED),
-        (InstructionStatus.EXPIRED, InterventionOutcome.EXPIRED),
+        ("done", InterventionOutcome.DONE, ""),
+        ("refused", InterventionOutcome.REFUSED, "not now"),
+        ("failed", InterventionOutcome.FAILED, "RuntimeError: boom"),
+        (None, InterventionOutcome.EXPIRED, ""),
     ],
 )
 async def test_result_of_a_fetched_nudge_is_recorded(
-    acting: Acting, status: InstructionStatus, outcome: InterventionOutcome
+    acting: Acting, answer: AnswerOutcome | None, outcome: InterventionOutcome, detail: str
 ) -> None:
-    acting.hands.delivers = NudgeDelivery.QUEUED
+    mailbox = acting.service.instructions
+    bee = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
+    acting.hands.reached = False
     await acting.start()
+    await mailbox.pull(bee, 0)
     nudge = await acting.service.nudge("bee", "where are you?", by="ada")
     assert nudge.outcome is InterventionOutcome.QUEUED
-    instruction = Instruction(
-        instruction_id=nudge.intervention_id,
-        agent_id="bee",
-        session_id="bee-1",
-        incarnation_id="i1",
-        kind="nudge",
-        message="where are you?",
-        created_at=acting.time.now,
-        expires_at=acting.time.now + 600,
-        status=status,
-        detail="RuntimeError: boom",
-    )
 
-    acting.service.record_answer(instruction)
-    acting.service.record_answer(instruction)
+    for _ in range(2):
+        if answer is None:
+            await mailbox.expire(acting.time.now + 600)
+        else:
+            await mailbox.answer(bee, nudge.intervention_id, answer, detail=detail)
     await acting.settle()
 
     [records] = await acting.interventions()
-    assert (records.outcome, records.detail) == (outcome, "RuntimeError: boom")
+    assert (records.outcome, records.detail) == (outcome, detail)
     assert acting.done() == ["nudge queued", f"nudge {outcome}"]
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
 

@@ -72,6 +72,7 @@ class Acting:
         await fleet.start()
         stop = EmergencyStop(fleet.store, clock=fleet.time, publish=fleet.bus.fan_out)
         self.service = InterventionService(
+            fleet.store,
             InterventionLedger(fleet.store, publish=fleet.bus.fan_out),
             settings=fleet.settings,
             monitor=fleet.monitor,

@@ -149,6 +149,7 @@ class Fleet:
             stop_reason=lambda: self.stop.reason,
         )
         self.acting = InterventionService(
+            self.store,
             self._ledger,
             settings=self.settings,
             monitor=self.monitor,

@@ -1,10 +1,9 @@
 """
 The service's object graph, built in dependency order.
 
-Each ``_make_`` function builds a group of parts from the groups before it, by constructor arguments. Three
-steps close the cycles: ``Remediation`` connects recovery and instructions to the interventions,
-``EventPipeline.connect`` puts the pipeline on the bus, and ``_subscribe`` subscribes the parts that follow
-events.
+Each ``_make_`` function builds a group of parts from the groups before it, by constructor arguments.
+Then ``EventPipeline.connect`` puts the pipeline on the bus, and ``_subscribe`` subscribes the parts that
+follow events.
 """
 
 from __future__ import annotations

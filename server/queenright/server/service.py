@@ -228,7 +228,7 @@ class Service:
     @property
     def instructions(self) -> InstructionMailbox:
         """Reach workers in other processes."""
-        return self.remediation.instructions
+        return self.interventions.instructions
 
     @property
     def approvals(self) -> Approvals:

@@ -59,7 +59,8 @@ class Actions:
     Executes actions on workers and records them.
 
     Args:
-        controls: Worker controls; the first that reaches the worker is used.
+        controls: Worker controls of this service; the first that reaches the worker is used.
+        mailbox: The control of workers that fetch their instructions.
         stop_reason: Returns why all actions are stopped, or None.
     """
 
@@ -69,6 +70,7 @@ class Actions:
         *,
         monitor: HealthMonitor,
         controls: Iterable[WorkerControl],
+        mailbox: WorkerControl,
         settings: InterventionSettings,
         stop_reason: Callable[[], str | None],
         clock: Clock,
@@ -78,6 +80,7 @@ class Actions:
         self._ledger = ledger
         self._monitor = monitor
         self._controls = controls
+        self._mailbox = mailbox
         self._settings = settings
         self._stop_reason = stop_reason
         self._clock = clock
@@ -427,7 +430,7 @@ class Actions:
 
     def _control(self, grant: Permit) -> WorkerControl:
         target = grant.target
-        for control in self._controls:
+        for control in (*self._controls, self._mailbox):
             if control.can_reach(target):
                 return control
         worker = self._monitor.find(*target.key)

@@ -85,6 +85,7 @@ class InstructionMailbox:
     The mailbox of workers that fetch, and the ``WorkerControl`` that fills it. Belongs to one event loop.
 
     Args:
+        on_closed: Called with each instruction that is answered or expires.
         why_withheld: Returns why instructions are withheld (the emergency stop, a wait), or None.
     """
 
@@ -94,21 +95,18 @@ class InstructionMailbox:
         *,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
+        on_closed: Callable[[Instruction], None] = lambda _: None,
         why_withheld: Callable[[Target], str | None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sleep = sleep
-        self._on_closed: Callable[[Instruction], None] = lambda _: None
+        self._on_closed = on_closed
         self._why_withheld = why_withheld
         self._queues: dict[WorkerKey, dict[str, Instruction]] = {}
         self._fetched_at: dict[Target, float] = {}
         self._fetching: dict[Target, set[asyncio.Future[None]]] = {}
         self._answers: dict[str, asyncio.Future[Instruction]] = {}
-
-    def subscribe(self, on_closed: Callable[[Instruction], None]) -> None:
-        """Call ``on_closed`` with each instruction that is answered or expires."""
-        self._on_closed = on_closed
 
     async def load(self) -> None:
         """Load the queued instructions."""

@@ -23,7 +23,7 @@ from queenright.health.interventions.escalation import (
     EscalationAnswer,
     EscalationStatus,
 )
-from queenright.health.interventions.instructions import Instruction, InstructionStatus
+from queenright.health.interventions.instructions import Instruction, InstructionMailbox, InstructionStatus
 from queenright.health.interventions.intervention import Intervention, InterventionOutcome
 from queenright.health.interventions.ladder import Ladder, LadderInputs, Level, new_ladder, next_step
 from queenright.health.interventions.ladder_scheduler import (
@@ -41,6 +41,7 @@ from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.store.store import Store
 from queenright.health.tickets.shared_cause import shared_cause
 from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.instrumentation.identity import new_id
@@ -112,7 +113,7 @@ class InterventionService(LadderScheduler):
 
     Args:
         ledger: Its ``is_stopping`` is that of the monitor.
-        controls: Reach workers; iterated for each action.
+        controls: Reach workers that run in this service; iterated for each action.
         recovery: Recovers what was stopped or crashed.
         orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
         fleet: The services that watch other parts of the fleet.
@@ -120,6 +121,7 @@ class InterventionService(LadderScheduler):
 
     def __init__(
         self,
+        store: Store,
         ledger: InterventionLedger,
         *,
         settings: HealthSettings,
@@ -140,10 +142,15 @@ class InterventionService(LadderScheduler):
         self._fleet = fleet or FleetState()
         self._spans_elsewhere: dict[WorkerKey, IncarnationSpan] = {}
         self._seen_at: float | None = None
+        self.instructions = InstructionMailbox(
+            store, clock=clock, on_closed=self._handle_closed, why_withheld=self._reason_to_withhold
+        )
+        """Reaches workers in other processes."""
         actions = Actions(
             ledger,
             monitor=monitor,
             controls=controls,
+            mailbox=self.instructions,
             settings=settings.intervention,
             stop_reason=lambda: stop.reason,
             clock=clock,
@@ -166,6 +173,7 @@ class InterventionService(LadderScheduler):
 
     async def load(self) -> None:
         """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
+        await self.instructions.load()
         unfinished_actions = await self.ledger.load()
         for key in self.ledger.worker_keys():
             if (new := self._monitor.current_key(key)) != key:
@@ -322,7 +330,14 @@ class InterventionService(LadderScheduler):
         if seconds > 0:
             await self.shift(seconds)
 
-    def record_answer(self, instruction: Instruction) -> None:
+    def _reason_to_withhold(self, target: Target) -> str | None:
+        """Return why a worker must not get its instructions now; None if it may."""
+        if (reason := self._stop.reason) is not None:
+            return reason
+        worker = self._monitor.get(*target.key)
+        return "it waits" if worker is not None and worker.vitals.may_be_idle else None
+
+    def _handle_closed(self, instruction: Instruction) -> None:
         """Record the result of a nudge that a worker fetched: taken, refused or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:

@@ -28,12 +28,12 @@ class ServiceRuntimes:
 @dataclass(frozen=True)
 class EachRuntime(Generic[T]):
     """
-    Controls of workers: one per runtime, made at each iteration, then those of workers elsewhere.
+    Controls or respawners: one per runtime, made at each iteration, then those of workers elsewhere.
 
     Args:
         make: Makes a control or a respawner of a runtime.
         runtimes: The runtimes at the time of the iteration: agents are loaded and unloaded.
-        elsewhere: Controls or respawners of workers outside the service.
+        elsewhere: Those of workers outside the service.
     """
 
     make: Callable[[AgentRuntime], T]
@@ -41,6 +41,6 @@ class EachRuntime(Generic[T]):
     elsewhere: tuple[T, ...] = ()
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the controls, the service's own runtimes first."""
+        """Yield them, those of the service's own runtimes first."""
         yield from map(self.make, self.runtimes)
         yield from self.elsewhere

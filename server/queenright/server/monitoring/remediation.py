@@ -15,13 +15,11 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding
 from queenright.health.interventions.approvals import ApprovalChange, Approvals
 from queenright.health.interventions.emergency_stop import EmergencyStop
-from queenright.health.interventions.instructions import InstructionMailbox
 from queenright.health.interventions.intervention_service import InterventionService
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.storm import QUIET_SECONDS, StormWatch
-from queenright.health.interventions.target import Target
 from queenright.health.interventions.worker_control import WorkerControl
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.recovery_service import RecoveryService
@@ -58,7 +56,7 @@ class Remediation:
 
     Args:
         store: Where instructions, approvals and recoveries are kept.
-        ledger: Where interventions are kept.
+        ledger: The interventions.
         settings: All settings.
         monitor: The workers' health.
         runtime: Runs judge and queen, and other graphs.
@@ -106,7 +104,6 @@ class Remediation:
             read=fleet.read_emergency_stop if fleet.is_shared else None,
         )
         self.storm = StormWatch(health.intervention.storm, ids=fleet.new_storm_id)
-        self.instructions = InstructionMailbox(store, clock=clock, why_withheld=self._reason_to_withhold)
         self.recovery = RecoveryService(
             store,
             settings=health,
@@ -120,10 +117,11 @@ class Remediation:
             stop_reason=self._stop_reason,
         )
         self.interventions = InterventionService(
+            store,
             ledger,
             settings=health,
             monitor=monitor,
-            controls=EachRuntime[WorkerControl](RuntimeControl, runtimes, (self.instructions,)),
+            controls=EachRuntime[WorkerControl](RuntimeControl, runtimes),
             recovery=self.recovery,
             stop=self.stop_switch,
             storm=self.storm,
@@ -149,18 +147,9 @@ class Remediation:
         self.queen_actions = QueenActions(
             self.interventions, self.approvals, monitor=monitor, settings=termination
         )
-        # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
-        self.instructions.subscribe(self.interventions.record_answer)
 
     def _stop_reason(self) -> str | None:
         return self.stop_switch.reason
-
-    def _reason_to_withhold(self, target: Target) -> str | None:
-        """Return why a worker must not get its instructions now; None if it may."""
-        if (reason := self.stop_switch.reason) is not None:
-            return reason
-        worker = self._monitor.get(*target.key)
-        return "it waits" if worker is not None and worker.vitals.may_be_idle else None
 
     def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
         """Return the cause that a worker shares with others, else the storm that it is part of, else ""."""
@@ -179,7 +168,6 @@ class Remediation:
         """
         await self._breakers.load()
         self._apply_open_breakers()
-        await self.instructions.load()
         await self.stop_switch.load()
         self._hold(self._clock())
         await self.recovery.load()
@@ -241,7 +229,7 @@ class Remediation:
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
             try:
-                await self.instructions.expire(self._clock())
+                await self.interventions.instructions.expire(self._clock())
             except StoreError as error:
                 _log.error("cannot close expired instructions, retrying: %s", error)
 
