@@ -64,8 +64,10 @@ class Colony:
         self.path, self.time = path, time
         self.held_model = HeldModel()
         self.events: list[AgentEvent] = []
+        bus = EventBus()
+        bus.on_publish(self.events.extend)
         self.runtime = AgentRuntime(
-            bus=EventBus(on_publish=self.events.extend),
+            bus=bus,
             storage=path,
             clock=time,
             monotonic=time,

@@ -105,7 +105,8 @@ class Bench:
             stream_id="g::main",
             execution_id="x1",
         )
-        bus = EventBus(on_publish=self.events.extend)
+        bus = EventBus()
+        bus.on_publish(self.events.extend)
         self.reporter = Reporter(bus=bus, worker=self.worker, origin=origin, clock=time)
         self.conversation = Conversation.open(path, disk=self.disk, clock=time)
         self.node = EventLoopNode(

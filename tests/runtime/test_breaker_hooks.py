@@ -41,8 +41,10 @@ class Bench:
         self.path, self.time = path, time
         self.registry = breakers if isinstance(breakers, BreakerRegistry) else None
         self.events: list[AgentEvent] = []
+        bus = EventBus()
+        bus.on_publish(self.events.extend)
         self.runtime = AgentRuntime(
-            bus=EventBus(on_publish=self.events.extend),
+            bus=bus,
             storage=path,
             clock=time,
             monotonic=time,

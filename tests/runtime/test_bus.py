@@ -239,9 +239,10 @@ async def test_unlogged_event_is_not_delivered() -> None:
     assert received == []
 
 
-async def test_on_publish_receives_every_event() -> None:
+async def test_publish_listener_gets_every_event() -> None:
     published: list[AgentEvent] = []
-    bus = EventBus(on_publish=published.extend)
+    bus = EventBus()
+    bus.on_publish(published.extend)
 
     await bus.publish(event(), event(TICKET))
     bus.fan_out(event())

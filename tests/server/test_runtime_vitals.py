@@ -74,7 +74,8 @@ class Watched:
 
     def open(self, hold_seconds: float = 0) -> None:
         """Begin another life of the process on the same folder."""
-        self.bus = EventBus(on_publish=self._see)
+        self.bus = EventBus()
+        self.bus.on_publish(self._see)
         self.runtime = AgentRuntime(
             bus=self.bus,
             storage=self.path,

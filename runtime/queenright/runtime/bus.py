@@ -66,7 +66,6 @@ class EventBus:
         on_drop: Called with the subscriber's name and the number of events when events are dropped.
         on_error: Called with the subscriber's name and the exception when a handler raises; by default
             the exception is logged.
-        on_publish: Called with all events before they are delivered. Must be fast and must not raise.
     """
 
     def __init__(
@@ -75,19 +74,18 @@ class EventBus:
         log: EventLog | None = None,
         on_drop: Callable[[str, int], None] | None = None,
         on_error: Callable[[str, BaseException], None] | None = None,
-        on_publish: Callable[[Sequence[AgentEvent]], None] | None = None,
     ) -> None:
         self._event_log = log
         self._on_drop = on_drop
         self._on_error = on_error
-        self._on_publish = on_publish
+        self._publish_listeners: list[Callable[[Sequence[AgentEvent]], None]] = []
         self._listeners: list[Subscription | Expectation] = []
         self._routes: dict[EventType, tuple[Subscription | Expectation, ...]] = {}
         self._is_closed = False
 
-    def connect(self, *, on_publish: Callable[[Sequence[AgentEvent]], None]) -> None:
-        """Set ``on_publish``, for a part that publishes on the bus itself."""
-        self._on_publish = on_publish
+    def on_publish(self, listener: Callable[[Sequence[AgentEvent]], None]) -> None:
+        """Call ``listener`` with all events before they are delivered. It must be fast and must not raise."""
+        self._publish_listeners.append(listener)
 
     def report_drop(self, subscriber: str, count: int) -> None:
         """Report events that a subscriber lost, as ``on_drop`` says."""
@@ -112,8 +110,9 @@ class EventBus:
 
     def fan_out(self, *events: AgentEvent) -> None:
         """Deliver events without storing them. Never blocks; call only from the loop's thread."""
-        if self._on_publish is not None and events:
-            self._on_publish(events)
+        if events:
+            for notify in self._publish_listeners:
+                notify(events)
         routes = self._routes
         for event in events:
             route = routes.get(event.type)

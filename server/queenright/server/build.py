@@ -2,8 +2,7 @@
 The service's object graph, built in dependency order.
 
 Each ``_make_`` function builds a group of parts from the groups before it, by constructor arguments.
-Then ``EventPipeline.connect`` puts the pipeline on the bus, and ``_subscribe`` subscribes the parts that
-follow events.
+Then ``_subscribe`` subscribes the parts that follow events.
 """
 
 from __future__ import annotations
@@ -193,7 +192,6 @@ async def build(
         event_path = _make_event_path(base, runtimes, response, can_receive)
         judging = _make_judging(base, runtimes, response, event_path.pipeline)
         service = _make_service(base, runtimes, response, event_path, judging)
-        event_path.pipeline.connect()
         _subscribe(service, EventTracer(base.tracer, response.tickets), base.event_metrics)
     except BaseException:
         await store.close()
@@ -457,11 +455,13 @@ def _make_service(
 
 def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetrics) -> None:
     """Subscribe the parts that follow events, in the order in which they see one."""
-    bus, remediation = service.bus, service.remediation
+    bus, pipeline, remediation = service.bus, service.pipeline, service.remediation
+    bus.on_publish(pipeline.observe)
+    service.store.on_commit(pipeline.note_stored)
     bus.subscribe(service.recent.append, name="status", types=ALERT_CLASS)
     bus.subscribe(service.silences.note_change, name="silences", types=_NOTIFICATION_CHANGES)
     bus.subscribe(tracer.trace, name="traces", types=TRACED)
-    bus.subscribe(service.pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
+    bus.subscribe(pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
     bus.subscribe(service.recoveries.note_change, name="recoveries", types=RECOVERY_EVENTS)
     bus.subscribe(service.operator_requests.note_change, name="operator-requests", types=REQUESTING)
@@ -472,11 +472,9 @@ def _open_agent_bus(
     agent_id: Callable[[], str], *, store: Store, bus: EventBus, companions: CompanionSessions
 ) -> EventBus:
     """Return the bus of a loaded agent: its events are durable, and observed by the service as well."""
-    return EventBus(
-        log=companions.recording_log(store, agent_id),
-        on_drop=bus.report_drop,
-        on_publish=partial(_forward, bus),
-    )
+    agent_bus = EventBus(log=companions.recording_log(store, agent_id), on_drop=bus.report_drop)
+    agent_bus.on_publish(partial(_forward, bus))
+    return agent_bus
 
 
 def _forward(bus: EventBus, events: Sequence[AgentEvent]) -> None:

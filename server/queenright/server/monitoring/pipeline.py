@@ -74,7 +74,7 @@ class EventPipeline:
     """
     Carries events from receivers to tickets. Belongs to one event loop.
 
-    ``connect`` it to the bus before anything is published.
+    It follows the bus with ``observe`` and the store with ``note_stored`` before anything is published.
     """
 
     store: Store
@@ -111,12 +111,8 @@ class EventPipeline:
     _is_reading_step_log: bool = field(default=False, init=False)
     _replayed_times: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
 
-    def connect(self) -> None:
-        """Observe everything that the bus fans out, before any subscriber acts on it."""
-        self.bus.connect(on_publish=self.observe)
-        self.store.on_commit(self._note_stored)
-
-    def _note_stored(self, segments: Sequence[LogSegment]) -> None:
+    def note_stored(self, segments: Sequence[LogSegment]) -> None:
+        """Note events that were appended to the log; see ``Store.on_commit``."""
         for first, events in segments:
             self._unobserved_seqs.update((event.id, seq) for seq, event in enumerate(events, first))
 
