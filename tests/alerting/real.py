@@ -20,7 +20,7 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
+from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
 from tests.ports import reserve_port
 from tests.programs import program
 from tests.waiting import until
@@ -74,7 +74,7 @@ async def people(on_message: Callable[[RecordedMessage], None] | None = None) ->
     sock = listen("127.0.0.1", 0, what="the recorder", option="")
     with contextlib.closing(sock):
         async with serve_app(listener, sock):
-            listener.url = url_of(sock)
+            listener.url = socket_url(sock)
             yield listener
 
 

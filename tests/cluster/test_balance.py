@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from queenright.health.cluster.cluster_lease import Ownership, SeenMember, View
-from queenright.server.cluster.member import ClusterMember, refresh_pause
+from queenright.server.cluster.member import ClusterMember, compute_refresh_pause
 from tests.cluster.test_candidates import seen_member
 
 
@@ -53,4 +53,4 @@ def test_stopping_process_claims_nothing(others: tuple[SeenMember, ...]) -> None
 def test_view_is_refreshed_when_the_next_lease_expires(expires_in: float | None, pause: float) -> None:
     """B117: a takeover begins then, and not up to a second later."""
     view = None if expires_in is None else View(members=(), partitions=(), expires_in=expires_in)
-    assert refresh_pause(view) == pause
+    assert compute_refresh_pause(view) == pause

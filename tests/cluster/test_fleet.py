@@ -272,7 +272,7 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     await exchange(processes)
     for one, count in ((first, 4), (second, 1)):
         await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
-    apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
+    apps = [RowOrders(create_app(one.service, bind_address="127.0.0.1")) for one in processes]
     async with client_of(Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)) as http:
         [incident] = (await http.get("/api/incidents")).json()["incidents"]
         assert (incident["cause"], incident["workers"], len(incident["ticket_ids"])) == ("storm", 5, 5)
@@ -310,7 +310,7 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
 
     now = processes[0].service.clock()
     assert [one.service.remediation.storm.struck(now) for one in processes] == [10, 10]
-    following = {one.fleet.storm_id_for(2) for one in processes}
+    following = {one.fleet.get_storm_id(2) for one in processes}
     assert following == {storms[0][0]}
 
 
@@ -428,12 +428,12 @@ async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
             """ ('failing/2', '{"tool:search": [["bee", "one"]]}', extract(epoch FROM now()))"""
         )
     await exchange(processes)
-    assert first.failing_outside(0) == {"tool:search": {("bee", "one")}}
+    assert first.list_failing_outside(0) == {"tool:search": {("bee", "one")}}
 
     async with process(database, 2, settings) as owner:
         await exchange([owner, *processes])
 
-    assert first.failing_outside(0) == {}
+    assert first.list_failing_outside(0) == {}
 
 
 async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
@@ -453,11 +453,11 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
         await exchange(processes)
         for one, count in ((service, 4), (first.service, 3), (second.service, 1)):
             await until(partial(_share_provider, one, count), "its tickets have the cause")
-        apps = [RowOrders(create_app(one.service, bound="127.0.0.1")) for one in processes]
+        apps = [RowOrders(create_app(one.service, bind_address="127.0.0.1")) for one in processes]
         gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)
         async with (
             client_of(gateway) as http,
-            client_of(create_app(service, bound="127.0.0.1")) as expected,
+            client_of(create_app(service, bind_address="127.0.0.1")) as expected,
         ):
             for query, total in ({}, 2), ({"agent_id": "bee-1"}, 0), ({"agent_id": "looper"}, 1):
                 answers = [

@@ -22,7 +22,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
-from queenright.server.cluster.gateway.summaries import Json, merge_of
+from queenright.server.cluster.gateway.summaries import Json, get_merge
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -55,7 +55,7 @@ def quick_gateway(apps: Callable[[], Sequence[ASGIApp | None]]) -> Gateway:
 async def service_at(storage: Path) -> AsyncIterator[tuple[Service, ASGIApp]]:
     settings = demo_settings(storage)
     async with run_service(settings, "http://127.0.0.1:4318") as service:
-        yield service, RowOrders(create_app(service, bound="127.0.0.1"))
+        yield service, RowOrders(create_app(service, bind_address="127.0.0.1"))
 
 
 def client_of(app: ASGIApp) -> httpx.AsyncClient:
@@ -131,7 +131,7 @@ ENDED: Final = {"open_tickets": 0, "text": "", "text_at": None, "is_handled": Fa
 def attention_of(*incidents: Json) -> list[Json]:
     """Return the items of partitions with one part of an incident each."""
     parts = [{"items": [], "total": 0, "incidents": [incident]} for incident in incidents]
-    merged = merge_of("/api/attention")(parts)
+    merged = get_merge("/api/attention")(parts)
     items: list[Json] = merged["items"]
     assert merged["total"] == len(items)
     return items
@@ -165,8 +165,8 @@ def test_ticket_is_no_item_if_its_incident_has_a_worker_in_another_partition() -
         {"items": [], "total": 0, "incidents": [incident_part(6, "b")]},
     ]
 
-    merged = merge_of("/api/attention")(parts)
-    of_agent = merge_of("/api/attention")([part | {"has_incident_items": False} for part in parts])
+    merged = get_merge("/api/attention")(parts)
+    of_agent = get_merge("/api/attention")([part | {"has_incident_items": False} for part in parts])
 
     assert {item["item_id"]: item["kind"] for item in merged["items"]} == {
         "ticket-5": "incident",
@@ -211,7 +211,7 @@ def test_attention_of_an_owner_of_an_earlier_version_is_merged() -> None:
         {"items": [], "total": 0, "incidents": [incident_part(5, "a")]},
     ]
 
-    assert merge_of("/api/attention")(parts) == {"items": [incident], "total": 1}
+    assert get_merge("/api/attention")(parts) == {"items": [incident], "total": 1}
 
 
 async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from queenright.health.breakers.circuit_breaker import CircuitOpenError
 from queenright.server.app import create_routes
 from queenright.server.cluster.gateway.gateway import Gateway
-from queenright.server.cluster.gateway.kinds import RouteKind, kind_of
+from queenright.server.cluster.gateway.kinds import RouteKind, classify_route
 from tests.cluster.test_gateway import (
     PARTITIONS,
     Fleets,
@@ -87,7 +87,7 @@ def expected_kind(method: str, path: str) -> RouteKind | None:
 async def test_every_route_has_a_kind() -> None:
     """A new route of the API belongs into the table, and the gateway."""
     for method, path in routes():
-        assert kind_of(method, path) is expected_kind(method, path), (method, path)
+        assert classify_route(method, path) is expected_kind(method, path), (method, path)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

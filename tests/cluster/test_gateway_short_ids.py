@@ -53,7 +53,7 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
         for number in range(2):
             settings = demo_settings(folder / str(number), orchestrator="none")
             service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
-            app = RowOrders(create_app(service, bound="127.0.0.1"))
+            app = RowOrders(create_app(service, bind_address="127.0.0.1"))
             await ask_to_terminate(service, app, f"looper-{number}")
             services.append(service)
             apps.append(app)

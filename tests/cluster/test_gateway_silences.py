@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrders
-from queenright.server.cluster.gateway.summaries import merge_of
+from queenright.server.cluster.gateway.summaries import get_merge
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.alerting.real import people, real_alertmanager
@@ -77,7 +77,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
             await service.ingest(list(looping(service.clock(), agent=f"looper-{number}")))
             services.append(service)
-            apps.append(RowOrders(create_app(service, bound="127.0.0.1")))
+            apps.append(RowOrders(create_app(service, bind_address="127.0.0.1")))
         told = recorder.received
         await until(lambda: told("looper-0") and told("looper-1"), "people are told of each ticket")
         http = await stack.enter_async_context(client_of(quick_gateway(lambda: apps)))
@@ -130,7 +130,7 @@ def test_silence_ends_when_the_last_reader_says() -> None:
         silence = {"silence_id": "s", "ends_at": ends_at, "peers": ["am"], "tickets": [ticket_id]}
         return {"peers": [{"peer": "am", "read_at": read_at, "error": None}], "silences": [silence]}
 
-    merge = merge_of("/api/silences")
+    merge = get_merge("/api/silences")
     parts = [part(10.0, 100.0, "t1"), part(20.0, 5000.0, "t2")]
 
     for values in (parts, parts[::-1]):

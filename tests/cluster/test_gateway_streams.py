@@ -26,7 +26,7 @@ from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.http.problems import problem
 from queenright.server.middleware.connections import ABORT
-from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.routes import events as event_routes
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -92,7 +92,7 @@ async def running_services(folder: Path) -> AsyncIterator[Sequence[Service]]:
 
 @contextlib.asynccontextmanager
 async def before_services(services: Sequence[Service]) -> AsyncIterator[Partitions]:
-    apps: list[ASGIApp | None] = [create_app(service, bound="127.0.0.1") for service in services]
+    apps: list[ASGIApp | None] = [create_app(service, bind_address="127.0.0.1") for service in services]
     yield Partitions(services, apps, Gateway(lambda: apps, lambda agent_id, namespace="": 0, unowned))
     await until(lambda: not stream_tasks(), "no task is left behind")
     assert not any(service.feed.readers for service in services)
@@ -571,7 +571,7 @@ async def test_breaks_at_any_time_lose_and_repeat_nothing(
 
 async def test_stream_over_sockets_ends_with_its_client(partitions: Partitions) -> None:
     sock = listen("127.0.0.1", 0, what="the API", option="--port")
-    url = url_of(sock)
+    url = socket_url(sock)
     async with serve_app(partitions.gateway, sock):
         async with Follower(f"{url}{_URL}") as follower:
             await partitions.services[0].store.append([event("busy")])

@@ -51,7 +51,7 @@ async def test_database_that_is_away_is_no_failure_of_the_process(
     partition = make_partition(AsyncMock())
 
     partition.claim()
-    await partition.wait_ended()
+    await partition.wait_released()
 
     assert partition.failure == failure
 

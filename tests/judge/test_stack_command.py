@@ -25,7 +25,7 @@ from queenright.health.tickets.ticket_table import find_ticket
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
 from queenright.judge.stack_job import CheckResult, StackJudge
-from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.ops.sockets import listen, serve_app, socket_url
 from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serving
 from tests.judge.test_stack_job import SETTINGS, Stack, up
@@ -55,7 +55,7 @@ async def alertmanager(told: list[Any]) -> AsyncIterator[str]:
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
         async with serve_app(take, sock):
-            yield url_of(sock)
+            yield socket_url(sock)
 
 
 @pytest.fixture

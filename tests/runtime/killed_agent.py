@@ -33,7 +33,7 @@ from queenright.runtime.storage.files import Disk, read_json
 from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.agents.node_guards import health_guard
+from queenright.server.agents.node_guards import make_health_guard
 
 PLACES = 6
 NEVER = 10**9
@@ -146,7 +146,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
         storage=folder,
         disk=Disk(),
         sleep=lambda seconds: asyncio.sleep(seconds / 1000),
-        guards=health_guard(HealthSettings()),
+        guards=make_health_guard(HealthSettings()),
     )
     runtime.add_graph(
         graph(),

@@ -18,7 +18,7 @@ from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import HealthSettings
 from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics.interventions import BREAKER_LIMIT
+from queenright.server.metrics.interventions import MAX_BREAKERS
 from queenright.server.metrics.metrics import ServiceMetrics
 
 STATES = ("closed", "open", "half_open")
@@ -213,20 +213,20 @@ def test_breaker_has_one_series_a_state_and_its_changes_begin_at_0(page: Page) -
 
 
 def test_beyond_the_limit_only_breakers_that_are_not_closed_have_series(page: Page) -> None:
-    page.breakers = [Breaker(f"external_api:a{n}") for n in range(BREAKER_LIMIT)]
+    page.breakers = [Breaker(f"external_api:a{n}") for n in range(MAX_BREAKERS)]
     page.breakers.append(Breaker("external_api:z", "open"))
 
     [family] = [f for f in page.registry.collect() if f.name == "queenright_circuit_breaker_state"]
 
     assert {sample.labels["breaker"] for sample in family.samples} == {"external_api:z"}
-    assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == BREAKER_LIMIT
+    assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == MAX_BREAKERS
     assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 0
     page.breakers = page.breakers[-1:]
     assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == 0
 
 
 def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(page: Page) -> None:
-    for n in (*range(BREAKER_LIMIT + 5), BREAKER_LIMIT):  # the last one for the second time
+    for n in (*range(MAX_BREAKERS + 5), MAX_BREAKERS):  # the last one for the second time
         page.say(
             EventType.CIRCUIT_BREAKER_STATE_CHANGED,
             name=f"external_api:a{n}",

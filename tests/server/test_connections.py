@@ -17,7 +17,7 @@ from queenright.server.middleware import connections
 from queenright.server.middleware.connections import (
     HEAD_BYTES,
     MAX_HEADERS,
-    PIPELINED,
+    MAX_PIPELINED,
     SLICE_BYTES,
     connection_limit,
     raise_descriptor_limit,
@@ -226,13 +226,13 @@ async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
         async with served() as (app, connect):
             connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * 10_000)
             await asyncio.wait_for(app.started.wait(), 60)
-            assert requests() - before <= PIPELINED + 1
+            assert requests() - before <= MAX_PIPELINED + 1
             app.go_on.set()
             async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionError):
                     while await connection[0].read(65_536):
                         pass
-            assert app.calls <= PIPELINED + 1
+            assert app.calls <= MAX_PIPELINED + 1
             async with asyncio.timeout(60):
                 while requests() > before:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -251,9 +251,9 @@ async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks()
 
     try:
         async with served() as (app, connect):
-            _, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * PIPELINED)
+            _, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * MAX_PIPELINED)
             await asyncio.wait_for(app.started.wait(), 60)
-            assert waiting() == PIPELINED
+            assert waiting() == MAX_PIPELINED
             writer.transport.abort()
             await asyncio.sleep(0)
             app.go_on.set()
@@ -266,10 +266,10 @@ async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks()
 
 async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
     async with served() as (app, connect):
-        reader, _ = await connect(REQUEST * (2 * PIPELINED))
+        reader, _ = await connect(REQUEST * (2 * MAX_PIPELINED))
         async with asyncio.timeout(60):
             answers = await reader.read()
-    assert app.calls == answers.count(b"HTTP/1.1 200") == PIPELINED + 1
+    assert app.calls == answers.count(b"HTTP/1.1 200") == MAX_PIPELINED + 1
     assert answers.count(b"connection: close") == 1
     assert b"connection: close" in answers.rpartition(b"HTTP/1.1 200")[2]
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from queenright.server.http.json_limits import MAX_DEPTH
-from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, check_host, check_origin, names_of
+from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, accepted_hosts, check_host, check_origin
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
@@ -104,7 +104,7 @@ def test_lookalike_of_loopback_is_foreign(host: str) -> None:
 
 
 def test_names_that_the_settings_give_are_ours() -> None:
-    names = names_of("queen.internal", "https://Bees.Example/console", bound="127.0.0.1")
+    names = accepted_hosts("queen.internal", "https://Bees.Example/console", bind_address="127.0.0.1")
 
     assert names == frozenset({"queen.internal", "bees.example"})
     assert check_host(["bees.example:443"], names) is None
@@ -114,7 +114,7 @@ def test_names_that_the_settings_give_are_ours() -> None:
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
 def test_service_on_a_public_address_accepts_any_host_name(bound: str) -> None:
     """Containers call each other by names that no setting knows."""
-    assert names_of(bound, bound=bound) is None
+    assert accepted_hosts(bound, bind_address=bound) is None
     assert check_host(["queenright:8420"], None) is None
 
 

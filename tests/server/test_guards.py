@@ -16,14 +16,14 @@ from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
-from queenright.server.agents.node_guards import GUARDED, health_guard
+from queenright.server.agents.node_guards import GUARDED, make_health_guard
 
 NOON = 1_800_000_000.0
 ORIGIN = Origin(agent_id="scribe", session_id="one", graph_id="writing")
 
 
 def guard(settings: HealthSettings | None = None) -> Guard:
-    return health_guard(settings or HealthSettings())(ORIGIN, "write")
+    return make_health_guard(settings or HealthSettings())(ORIGIN, "write")
 
 
 def event(kind: EventType, at: float, incarnation: str = "life-1", **data: object) -> AgentEvent:
@@ -216,7 +216,7 @@ def test_bad_steps_count_across_a_kill() -> None:
 
 def test_guard_sees_one_visit_only() -> None:
     """B13: another visit starts at nothing."""
-    make = health_guard(HealthSettings())
+    make = make_health_guard(HealthSettings())
     observe(make(ORIGIN, "write"), loop(9))
 
     assert observe(make(ORIGIN, "write"), loop(2, start=9)) == []

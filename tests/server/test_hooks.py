@@ -17,7 +17,7 @@ from queenright.health.store.store import StoreError
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
-from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.otlp import OtlpReceiver
 from queenright.server.serving import RunningService, serving
 from queenright.server.telemetry.assembler import Assembler
@@ -404,7 +404,7 @@ async def test_slow_or_failing_service_does_not_block_the_agent(running: Running
         return registry.get_sample_value("queenright_hook_calls_total", labels)
 
     start, prompt, *_ = calls("healthy")
-    async with serve_app(app, sock), httpx.AsyncClient(base_url=url_of(sock), verify=False) as client:
+    async with serve_app(app, sock), httpx.AsyncClient(base_url=socket_url(sock), verify=False) as client:
         answer = await client.post(HOOK, json=start)
         assert (answer.status_code, answer.json()) == (200, {})
         assert counted("late") == 1
@@ -426,7 +426,7 @@ async def test_unstored_hook_calls_count_when_repeated(running: RunningService) 
     sock = listen("127.0.0.1", 0, what="telemetry", option="")
     logs = [record for record in records("healthy") if record.path == "/v1/logs"]
     app = OtlpReceiver(slow.ingest, registry=registry)
-    async with serve_app(app, sock), httpx.AsyncClient(base_url=url_of(sock), verify=False) as client:
+    async with serve_app(app, sock), httpx.AsyncClient(base_url=socket_url(sock), verify=False) as client:
         for record in logs:
             slow.failure = OSError("disk full")
             assert (await client.post(record.path, json=record.body)).status_code == 503

@@ -31,7 +31,7 @@ from queenright.health.interventions.ladder import Level
 from queenright.health.recovery.recovery import RecoveryState
 from queenright.health.tickets.ticket import OPEN_STATUSES, AckChannel, TicketStatus
 from queenright.instrumentation.names import Phase, WaitingReason
-from queenright.server.console.api_page import pieces
+from queenright.server.console.api_page import split_code_spans
 from queenright.server.routes.openapi import ERRORS, TAGS
 from queenright.server.serving import RunningService, serving
 from tests.server.conftest import demo_settings, looping
@@ -409,7 +409,7 @@ async def test_interventions_and_recoveries_are_filtered(http: httpx.AsyncClient
 
 
 async def test_code_in_descriptions_is_rendered_as_code() -> None:
-    assert pieces("Those with ``open``, or `all`.") == [
+    assert split_code_spans("Those with ``open``, or `all`.") == [
         ("Those with ", False),
         ("open", True),
         (", or ", False),

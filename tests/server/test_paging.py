@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queenright.client import Queenright
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.routes.pagination import InvalidCursorError, cursor_at, place_of
+from queenright.server.routes.pagination import InvalidCursorError, decode_cursor, encode_cursor
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings, looping
@@ -58,7 +58,7 @@ async def pages(
 
 async def test_cursor_of_no_list_is_refused_with_a_reason(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
-        for cursor in ("", "x", "é", "WyJhZ2VudHMiXQ", cursor_at("other", 1.0, "x"), "W" * 900):
+        for cursor in ("", "x", "é", "WyJhZ2VudHMiXQ", encode_cursor("other", 1.0, "x"), "W" * 900):
             response = await http.get(path, params={"cursor": cursor})
 
             assert response.status_code == 400, (path, cursor)
@@ -168,13 +168,15 @@ places = st.one_of(
 def test_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
     kinds = [type(part) for part in place]
 
-    assert place_of(cursor_at("things", *place), "things", *kinds) == place
+    assert decode_cursor(encode_cursor("things", *place), "things", *kinds) == place
 
 
-@given(st.one_of(st.text(), st.binary().map(lambda raw: cursor_at("things", str(raw))), st.text('Wy"[]1,eN')))
+@given(
+    st.one_of(st.text(), st.binary().map(lambda raw: encode_cursor("things", str(raw))), st.text('Wy"[]1,eN'))
+)
 def test_any_cursor_is_decoded_or_refused(cursor: str) -> None:
     with contextlib.suppress(InvalidCursorError):
-        place_of(cursor, "agents", float, str)
+        decode_cursor(cursor, "agents", float, str)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[An
         return
     made = base64.urlsafe_b64encode(json.dumps(["agents", *place]).encode()).decode()
     with pytest.raises(InvalidCursorError):
-        place_of(made, "agents", kind)
+        decode_cursor(made, "agents", kind)
 
 
 async def test_command_line_reads_every_page(running: RunningService) -> None:

@@ -28,7 +28,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.agents.node_guards import health_guard
+from queenright.server.agents.node_guards import make_health_guard
 from queenright.server.views.worker_rows import activity_of
 from tests.runtime.conftest import FakeTime
 
@@ -83,7 +83,7 @@ class Watched:
             monotonic=self.time,
             sleep=self.time.sleep,
             disk=self.time.disk,
-            guards=health_guard(self.settings, hold_seconds=hold_seconds),
+            guards=make_health_guard(self.settings, hold_seconds=hold_seconds),
         )
 
     def _see(self, events: Sequence[AgentEvent]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.settings import AlertingSettings
-from queenright.server.ops.secret_files import InvalidSecretError, callback_secrets, read_secret
+from queenright.server.ops.secret_files import InvalidSecretError, read_callback_secrets, read_secret
 from queenright.server.serving import serving
 from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP
 from tests.server.conftest import demo_settings, looping
@@ -61,7 +61,7 @@ def test_empty_secret_setting_is_rejected() -> None:
     settings = AlertingSettings.model_validate({"slack_signing_secret_file": ""})
 
     with pytest.raises(InvalidSecretError) as refused:
-        callback_secrets(settings)
+        read_callback_secrets(settings)
 
     assert "alerting.slack_signing_secret_file" in str(refused.value)
 

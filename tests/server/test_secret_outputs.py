@@ -23,7 +23,7 @@ from sqlalchemy import select
 from queenright.health.store.retention import prune
 from queenright.health.store.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
-from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.telemetry.dialects import ATTRIBUTES
@@ -315,7 +315,7 @@ async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.L
         async with serve_app(peer, sock):
             settings = load_settings(
                 defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
-                alerting={"alertmanager_urls": [url_of(sock)]},
+                alerting={"alertmanager_urls": [socket_url(sock)]},
                 http={"port": 0},
                 otlp={"port": 0},
             )

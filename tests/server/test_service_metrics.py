@@ -15,7 +15,7 @@ from queenright.server.metrics.metrics import (
     OPENMETRICS,
     PROMETHEUS_TEXT,
     ServiceMetrics,
-    content_type_for,
+    choose_content_type,
     render_families,
 )
 
@@ -39,7 +39,7 @@ PROMETHEUS_3 = (
     ],
 )
 def test_scraper_gets_its_requested_format(accept: str, content_type: str) -> None:
-    assert content_type_for(accept) == content_type
+    assert choose_content_type(accept) == content_type
 
 
 async def test_page_is_cached_for_a_second_in_each_format() -> None:

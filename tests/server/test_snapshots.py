@@ -22,7 +22,7 @@ from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import SNAPSHOT_PARTS
 from queenright.runtime.events import EventType
 from queenright.server.build import build
-from queenright.server.monitoring.snapshots import _EVENTS
+from queenright.server.monitoring.snapshots import _MAX_EVENTS
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.cluster.test_keys import RECORDINGS, events_of, load_recording
@@ -154,13 +154,13 @@ async def test_many_events_are_in_a_snapshot_before_its_interval_has_passed(
     for name in ("_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
     async with killed_service(settings, clock) as service:
-        for bee in range(_EVENTS // 2):
+        for bee in range(_MAX_EVENTS // 2):
             await service.ingest([start_event(clock.now, f"bee-{bee}")])
         await asyncio.sleep(0.1)
         assert await snapshot_rows(service) == []
-        while service.feed.head.seq < _EVENTS:
+        while service.feed.head.seq < _MAX_EVENTS:
             await service.ingest([event(EventType.STEP_COMPLETED, clock.now, "bee-0", verdict="ACCEPT")])
-        await until(lambda: service.snapshots._last_seq >= _EVENTS, "a snapshot")
+        await until(lambda: service.snapshots._last_seq >= _MAX_EVENTS, "a snapshot")
 
 
 async def test_events_that_were_stored_but_not_observed_are_not_lost(

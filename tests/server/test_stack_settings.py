@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queenright.server.ops.secret_files import InvalidSecretError, stack_tokens
+from queenright.server.ops.secret_files import InvalidSecretError, read_stack_tokens
 from queenright.server.settings import InvalidSettingsError, load_settings
 
 
@@ -37,10 +37,10 @@ def test_bearer_tokens_are_read_from_private_files(tmp_path: Path) -> None:
     token.chmod(0o600)
     given = {"prometheus_url": "http://prometheus:9090", "prometheus_token_file": token}
 
-    prometheus, tempo = stack_tokens(load_settings(judging=given).judging)
+    prometheus, tempo = read_stack_tokens(load_settings(judging=given).judging)
     token.chmod(0o644)
     with pytest.raises(InvalidSecretError, match=r"judging\.prometheus_token_file: .* run chmod 600"):
-        stack_tokens(load_settings(judging=given).judging)
+        read_stack_tokens(load_settings(judging=given).judging)
 
     assert prometheus is not None
     assert prometheus.get_secret_value() == "a-token"
@@ -50,4 +50,4 @@ def test_bearer_tokens_are_read_from_private_files(tmp_path: Path) -> None:
 def test_token_file_without_a_url_is_not_read(tmp_path: Path) -> None:
     settings = load_settings(judging={"tempo_token_file": tmp_path / "nowhere"})
 
-    assert stack_tokens(settings.judging) == (None, None)
+    assert read_stack_tokens(settings.judging) == (None, None)

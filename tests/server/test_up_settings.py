@@ -1,14 +1,14 @@
 from pathlib import Path
 
 from queenright.server.settings import AgentsSettings, Settings
-from queenright.server.up import with_own_sessions
+from queenright.server.up import keep_sessions_in_storage
 
 
 def test_up_keeps_sessions_of_agents_in_its_storage(tmp_path: Path) -> None:
-    assert with_own_sessions(Settings(storage=tmp_path)).agents.storage == tmp_path / "agents"
+    assert keep_sessions_in_storage(Settings(storage=tmp_path)).agents.storage == tmp_path / "agents"
 
 
 def test_up_keeps_the_folder_that_is_set_for_sessions(tmp_path: Path) -> None:
     settings = Settings(storage=tmp_path, agents=AgentsSettings(storage=tmp_path / "other"))
 
-    assert with_own_sessions(settings) == settings
+    assert keep_sessions_in_storage(settings) == settings

@@ -21,7 +21,7 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.agents.node_guards import health_guard
+from queenright.server.agents.node_guards import make_health_guard
 from tools.benchmarks.row import Row
 
 SESSIONS = 200
@@ -75,7 +75,7 @@ class _Use:
 
 
 async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
-    runtime = AgentRuntime(bus=EventBus(), storage=storage, guards=health_guard(HealthSettings()))
+    runtime = AgentRuntime(bus=EventBus(), storage=storage, guards=make_health_guard(HealthSettings()))
     spec = GraphSpec(
         id="soak",
         nodes=(

@@ -47,7 +47,7 @@ from queenright.server.routes.loaded_agents import agents, execution, graphs, lo
 from queenright.server.routes.openapi import set_openapi
 from queenright.server.service import Service
 
-# An agent's name may contain slashes: of the paths below /api/agents, the longest come first.
+# An agent's name may contain slashes, so the longest paths below /api/agents come first.
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     probes.router,
     service_routes.router,
@@ -81,10 +81,9 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 @functools.cache
 def create_routes() -> FastAPI:
     """
-    Return the app of all routes, made once: FastAPI examines each route when it is first asked for.
+    Return the app with all routes. It is cached, because FastAPI analyses each route at its first request.
 
-    A route reads from ``request.state`` what it is about: ``service``, ``access``, ``cluster`` and
-    ``stream_shares``.
+    Routes read ``service``, ``access``, ``cluster`` and ``stream_shares`` from ``request.state``.
     """
     app = FastAPI(
         title="Queenright",
@@ -107,7 +106,7 @@ def create_routes() -> FastAPI:
 def create_app(
     service: Service,
     *,
-    bound: str,
+    bind_address: str,
     access: Access | None = None,
 ) -> Starlette:
     """
@@ -115,7 +114,7 @@ def create_app(
 
     Args:
         service: The service.
-        bound: The address that it listens on.
+        bind_address: The address that the API port listens on.
         access: Authenticates and authorises callers; by default from the service's settings.
     """
     access = access or Access(service.settings, clock=service.clock)
@@ -129,7 +128,7 @@ def create_app(
         create_routes(),
         state,
         access=access,
-        bound=bound,
+        bind_address=bind_address,
         page=render_error,
         outer=[Middleware(ShutdownMiddleware, is_stopping=service.stopping.is_set)],
         inner=[Middleware(Idempotency, store=service.store, clock=service.clock)],

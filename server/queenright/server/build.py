@@ -39,7 +39,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, RECOVERY_EVENTS, AgentEvent, Clock, EventType
 from queenright.server.agents.companion_sessions import CompanionSessions
 from queenright.server.agents.manager import AgentManager
-from queenright.server.agents.node_guards import health_guard
+from queenright.server.agents.node_guards import make_health_guard
 from queenright.server.agents.worker_control import ServiceRuntimes
 from queenright.server.agents.workspaces import LoadedWorkspaces
 from queenright.server.latest import Latest
@@ -52,11 +52,11 @@ from queenright.server.monitoring.pipeline import WORKER_CHANGES, EventPipeline
 from queenright.server.monitoring.remediation import TICKET_DECISIONS, Remediation
 from queenright.server.monitoring.scheduler import Scheduler
 from queenright.server.monitoring.snapshots import Snapshots
-from queenright.server.notifications.operator_requests import REQUESTING, OperatorRequests
+from queenright.server.notifications.operator_requests import REQUEST_EVENTS, OperatorRequests
 from queenright.server.notifications.ticket_notifications import TicketNotifications
 from queenright.server.ops.arrivals import ArrivalLog
 from queenright.server.ops.folders import require_usable_storage
-from queenright.server.ops.secret_files import callback_secrets
+from queenright.server.ops.secret_files import read_callback_secrets
 from queenright.server.ops.settings_files import check_files
 from queenright.server.ops.user_stack import UserStack
 from queenright.server.service import Service
@@ -77,12 +77,12 @@ _NOTIFICATION_CHANGES = frozenset(
     }
 )
 """Events that may have changed the outbox."""
-_RECOVERIES_SHOWN = 20
+_MAX_RECENT_RECOVERIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
-    """What every other part is built on."""
+    """The parts that every other part depends on."""
 
     settings: Settings
     store: Store
@@ -113,7 +113,7 @@ class _Runtimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Response:
-    """What follows from findings: tickets, notifications and actions."""
+    """The parts that react to findings: tickets, notifications and actions."""
 
     outbox: Outbox
     silences: SilenceWatch
@@ -135,7 +135,7 @@ class _EventPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judging:
-    """Judge and queen, and what they and the API read."""
+    """The judge and the queen, and the parts that they and the API read."""
 
     user_stack: UserStack
     health: HealthMonitoringService
@@ -160,17 +160,17 @@ async def build(
     Args:
         settings: All settings.
         clock: Seconds since the epoch, UTC.
-        registry: Where the metrics are registered.
+        registry: The registry of the metrics.
         tracer: Makes the service's own spans.
         may_deliver: Whether this process may deliver notifications; see ``Outbox``.
         can_receive: Whether agents can send telemetry; see ``EventPipeline.check_listening``.
         open_store: Opens the store at a URL, in a thread.
-        folder: Where it keeps its files, except the audit key; by default the storage folder.
+        folder: The folder for its files, except the audit key; by default the storage folder.
         fleet: The services that watch other parts of the fleet; by default there are none.
 
     Raises:
         InvalidSecretError, ModelUnavailableError, InvalidPromptError: A file or model that a setting names
-            cannot be used; there is no database yet.
+            cannot be used. The database has not been opened.
         StoreError: The database cannot be used.
     """
     check_files(settings)
@@ -240,7 +240,7 @@ def _make_base(
 def _make_runtimes(base: _Base) -> _Runtimes:
     store, bus, clock, health_settings = base.store, base.bus, base.clock, base.health_settings
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
-    guards = health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
+    guards = make_health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
     runtime = AgentRuntime(
         bus=bus, storage=base.folder, clock=clock, guards=guards, breakers=breakers.registry
     )
@@ -402,7 +402,7 @@ def _make_service(
 ) -> Service:
     settings, store, clock = base.settings, base.store, base.clock
     remediation, tickets, pipeline = response.remediation, response.tickets, event_path.pipeline
-    slack, pagerduty = callback_secrets(settings.alerting)
+    slack, pagerduty = read_callback_secrets(settings.alerting)
     return Service(
         settings=settings,
         settings_read=settings.as_read,
@@ -448,13 +448,13 @@ def _make_service(
         judging=judging.judging,
         retention=Retention(store, base.health_settings.retention, clock=clock),
         snapshots=Snapshots(store=store, monitor=base.monitor, pipeline=pipeline, feed=event_path.feed),
-        recoveries=Latest(partial(judging.health.recoveries, _RECOVERIES_SHOWN), what="recoveries"),
+        recoveries=Latest(partial(judging.health.recoveries, _MAX_RECENT_RECOVERIES), row_name="recoveries"),
         stopping=base.stopping,
     )
 
 
 def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetrics) -> None:
-    """Subscribe the parts that follow events, in the order in which they see one."""
+    """Subscribe the parts that follow events. Each event reaches them in this order."""
     bus, pipeline, remediation = service.bus, service.pipeline, service.remediation
     bus.on_publish(pipeline.observe)
     service.store.on_commit(pipeline.note_stored)
@@ -464,15 +464,15 @@ def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetric
     bus.subscribe(pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
     bus.subscribe(service.recoveries.note_change, name="recoveries", types=RECOVERY_EVENTS)
-    bus.subscribe(service.operator_requests.note_change, name="operator-requests", types=REQUESTING)
+    bus.subscribe(service.operator_requests.note_change, name="operator-requests", types=REQUEST_EVENTS)
     event_metrics.add_subscribers([*(subscription.name for subscription in bus.subscriptions), SUBSCRIBER])
 
 
 def _open_agent_bus(
     agent_id: Callable[[], str], *, store: Store, bus: EventBus, companions: CompanionSessions
 ) -> EventBus:
-    """Return the bus of a loaded agent: its events are durable, and observed by the service as well."""
-    agent_bus = EventBus(log=companions.recording_log(store, agent_id), on_drop=bus.report_drop)
+    """Return the bus of a loaded agent: its events are durable, and the service observes them."""
+    agent_bus = EventBus(log=companions.wrap_log(store, agent_id), on_drop=bus.report_drop)
     agent_bus.on_publish(partial(_forward, bus))
     return agent_bus
 

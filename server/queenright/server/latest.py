@@ -1,4 +1,4 @@
-"""Recent rows of the store, in memory: pages are rendered often, the store is read after changes."""
+"""Recent rows of the store, cached in memory. Pages read them often; the store is read only after changes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.1
-"""Seconds between two reads, so that a hundred events cause one read or two."""
-_MAX_AGE: Final = 5.0
-"""Seconds after which the store is read without an event: not every change has one."""
+"""Seconds between reads, so that a burst of events causes one or two reads."""
+_MAX_AGE_SECONDS: Final = 5.0
+"""Seconds after which the store is read without an event, because not every change publishes one."""
 
 
 class Latest(Generic[T]):
@@ -26,19 +26,19 @@ class Latest(Generic[T]):
     The newest rows of one kind.
 
     Args:
-        read: Reads them, newest first.
-        what: Their name in log lines.
+        read: Reads the rows, newest first.
+        row_name: The name of the rows in log lines.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[list[T]]], *, what: str) -> None:
+    def __init__(self, read: Callable[[], Awaitable[list[T]]], *, row_name: str) -> None:
         self.latest: list[T] = []
         """Newest first."""
         self._read = read
-        self._what = what
+        self._row_name = row_name
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.latest)} {self._what})"
+        return f"{type(self).__name__}({len(self.latest)} {self._row_name})"
 
     def note_change(self, event: AgentEvent) -> None:
         """Read the store soon, because an event may have changed it."""
@@ -57,11 +57,11 @@ class Latest(Generic[T]):
         """Read the store after changes, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_MAX_AGE):
+                async with asyncio.timeout(_MAX_AGE_SECONDS):
                     await self._changed.wait()
             self._changed.clear()
             try:
                 await self.load()
             except StoreError as error:
-                _log.error("cannot read the latest %s; retrying: %s", self._what, error)
+                _log.error("cannot read the latest %s; retrying: %s", self._row_name, error)
             await asyncio.sleep(_PAUSE_SECONDS)

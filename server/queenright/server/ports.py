@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from queenright.server.access.access import Access
 from queenright.server.access.addresses import is_loopback
-from queenright.server.ops.sockets import listen, serve_app, url_of
+from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.otlp.errors import wrong_port_reason
 from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
 from queenright.server.settings import Settings
@@ -33,21 +33,21 @@ class Ports:
     @property
     def api_url(self) -> str:
         """The URL of the API and the console on this machine."""
-        return url_of(self.api)
+        return socket_url(self.api)
 
     @property
     def otlp_url(self) -> str:
         """The URL for telemetry on this machine."""
-        return url_of(self.otlp)
+        return socket_url(self.otlp)
 
     @property
     def is_token_required(self) -> bool:
-        """Whether a port requires tokens."""
+        """Whether at least one port requires a token."""
         return any(self.access.is_token_required(sock.getsockname()[0]) for sock in (self.api, self.otlp))
 
     @property
     def is_exposed(self) -> bool:
-        """Whether other machines reach a port."""
+        """Whether other machines can reach a port."""
         return not all(is_loopback(sock.getsockname()[0]) for sock in (self.api, self.otlp))
 
     @contextlib.asynccontextmanager
@@ -60,7 +60,7 @@ class Ports:
         Args:
             otlp: The app for telemetry.
             api: The app of the API and the console.
-            refuse_grpc: Called with the address of a gRPC client, and what it has to change.
+            refuse_grpc: Called with the address of a client that uses gRPC, and the change that it needs.
         """
         here, other = GRPC_REASON, wrong_port_reason(self.otlp_url)
         async with (
@@ -76,8 +76,8 @@ def bind_ports(settings: Settings) -> Iterator[Ports]:
     Bind the ports of the API and of telemetry, before anything starts.
 
     Raises:
-        PortInUseError: a port is taken.
-        InvalidTokensError: a token would be needed, and there is none.
+        PortInUseError: A port is in use.
+        InvalidTokensError: A token is required, and there is no live one.
     """
     http, otlp = settings.http, settings.otlp
     with contextlib.ExitStack() as stack:
@@ -85,14 +85,16 @@ def bind_ports(settings: Settings) -> Iterator[Ports]:
         stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
-        settings = _link_to_service(_with_ports(settings, api_socket, otlp_socket), url_of(api_socket))
+        settings = _link_to_service(
+            _set_bound_ports(settings, api_socket, otlp_socket), socket_url(api_socket)
+        )
         access = Access(settings)
         access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
         yield Ports(settings, api_socket, otlp_socket, access)
 
 
-def _with_ports(settings: Settings, api: socket.socket, otlp: socket.socket) -> Settings:
-    """Return settings with the ports that were bound: port 0 took free ones."""
+def _set_bound_ports(settings: Settings, api: socket.socket, otlp: socket.socket) -> Settings:
+    """Return settings with the bound ports in place of port 0."""
     return settings.model_copy(
         update={
             "http": settings.http.model_copy(update={"port": api.getsockname()[1]}),
@@ -102,7 +104,7 @@ def _with_ports(settings: Settings, api: socket.socket, otlp: socket.socket) -> 
 
 
 def _link_to_service(settings: Settings, url: str) -> Settings:
-    """Let the links in notifications lead to this service, unless ``console_url`` is set."""
+    """Return settings whose links in notifications lead to this service, unless ``console_url`` is set."""
     if "console_url" in settings.alerting.model_fields_set:
         return settings
     return settings.model_copy(update={"alerting": settings.alerting.model_copy(update={"console_url": url})})

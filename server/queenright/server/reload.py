@@ -25,7 +25,7 @@ Sleep = Callable[[float], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 _READ_SECONDS: Final = 60.0
-"""Seconds between two reads of the settings files, for the comparison with other processes."""
+"""Seconds between reads of the settings files, to compare them with those of other processes."""
 
 RELOADABLE: Final = (
     "alerting.dashboard_url",
@@ -39,7 +39,7 @@ RELOADABLE: Final = (
     "health_monitoring.stall",
     "health_monitoring.tickets",
 )
-"""Paths of reloadable settings, including everything below them."""
+"""Paths of reloadable settings. Everything below them is reloadable."""
 
 
 class NoSettingsFileError(ConflictError):
@@ -60,7 +60,7 @@ class ReloadResult:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the settings have not changed."""
+        """Whether the settings are unchanged."""
         return not (self.applied or self.needs_restart)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 """
-The service without its sockets: its parts, and how they start and stop.
+The service without its sockets: its parts, their start and their stop.
 
 ``build.build`` makes the parts; ``pipeline`` shows the path of an event through them.
 """
@@ -106,7 +106,7 @@ class Service:
     recorder: Recorder | None = None
     """The stand-in for Slack and PagerDuty, if notifications are sent to it."""
     faults: list[str] = field(default_factory=list)
-    """What is broken outside the service, as sentences; the caller that runs it adds to them."""
+    """Faults outside the service, as sentences. The code that runs the service adds them."""
 
     def __post_init__(self) -> None:
         self.started_at = self.clock()
@@ -115,7 +115,7 @@ class Service:
 
     async def start(self) -> None:
         """
-        Restore what the log and the store hold, then start judging, delivering and every background task.
+        Restore the state from the log and the store, then start judging, delivery and the background tasks.
 
         Raises:
             StoreError: The database cannot be used.
@@ -164,7 +164,7 @@ class Service:
         return work
 
     async def _load_agents(self) -> None:
-        """Load the agents that the settings name; one that fails is a fault and does not stop it."""
+        """Load the agents that the settings name. One that cannot be loaded is reported as a fault."""
         for path in self.settings.agents.load:
             try:
                 await self.agents.load(path)
@@ -173,7 +173,7 @@ class Service:
                 _log.error("%s", self.faults[-1])
 
     async def stop(self) -> None:
-        """Stop everything. What was decided is durable already."""
+        """Stop everything. All decisions are already durable."""
         await self.tasks.stop()
         await self.pipeline.settle()
         await self.remediation.close()
@@ -182,7 +182,7 @@ class Service:
         await self.user_stack.aclose()
         await self.pipeline.publish_pending()
         await self.bus.close()
-        if self.tasks.is_started:  # otherwise the workers may not be restored
+        if self.tasks.is_started:  # otherwise the workers may not have been restored
             await self.snapshots.take()
         self.pipeline.close()
         await self.store.close()
@@ -191,7 +191,7 @@ class Service:
         """
         Replace the settings; only ``reload.RELOADABLE`` may differ.
 
-        Every worker is evaluated at once with the new settings.
+        Every worker is evaluated immediately with the new settings.
         """
         self.settings = settings
         health = settings.health_monitoring
@@ -202,7 +202,7 @@ class Service:
         await self.scheduler.sweep()
 
     def ready(self) -> list[str]:
-        """Return what is not ready, as sentences; empty if all is well."""
+        """Return what is not ready, as sentences. The list is empty if the service is ready."""
         missing = [f"{name} has stopped" for name in self.tasks.list_stopped()] + self.faults
         if not self.tasks.is_started:
             missing.append("the service has not started")
@@ -213,11 +213,11 @@ class Service:
     # -- shortcuts for the API ------------------------------------------------------------------
 
     async def ingest(self, events: Sequence[AgentEvent]) -> None:
-        """Take in events that workers sent; see ``EventPipeline.ingest``."""
+        """Record events from workers; see ``EventPipeline.ingest``."""
         await self.pipeline.ingest(events)
 
     def record_process_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
-        """Note which processes have sent something; see ``HealthMonitor.record_process_alive``."""
+        """Record that processes are alive; see ``HealthMonitor.record_process_alive``."""
         self.pipeline.record_process_alive(heartbeat_intervals)
 
     @property

@@ -21,7 +21,7 @@ from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.build import build
 from queenright.server.metrics.tracing import tracer_provider
-from queenright.server.otlp.forward import Forwarder, forwarding
+from queenright.server.otlp.forward import Forwarder, run_forwarder
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.ports import bind_ports
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RunningService:
-    """A service with open ports, and the addresses of the programs that run beside it."""
+    """A service with open ports, and the URLs of the programs that run with it."""
 
     service: Service
     url: str
@@ -45,9 +45,9 @@ class RunningService:
     prometheus_url: str | None = None
     alertmanager_url: str | None = None
     own_token: str | None = None
-    """The token of the programs that `up` starts; None if the service requires none."""
+    """The token of the programs that `up` starts; None if the service requires no token."""
     has_real_receiver: bool = False
-    """Whether Slack or PagerDuty gets its notifications instead of the stand-in."""
+    """Whether notifications go to Slack or PagerDuty instead of the stand-in."""
 
 
 @contextlib.asynccontextmanager
@@ -63,14 +63,14 @@ async def serving(
 
     Args:
         settings: All settings.
-        registry: Where the metrics live.
-        hold_outbox: Whether nothing is delivered until ``Outbox.release``.
-        prices: Prices of models in addition to the table of litellm.
+        registry: The registry of the metrics.
+        hold_outbox: Whether to deliver nothing until ``Outbox.release``.
+        prices: Prices of models in addition to litellm's table.
 
     Raises:
-        PortInUseError: a port is taken.
-        InvalidTokensError: a token would be needed, and there is none.
-        StoreError: the database cannot be used.
+        PortInUseError: A port is in use.
+        InvalidTokensError: A token is required, and there is no live one.
+        StoreError: The database cannot be used.
     """
     async with contextlib.AsyncExitStack() as stack:
         ports = stack.enter_context(bind_ports(settings))
@@ -78,13 +78,13 @@ async def serving(
             run_service(ports.settings, ports.otlp_url, registry=registry, hold_outbox=hold_outbox)
         )
         forwarder = await stack.enter_async_context(
-            forwarding(settings.otlp.forward, lambda: service.metrics.telemetry_dropped)
+            run_forwarder(settings.otlp.forward, lambda: service.metrics.telemetry_dropped)
         )
         intake = await make_intake_apps(service, prices=prices, forwarder=forwarder)
         guarded_app = OtlpGuard(
             with_hooks(intake.receiver, intake.hooks),
             access=ports.access,
-            bound=ports.otlp.getsockname()[0],
+            bind_address=ports.otlp.getsockname()[0],
             on_denied=partial(count_denied, service.intake, intake.hooks.calls, service.clock),
         )
         ports.access.sessions.key = await service.store.transact(partial(get_secret, name=LOGIN_KEY))
@@ -94,7 +94,7 @@ async def serving(
                 f"with --cluster NATS and cluster.partitions: {count}"
             )
             _log.error("%s", service.faults[-1])
-        app = create_app(service, bound=ports.api.getsockname()[0], access=ports.access)
+        app = create_app(service, bind_address=ports.api.getsockname()[0], access=ports.access)
         await stack.enter_async_context(ports.serve(guarded_app, app, intake.receiver.refuse_grpc))
         add_intake_tasks(service, intake, ports.access)
         stack.callback(end_streams, service)
@@ -102,7 +102,7 @@ async def serving(
             service,
             ports.api_url,
             ports.otlp_url,
-            own_token=ports.access.own_token() if ports.is_token_required else None,
+            own_token=ports.access.create_own_token() if ports.is_token_required else None,
         )
 
 
@@ -124,8 +124,8 @@ async def run_service(
 
     Args:
         settings: All settings.
-        otlp_url: Where the service sends its own spans.
-        hold_outbox: Whether nothing is delivered until ``Outbox.release``.
+        otlp_url: The URL to which the service sends its own spans.
+        hold_outbox: Whether to deliver nothing until ``Outbox.release``.
     """
     provider = tracer_provider(otlp_url)
     service = await build(
@@ -155,7 +155,7 @@ async def run_service(
 
 @dataclass(frozen=True, slots=True)
 class IntakeApps:
-    """What takes in telemetry: OTLP and hooks share an assembler."""
+    """The apps that receive telemetry. OTLP and hooks share an assembler."""
 
     receiver: OtlpReceiver
     hooks: HookReceiver
@@ -169,13 +169,13 @@ async def make_intake_apps(
     keeper: CallKeeper | None = None,
 ) -> IntakeApps:
     """
-    Return the receivers of OTLP and hooks, with the runs that were open before a restart.
+    Return the receivers of OTLP and hooks. They restore the runs that were open before a restart.
 
     Args:
         service: The service.
-        prices: Prices of models, beside the known ones.
-        forwarder: Sends OTLP requests on.
-        keeper: Keeps hook calls that cannot be stored now.
+        prices: Prices of models in addition to litellm's table.
+        forwarder: Forwards OTLP requests.
+        keeper: Keeps hook calls that cannot be stored yet.
     """
     assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
     events = await service.store.read(
@@ -205,12 +205,12 @@ async def make_intake_apps(
 
 def add_intake_tasks(service: Service, intake: IntakeApps, access: Access | None) -> None:
     """
-    End runs that ended without a record, and watch the file of tokens.
+    Add the tasks that end runs without an end record, and watch the token file.
 
     Args:
         service: The service.
         intake: Its receivers.
-        access: Has the file of tokens; None: another service records its changes.
+        access: Has the token file; None if another service records its changes.
     """
     service.tasks.add("ends", intake.receiver.run_ending)
     if access is None:
@@ -220,7 +220,7 @@ def add_intake_tasks(service: Service, intake: IntakeApps, access: Access | None
 
 
 def end_streams(service: Service) -> None:
-    """End what would keep a port open: before the ports are closed."""
+    """End the streams that would keep a port open. Call this before closing the ports."""
     service.permissions.close()
     service.stopping.set()
     service.agents.stop_loading()

@@ -56,10 +56,10 @@ _OTHER_VARIABLES = {
     "QUEENRIGHT_TRACES",
     "QUEENRIGHT_URL",
 }
-"""Environment variables of ours that are not settings: addresses, tokens and recorded runs."""
+"""Queenright's environment variables that are not settings: addresses, tokens and recorded runs."""
 
 _SECRET = frozenset({"database", "forward", "nats", "webhook_url", "prometheus_url", "tempo_url"})
-"""Settings whose values no message shows: they may hold a password or a token."""
+"""Settings whose values are masked in messages, because they may hold a password or a token."""
 
 _LOCAL_ADDRESS: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address by which a service that listens on all addresses is reached from its own machine."""
@@ -164,19 +164,19 @@ class ClusterSettings(_Block):
 
 
 _below_environment: ContextVar[tuple[dict[str, Any], ...]] = ContextVar("_below_environment", default=())
-"""The values that the environment precedes, while settings are read: the file's, then the defaults."""
+"""While settings are read: the values that the environment overrides, from the file, then the defaults."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Origin:
-    """Where settings were read."""
+    """The origin of settings."""
 
     settings: Settings
     read: Callable[[], Settings]
 
 
 class Settings(BaseSettings):
-    """All settings. Unknown keys and bad values are refused."""
+    """All settings. Unknown keys and invalid values are rejected."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
@@ -255,19 +255,19 @@ class Settings(BaseSettings):
 
     @property
     def as_read(self) -> Settings | None:
-        """The settings as they were read, even if this is a changed copy; None if a program made them."""
+        """The settings as read, even if these are a changed copy. None if a program created them."""
         return self._origin.settings if self._origin else None
 
     def read_again(self) -> Settings | None:
         """
-        Return the settings from file and environment as they are now, with the same arguments as before.
+        Return the settings from the current file and environment, with the same arguments as before.
 
-        None if a program made these. Raises ``InvalidSettingsError`` as ``load_settings`` does.
+        Return None if a program created them. Raises ``InvalidSettingsError`` as ``load_settings`` does.
         """
         return self._origin.read() if self._origin else None
 
     def linked_to_service(self) -> Settings:
-        """Return the settings with ``console_url`` set to where the service listens, unless it is set."""
+        """Return the settings with ``console_url`` set to the service's own URL, unless it is set."""
         if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
             return self
         host = _LOCAL_ADDRESS.get(self.http.host, self.http.host)
@@ -276,12 +276,12 @@ class Settings(BaseSettings):
 
     @property
     def database_url(self) -> str:
-        """The store's address, as a SQLAlchemy URL."""
+        """The store's SQLAlchemy URL."""
         return self.database or f"sqlite:///{self.storage / 'queenright.db'}"
 
 
 class InvalidSettingsError(InvalidValueError):
-    """Raised when a setting is unknown or invalid; names its path, its value and what is allowed."""
+    """Raised when a setting is invalid. The message has its path, its value and what is allowed."""
 
 
 def load_settings(
@@ -299,7 +299,7 @@ def load_settings(
         The settings, with absolute paths: they stay valid if the process changes its folder.
 
     Raises:
-        InvalidSettingsError: With a line for each fault.
+        InvalidSettingsError: A setting is invalid. The message has a line for each fault.
     """
     return _load(Path.cwd(), file, defaults, arguments)
 
@@ -307,7 +307,7 @@ def load_settings(
 def _load(
     folder: Path, named: Path | None, defaults: Mapping[str, Any] | None, arguments: dict[str, Any]
 ) -> Settings:
-    """Read the settings as seen from a folder: an agent in this process may have changed the folder."""
+    """Read the settings relative to a folder, because an agent in this process may have changed directory."""
     file = named
     if file is None and (folder / DEFAULT_FILE).is_file():
         file = DEFAULT_FILE
@@ -333,7 +333,7 @@ def _load(
         raise InvalidSettingsError(_explain_environment(error)) from None
     finally:
         _below_environment.reset(below)
-    # Copies have it as well: what changes in them was not read.
+    # Copies share the origin, because their changes were not read.
     settings._origin = _Origin(settings, read)
     return settings
 
@@ -352,7 +352,7 @@ def _explain_environment(error: SettingsError) -> str:
 
 
 def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
-    """Return settings with absolute paths, as seen from a folder; which fields are set stays the same."""
+    """Return settings whose relative paths are made absolute. The set of explicit fields is unchanged."""
     changes: dict[str, Any] = {}
     for name in type(block).model_fields:
         value = getattr(block, name)
@@ -361,7 +361,7 @@ def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
         elif isinstance(value, Path):
             changes[name] = folder / value
         elif isinstance(value, tuple) and any(isinstance(item, Path) for item in value):
-            # `agents.load` may hold names below a root, which are not paths from here.
+            # `agents.load` may hold names below a root, which are not relative to this folder.
             named = name == "load"
             changes[name] = tuple(
                 item if named and not (folder / item).exists() else folder / item for item in value
@@ -413,9 +413,9 @@ def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
 
 def _refuse_ambiguous(root: yaml.Node | None, file: Path) -> None:
     """
-    Refuse what YAML reads, and the author hardly meant.
+    Reject valid YAML that the author probably did not intend.
 
-    That is a key that stands twice in a mapping, of which YAML takes the last; `on` or `yes` as a name or a
+    This is a key that occurs twice in a mapping, of which YAML uses the last; `on` or `yes` as a name or a
     number; and a NUL character.
     """
     open_nodes: list[tuple[yaml.Node | None, tuple[str, ...]]] = [(root, ())]
@@ -471,7 +471,7 @@ def _refuse_unknown_environment() -> None:
 
 
 def _find_closest(name: str, setting_names: Sequence[str]) -> str | None:
-    """Return the known name that is probably meant by a misspelled one."""
+    """Return the known name that is closest to a misspelled one, or None."""
     near = get_close_matches(name, setting_names, 1, cutoff=0.8)
     # Names of four letters have a ratio of 0.75 with one letter changed or two swapped.
     if not near and len(name) <= 4:
@@ -493,7 +493,7 @@ def _explain_fault(fault: Fault) -> str:
         near = _find_closest(str(fault.path[-1]), allowed_names)
         hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed_names)}."
         return f"{where}: no such setting. {hint}"
-    if not where:  # of several settings at once: the message names them and their values
+    if not where:  # a fault of several settings: the message names them and their values
         return f"{fault.message}."
     if fault.kind == "model_type":
         allowed_names = _allowed_at(fault.path)

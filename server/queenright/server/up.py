@@ -1,8 +1,8 @@
 """
 `queenright up`: the service, the real Prometheus and Alertmanager, and a demo fleet.
 
-Everything listens on loopback. A missing program is reported; the service needs neither to detect, judge and
-store.
+Everything listens on loopback. A missing program is reported. The service can detect, judge and store without
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queenright.server.ops.child_processes import Child, wait_for_answer
 from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
-from queenright.server.ops.sockets import find_free_port, listen, serve_app, url_of
+from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
 from queenright.server.ports import API
 from queenright.server.service import Service
 from queenright.server.serving import RunningService, serving
@@ -63,7 +63,7 @@ def lock_storage(storage: Path, url: str) -> Iterator[None]:
     Hold the storage folder's lock.
 
     Raises:
-        AlreadyRunningError: another process holds it.
+        AlreadyRunningError: Another process holds it.
     """
     require_usable_storage(storage)
     path = storage / "up.lock"
@@ -79,8 +79,8 @@ def lock_storage(storage: Path, url: str) -> Iterator[None]:
         yield
 
 
-def with_own_sessions(settings: Settings) -> Settings:
-    """Return settings that keep sessions of agents in the storage folder, unless a folder is set for them."""
+def keep_sessions_in_storage(settings: Settings) -> Settings:
+    """Return settings that store the sessions of agents in the storage folder, unless their folder is set."""
     if settings.agents.storage is not None:
         return settings
     agents = settings.agents.model_copy(update={"storage": settings.storage / "agents"})
@@ -92,10 +92,10 @@ async def up(
     settings: Settings, options: UpOptions, *, say: Say, find: Find = find_program
 ) -> AsyncIterator[RunningService]:
     """
-    Run everything; at the end, stop what was started and nothing else.
+    Run everything. On exit, stop only what was started.
 
     Args:
-        settings: All settings; Alertmanager's address is set here.
+        settings: All settings. The address of Alertmanager is added to them.
         options: What to start.
         say: Called with each line of progress.
         find: Returns the path of a program, or None if there is none.
@@ -108,7 +108,7 @@ async def up(
         options.slack_url_file, "--slack-url-file", "a Slack webhook URL", ("https://", "http://")
     )
     _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
-    settings = with_own_sessions(settings)
+    settings = keep_sessions_in_storage(settings)
     if options.demo:
         settings = _with_demo_agents(settings)
     address = f"http://{settings.http.host}:{settings.http.port}"
@@ -117,7 +117,7 @@ async def up(
             # Before all other ports: if another Queenright runs, its API port is taken.
             find_free_port(settings.http.host, settings.http.port, what=API, option="--port")
             recorder, receiver_url = await stack.enter_async_context(_run_receiver(options))
-            # A configured Alertmanager is used; no second one is started.
+            # Do not start a second Alertmanager if one is configured.
             alertmanager = (
                 None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
             )
@@ -155,7 +155,7 @@ async def up(
             if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
-                # The service's settings: they hold the address by which people reach it.
+                # The service's settings, because they contain the URL at which people reach it.
                 child = await start_prometheus(
                     prometheus, running.service.settings, options, port, running.url, token_file
                 )
@@ -185,14 +185,14 @@ async def _run_receiver(options: UpOptions) -> AsyncIterator[tuple[Recorder, str
     )
     with contextlib.closing(sock):
         async with serve_app(recorder, sock):
-            yield recorder, url_of(sock)
+            yield recorder, socket_url(sock)
 
 
 @contextlib.asynccontextmanager
 async def _run_demo(
     running: RunningService, storage: Path, options: UpOptions, say: Say
 ) -> AsyncIterator[None]:
-    """Run the demo fleet, its client with hooks, and the agent that asks its user."""
+    """Run the demo fleet, its client with hooks, and the agent that asks its user a question."""
     fleet = Fleet(
         options.files,
         endpoint=running.otlp_url,
@@ -212,12 +212,12 @@ async def _run_demo(
         hooks = HookClient(running.otlp_url, token=running.own_token)
         hooks.start()
         stack.push_async_callback(asyncio.to_thread, hooks.stop)
-        await _start_asking_agent(running.service)
+        await _start_questioning_agent(running.service)
         yield
 
 
 def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[str, ...]) -> None:
-    """Refuse an unusable secret file: Alertmanager would start with it, and pages would be lost."""
+    """Reject an unusable secret file. Alertmanager would start with it, and pages would be lost."""
     if file is None:
         return
     try:
@@ -262,7 +262,7 @@ async def _watch_child(child: Child, url: str, service: Service, say: Say) -> As
     """
     Wait until a started program is ready at ``url``; then report a fault when it exits unexpectedly.
 
-    The fault is over when another one answers.
+    The fault ends when another program answers there.
     """
     ready_url = f"{url}/-/ready"
     await child.wait_ready(ready_url)
@@ -285,8 +285,8 @@ async def _watch_child(child: Child, url: str, service: Service, say: Say) -> As
             await task
 
 
-async def _start_asking_agent(service: Service) -> None:
-    """Load the demo agent that runs in the service, and let it ask its user."""
+async def _start_questioning_agent(service: Service) -> None:
+    """Load the demo agent that runs in the service, and start it; it asks its user a question."""
     slot = await service.agents.load(DEMO_AGENTS / "publisher")
     await slot.runtime.trigger("review", {"message": "Which pages are ready?"})
 
@@ -327,7 +327,7 @@ def _program(name: str, find: Find, say: Say) -> Path | None:
 
 @contextlib.contextmanager
 def _token_in_environment(token: str) -> Iterator[None]:
-    """Give the demo agents a token, in their environment, as for other agents."""
+    """Set the token of the demo agents in the environment, until the block ends."""
     ours = {TOKEN_ENV: token, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}"}
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)

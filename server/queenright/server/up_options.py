@@ -19,7 +19,7 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
         "rules": {"bad_steps": {"error_budget": 0.5}},
     },
 }
-"""Clock of the demo: minutes become seconds. A setting that was made takes precedence."""
+"""Intervals of the demo, where minutes become seconds. Explicit settings take precedence."""
 
 
 UP_DEFAULTS: Final[dict[str, Any]] = {
@@ -33,10 +33,10 @@ UP_DEFAULTS: Final[dict[str, Any]] = {
         "spending": {"run_usd": 2, "brake": "approval"},
     }
 }
-"""Defaults of `queenright up` with the demo: its clock, and what a person decides."""
+"""Defaults of `queenright up` with the demo: its intervals, and what a person decides."""
 
 
-def with_examples(folder: Path = Path()) -> dict[str, Any]:
+def add_examples(folder: Path = Path()) -> dict[str, Any]:
     """Return defaults that add a checkout's ``examples`` folder to the agent roots; empty without one."""
     examples = folder / "examples"
     if not examples.is_dir():

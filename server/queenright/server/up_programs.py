@@ -54,7 +54,7 @@ async def start_alertmanager(
             f"--config.file={config}",
             f"--storage.path={folder / 'data'}",
             f"--web.listen-address={url.removeprefix('http://')}",
-            # For the links in its messages; the default is the host name.
+            # Links in its messages use this URL; the default is the host name.
             f"--web.external-url={url}",
             "--cluster.listen-address=",
         ],
@@ -70,7 +70,7 @@ async def start_prometheus(
     service_url: str,
     token_file: Path | None,
 ) -> Child:
-    """Start Prometheus at ``port`` of loopback; it reads the service and evaluates the alert rules."""
+    """Start Prometheus on ``port`` of loopback. It scrapes the service and evaluates the alert rules."""
     folder = settings.storage / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "prometheus.yml"
@@ -100,7 +100,7 @@ async def start_prometheus(
 
 
 def write_rules(folder: Path, settings: Settings) -> Path:
-    """Write the rules with the service's own thresholds; return their folder."""
+    """Write the alert rules with the service's thresholds, and return their folder."""
     files = rule_files(
         settings.health_monitoring,
         links=rule_links(settings.alerting),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.server.access.access import Access, Denial, RateLimit, retry_after
-from queenright.server.access.addresses import network_of
+from queenright.server.access.addresses import rate_limit_network
 from queenright.server.access.api_guard import ApiGuard
 from queenright.server.access.caller import Caller, audit_name, person_name
 from queenright.server.access.roles import Role
@@ -59,10 +59,11 @@ def test_many_callers_take_no_more_memory() -> None:
 
 
 def test_household_of_ipv6_is_one_caller() -> None:
-    assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
-    assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
-    assert network_of("192.0.2.7") == "192.0.2.7"
-    assert network_of("") == ""
+    network = rate_limit_network("2001:db8:1:2::7")
+    assert network == rate_limit_network("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
+    assert rate_limit_network("2001:db8:1:3::7") != rate_limit_network("2001:db8:1:2::7")
+    assert rate_limit_network("192.0.2.7") == "192.0.2.7"
+    assert rate_limit_network("") == ""
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
@@ -95,7 +96,9 @@ async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch:
     async def app(scope: object, receive: object, send: object) -> None:
         await httpx_answer(send)
 
-    guard = ApiGuard(app, access=Access(settings, monotonic=clock), bound="127.0.0.1", page=render_error)
+    guard = ApiGuard(
+        app, access=Access(settings, monotonic=clock), bind_address="127.0.0.1", page=render_error
+    )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as http:
         found = [await http.get("/api/status") for _ in range(3)]
         clock.now += 0.5

@@ -506,13 +506,13 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    from queenright.server.ops.sockets import listen, serve_app, url_of
+    from queenright.server.ops.sockets import listen, serve_app, socket_url
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
         async with serve_app(collector, sock):
             settings = guarded(tmp_path)
             settings = settings.model_copy(
-                update={"otlp": settings.otlp.model_copy(update={"forward": url_of(sock)})}
+                update={"otlp": settings.otlp.model_copy(update={"forward": socket_url(sock)})}
             )
             words = token_for(settings, "machine", Role.REPORTER)
             async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:

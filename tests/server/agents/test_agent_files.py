@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from queenright.server.agents.agent_files import (
-    KEPT_VERSIONS,
-    LARGEST_FILE,
+    MAX_FILE_BYTES,
     MAX_FILES,
+    MAX_VERSIONS,
     AgentFileError,
     AgentFiles,
 )
@@ -137,7 +137,7 @@ def test_file_changed_since_reading_is_not_written(folder: Path, expected: str |
 
 def test_too_large_text_is_not_written(folder: Path) -> None:
     with pytest.raises(AgentFileError, match="at most"):
-        files_of(folder).write("new.md", "x" * (LARGEST_FILE + 1), expected=None, version="1")
+        files_of(folder).write("new.md", "x" * (MAX_FILE_BYTES + 1), expected=None, version="1")
 
 
 def test_file_is_not_written_if_its_earlier_version_cannot_be_saved(folder: Path) -> None:
@@ -151,9 +151,9 @@ def test_file_is_not_written_if_its_earlier_version_cannot_be_saved(folder: Path
 
 def test_only_the_newest_versions_are_kept(folder: Path) -> None:
     files = files_of(folder)
-    for number in range(KEPT_VERSIONS + 5):
+    for number in range(MAX_VERSIONS + 5):
         files.write("tools.py", f"{number}", expected=files.read("tools.py"), version=f"{number:04}")
 
     result = sorted(os.listdir(folder.parents[1] / "versions"))
 
-    assert (len(result), result[0]) == (KEPT_VERSIONS, "0005-tools.py")
+    assert (len(result), result[0]) == (MAX_VERSIONS, "0005-tools.py")

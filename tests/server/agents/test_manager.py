@@ -24,7 +24,7 @@ from queenright.server.agents.manager import (
 )
 from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.settings import load_settings
-from queenright.server.up_options import with_examples
+from queenright.server.up_options import add_examples
 from tests.runtime.agents import MODEL_FREE, adder, folder_of, talker
 from tests.server.agents.parts import guide, house, written
 from tests.waiting import until
@@ -135,7 +135,7 @@ async def test_hanging_code_times_out_and_others_keep_running(tmp_path: Path) ->
 
     up.clear()
     go.touch()
-    await until(lambda: not agents.is_held_up, "its code has ended")
+    await until(lambda: not agents.is_blocked, "its code has ended")
     assert (await agents.load("adder")).id == "adder"
     await agents.shutdown_all()
 
@@ -427,18 +427,18 @@ async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None
 
     await agents.load("guide")
 
-    assert list(agents.companions.of("guide")) == ["s1", "s2"]
+    assert list(agents.companions.list_sessions("guide")) == ["s1", "s2"]
     agents.companions.add("guide", (str(n) for n in range(MAX_SESSIONS)))
-    assert len(agents.companions.of("guide")) == MAX_SESSIONS
-    assert "s1" not in agents.companions.of("guide")
+    assert len(agents.companions.list_sessions("guide")) == MAX_SESSIONS
+    assert "s1" not in agents.companions.list_sessions("guide")
     await agents.shutdown_all()
 
 
 def test_up_can_load_the_examples_of_a_checkout(tmp_path: Path) -> None:
-    assert with_examples(tmp_path) == {}
+    assert add_examples(tmp_path) == {}
     (tmp_path / "examples").mkdir()
 
-    settings = load_settings(defaults=with_examples(tmp_path))
+    settings = load_settings(defaults=add_examples(tmp_path))
 
     here = (Path("agents").absolute(), Path("exports").absolute())
     assert settings.agents.roots == (*here, tmp_path / "examples")

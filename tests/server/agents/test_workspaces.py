@@ -283,7 +283,7 @@ async def test_secrets_that_the_queen_cannot_see_survive(chat: QueenChat) -> Non
     masked = chat.results
     answer = await chat.say(order, chat.write(path="config.py", old="limit = 5", new="limit = 6"), DONE)
 
-    assert "contains something masked" in whole[0]
+    assert "contains masked secrets" in whole[0]
     assert "contains [redacted]" in masked[0]
     assert (chat.folder / "config.py").read_text(encoding="utf-8") == secret.replace("5", "6")
     assert "+limit = 6" in answer

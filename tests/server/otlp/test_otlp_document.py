@@ -7,7 +7,7 @@ from pathlib import Path
 
 from queenright.instrumentation import names
 from queenright.instrumentation.conventions import SPAN_NAMES
-from queenright.server.otlp.forward import RETRIED
+from queenright.server.otlp.forward import RETRYABLE_STATUSES
 from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
 from queenright.server.telemetry.dialects import ATTRIBUTES
 
@@ -25,5 +25,5 @@ def test_every_attribute_read_is_documented_in_its_order() -> None:
 
 def test_limits_and_span_names_are_the_codes() -> None:
     assert f"{MAX_BODY >> 20} MiB as sent, {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT
-    assert all(str(status) in DOCUMENT for status in RETRIED)
+    assert all(str(status) in DOCUMENT for status in RETRYABLE_STATUSES)
     assert all(f"`{prefix.strip(': ')}" in DOCUMENT for prefix, _ in SPAN_NAMES)

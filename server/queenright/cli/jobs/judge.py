@@ -39,8 +39,8 @@ from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack_job import CheckResult, StackJudge, is_undecided
 from queenright.runtime.events import EventType
-from queenright.server.ops.folders import folder_error
-from queenright.server.ops.secret_files import stack_tokens
+from queenright.server.ops.folders import prepare_folder
+from queenright.server.ops.secret_files import read_stack_tokens
 from queenright.server.settings import Settings, load_settings
 
 NO_TICKET: Final = 0
@@ -119,7 +119,7 @@ def _run(
     try:
         try:
             settings = load()
-            if options.state is not None and (why := folder_error(options.state)):
+            if options.state is not None and (why := prepare_folder(options.state)):
                 raise ValueError(
                     f"the folder {options.state} cannot be used: {why}; name another with --state"
                 )
@@ -311,7 +311,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
 
 def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
     assert judging.prometheus_url is not None, "checked by _settings"
-    token, tempo_token = stack_tokens(judging)
+    token, tempo_token = read_stack_tokens(judging)
     prometheus = Prometheus(StackAddress.parse(judging.prometheus_url.get_secret_value(), token))
     if judging.tempo_url is None:
         return prometheus, None

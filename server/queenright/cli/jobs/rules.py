@@ -163,10 +163,10 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
 def _fetch_rules(settings: Settings, url: str | None) -> Any:
     """Return the rules that a Prometheus has loaded, as its API answers."""
     from queenright.judge.stack.http import StackAddress, StackClient, StackError
-    from queenright.server.ops.secret_files import stack_tokens
+    from queenright.server.ops.secret_files import read_stack_tokens
 
     judging = settings.judging
-    token = stack_tokens(judging)[0]
+    token = read_stack_tokens(judging)[0]
     if url is None:
         if judging.prometheus_url is None:
             raise QueenrightError(

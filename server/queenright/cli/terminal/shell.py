@@ -18,7 +18,7 @@ from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
-from queenright.server.agents.node_guards import health_guard
+from queenright.server.agents.node_guards import make_health_guard
 from queenright.server.settings import load_settings
 
 
@@ -49,7 +49,7 @@ def agent_loader(config: Path | None, *, telemetry: bool) -> partial[AgentRunner
     return partial(
         AgentRunner.load,
         telemetry=shared_telemetry() if telemetry else None,
-        guards=health_guard(health),
+        guards=make_health_guard(health),
         breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
     )
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import Clock
-from queenright.server.access.addresses import is_loopback, network_of
+from queenright.server.access.addresses import is_loopback, rate_limit_network
 from queenright.server.access.caller import Caller
 from queenright.server.access.login_sessions import ConsoleSessions
 from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
@@ -71,18 +71,18 @@ class Access:
         """The service's settings."""
         return self._settings
 
-    def is_token_required(self, bound: str) -> bool:
+    def is_token_required(self, bind_address: str) -> bool:
         """Return whether a port that listens on this address requires a token."""
-        return self._settings.auth.required or not is_loopback(bound)
+        return self._settings.auth.required or not is_loopback(bind_address)
 
-    def require_live_token(self, *bound: str) -> None:
+    def require_live_token(self, *bind_addresses: str) -> None:
         """
         Check that a live token exists if one is required.
 
         Raises:
             InvalidTokensError: A port on one of these addresses requires a token, and there is no live one.
         """
-        exposed_hosts = [host for host in bound if self.is_token_required(host)]
+        exposed_hosts = [host for host in bind_addresses if self.is_token_required(host)]
         if exposed_hosts and not self.file.now().list_live(self._clock()):
             why, remedy = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
@@ -105,8 +105,8 @@ class Access:
         now = self._clock()
         return self._own_tokens.find(token_text, now) or self.file.now().find(token_text, now)
 
-    def own_token(self) -> str:
-        """Create a reporter token for the child processes; it is valid while this process runs."""
+    def create_own_token(self) -> str:
+        """Create a reporter token for child processes. It is valid while this process runs."""
         token, text = new_token(
             "queenright",
             Role.REPORTER,
@@ -146,7 +146,7 @@ class Access:
 
     def reject_token(self, address: str) -> Denial:
         """Count an invalid token, and return the denial."""
-        if wait := self._failures.take(network_of(address)):
+        if wait := self._failures.take(rate_limit_network(address)):
             return Denial(
                 429,
                 "too many invalid tokens from your address; check your token and wait",
@@ -185,16 +185,16 @@ class Access:
         if is_allowed(caller.role, level):
             return None
         *others, last = [role.value for role in roles_for(level)]
-        enough = f"{', '.join(others)} or {last}" if others else last
+        required_roles = f"{', '.join(others)} or {last}" if others else last
         return Denial(
             403,
-            f"the token {caller.name!r} has the role {caller.role.value}; this requires {enough}",
+            f"the token {caller.name!r} has the role {caller.role.value}; this requires {required_roles}",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="insufficient_scope"'),),
         )
 
     def check_rate(self, caller: Caller) -> Denial | None:
         """Count a request; return a denial if it exceeds the rate limit, else None."""
-        key = caller.key if caller.token_id else network_of(caller.address)
+        key = caller.key if caller.token_id else rate_limit_network(caller.address)
         if not (wait := self._requests.take(key)):
             return None
         return Denial(
@@ -205,7 +205,7 @@ class Access:
 
 
 REQUESTS_PER_SECOND: Final = 2000.0
-"""Far above what the console, the command line and scrapers need; only a client in a loop reaches it."""
+"""Far above what the console, the command line and scrapers need. Only a client in a loop reaches it."""
 REQUEST_BURST: Final = 4000
 FAILED_LOGINS_PER_MINUTE: Final = 20.0
 """A person mistypes a few times. A token has 256 bits, so the limit protects the log more than the token."""

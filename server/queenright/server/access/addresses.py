@@ -19,8 +19,8 @@ def is_loopback(host: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def network_of(address: str) -> str:
-    """Return the key of an address for limits: the /64 for IPv6, as one household has that many addresses."""
+def rate_limit_network(address: str) -> str:
+    """Return the network of an address that shares one limit: for IPv6 the /64, which one household has."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -30,17 +30,17 @@ def network_of(address: str) -> str:
     return str(ip)
 
 
-def address_of(host: str) -> str:
+def resolve_listen_address(host: str) -> str:
     """Return the address at which a socket listens for a host; the host itself if it has none here."""
     try:
         addresses = socket.getaddrinfo(
-            host or None, 0, family_of(host), socket.SOCK_STREAM, 0, socket.AI_PASSIVE
+            host or None, 0, find_address_family(host), socket.SOCK_STREAM, 0, socket.AI_PASSIVE
         )
     except OSError:
         return host
     return str(addresses[0][4][0])
 
 
-def family_of(host: str) -> socket.AddressFamily:
+def find_address_family(host: str) -> socket.AddressFamily:
     """Return the address family of a host name or address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -20,9 +20,9 @@ from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
 
 RECHECK_SECONDS: Final = 5.0
-"""Seconds between two checks that the token of an open stream is still valid."""
+"""Seconds between checks that the token of an open stream is still valid."""
 
-_BOUNCE: Final = (
+_RELOAD_PAGE: Final = (
     '<!doctype html><meta charset="utf-8"><meta name="referrer" content="same-origin">'
     '<meta http-equiv="refresh" content="0"><title>Queenright</title><p>One moment ...</p>'
 )
@@ -38,7 +38,7 @@ class ApiGuard:
     Args:
         app: The ASGI app.
         access: Authenticates and authorizes callers.
-        bound: The address of the port: on loopback, no token is required by default.
+        bind_address: The address of the port: on loopback, no token is required by default.
         page: Renders a denial for browsers.
         monotonic: A monotonic clock, in seconds.
     """
@@ -48,18 +48,18 @@ class ApiGuard:
         app: ASGIApp,
         *,
         access: Access,
-        bound: str,
+        bind_address: str,
         page: Page,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._access = access
-        self._is_token_required = access.is_token_required(bound)
+        self._is_token_required = access.is_token_required(bind_address)
         self._page = page
         self._monotonic = monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Deny a request, or pass it on."""
+        """Deny a request, or pass it to the app."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -102,7 +102,7 @@ class ApiGuard:
         """Serve a request; a stream ends soon after its token expires."""
         checked_at, is_ended = self._monotonic(), False
 
-        async def sending(message: Message) -> None:
+        async def send_while_valid(message: Message) -> None:
             nonlocal checked_at, is_ended
             if message["type"] == "http.response.body" and message.get("more_body"):
                 now = self._monotonic()
@@ -116,7 +116,7 @@ class ApiGuard:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send_while_valid)
         except Exception:
             if not is_ended:
                 raise
@@ -128,11 +128,11 @@ class ApiGuard:
             response: Response = problem(denial.status, denial.reason)
         elif denial.status == 401:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] == "GET":
-                # A link on another site sends no SameSite cookie; a reload from this page does.
-                return Response(_BOUNCE, 200, media_type="text/html")
+                # A request from another site carries no SameSite cookie; the reload from this page does.
+                return Response(_RELOAD_PAGE, 200, media_type="text/html")
             query = scope["query_string"].decode("latin-1")
-            here = quote(path, safe="/") + (f"?{query}" if query else "")
-            return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
+            current_url = quote(path, safe="/") + (f"?{query}" if query else "")
+            return RedirectResponse(f"/login?next={quote(current_url, safe='')}", 303)
         else:
             response = self._page(denial.status, denial.reason)
         response.headers.update(dict(denial.headers))
@@ -140,7 +140,7 @@ class ApiGuard:
 
 
 def _check_same_origin(method: str, headers: Headers) -> Denial | None:
-    """Deny a change by cookie without an origin; the gate has already checked a given origin."""
+    """Deny a change that a cookie authorizes without an ``Origin``. The gate has checked any ``Origin``."""
     if (
         method not in CHANGING_METHODS
         or "origin" in headers

@@ -13,7 +13,7 @@ SCOPE_KEY: Final = "queenright.caller"
 """The key of the caller in a request's scope."""
 
 DEFAULT_NAME: Final = "operator"
-"""The name of a caller who gave none."""
+"""The name of a caller without a name."""
 
 MAX_NAME_LENGTH: Final = 100
 """Maximum characters of a name in the audit trail."""
@@ -36,7 +36,7 @@ class Caller:
         return f"token {self.token_id}" if self.token_id else f"address {self.address}"
 
 
-def caller_of(request: HTTPConnection) -> Caller:
+def find_caller(request: HTTPConnection) -> Caller:
     """Return the caller of a request; an admin if the app runs without a guard."""
     caller = request.scope.get(SCOPE_KEY)
     if isinstance(caller, Caller):
@@ -46,7 +46,7 @@ def caller_of(request: HTTPConnection) -> Caller:
 
 def can_view_fleet(request: HTTPConnection) -> bool:
     """Return whether the caller may view the fleet."""
-    role = caller_of(request).role
+    role = find_caller(request).role
     return role is not None and is_allowed(role, AccessLevel.VIEWER)
 
 
@@ -67,7 +67,7 @@ def person_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> st
         The token's name: ``ada``, or ``ada (as bob)`` if another name is claimed. Without a token, the
         claimed name.
     """
-    caller = caller_of(request)
+    caller = find_caller(request)
     return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
@@ -78,7 +78,7 @@ def audit_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str
     Returns:
         ``ada (operator, 192.0.2.7)``; with another claimed name ``ada (as bob; operator, 192.0.2.7)``.
     """
-    caller = caller_of(request)
+    caller = find_caller(request)
     if not caller.name or caller.role is None:
         return claimed_name
     return _compose_name(

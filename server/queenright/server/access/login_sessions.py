@@ -1,8 +1,8 @@
 """
-Login sessions of the console, in signed cookies: each process that has the key accepts them.
+Login sessions of the console, as signed cookies that every process with the key accepts.
 
-The signature covers the hash of the token, too. Who has read only the token file, or only the key, cannot
-make a cookie.
+The signature also covers the hash of the token, so neither the token file nor the key alone is enough to
+forge a cookie.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from queenright.server.access.tokens import Token, Tokens
 SESSION_COOKIE: Final = "queenright_session"
 SESSION_SECONDS: Final = 12 * 3600
 """The lifetime of a session."""
-_SHAPE: Final = re.compile(r"(([0-9a-f]{8})\.([0-9]{1,12})\.[A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})")
-"""The token's id, the end, and a random text; then the signature of all three."""
+_COOKIE_PATTERN: Final = re.compile(r"(([0-9a-f]{8})\.([0-9]{1,12})\.[A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})")
+"""The token's id, the expiry time and a random text, then the signature of all three."""
 _MAX_ENDED: Final = 10_000
 
 
@@ -37,31 +37,31 @@ class ConsoleSessions:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self.key = secrets.token_bytes(32)
-        """Signs the cookies. With that of an earlier or another process, its sessions continue."""
+        """Signs the cookies. A process with the key of another process accepts its sessions."""
         self._ended_sessions: OrderedDict[str, None] = OrderedDict()
-        """The latest sessions that were signed out of in this process."""
+        """The sessions that this process ended last."""
 
     def start(self, token: Token) -> str:
         """Start a session and return its cookie."""
-        until = int(self._clock()) + SESSION_SECONDS
-        session = f"{token.id}.{until}.{secrets.token_urlsafe(12)}"
+        expires_at = int(self._clock()) + SESSION_SECONDS
+        session = f"{token.id}.{expires_at}.{secrets.token_urlsafe(12)}"
         return f"{session}.{self._sign(session, token)}"
 
     def find_token(self, cookie: str, tokens: Tokens) -> Token | None:
-        """Return the live token of a cookie; None if the session or the token has ended, or it is forged."""
-        match = _SHAPE.fullmatch(cookie)
+        """Return the live token of a cookie, or None if it is forged or its session or token has ended."""
+        match = _COOKIE_PATTERN.fullmatch(cookie)
         if match is None:
             return None
-        session, token_id, until, signature = match.groups()
+        session, token_id, expires_at, signature = match.groups()
         now = self._clock()
         for token in tokens.list_live(now):
             if token.id == token_id and hmac.compare_digest(signature, self._sign(session, token)):
-                return token if now < int(until) and session not in self._ended_sessions else None
+                return token if now < int(expires_at) and session not in self._ended_sessions else None
         return None
 
     def end(self, cookie: str) -> None:
-        """End a session, as far as this process is asked."""
-        match = _SHAPE.fullmatch(cookie)
+        """End a session in this process. Other processes accept its cookie until it expires."""
+        match = _COOKIE_PATTERN.fullmatch(cookie)
         if match is not None:
             self._ended_sessions[match[1]] = None
             if len(self._ended_sessions) > _MAX_ENDED:

@@ -1,8 +1,8 @@
 """
 The access level of each route, by method and path.
 
-By default, reads require a viewer and changes an operator; the table has the exceptions. So a route that is
-missing here is not open.
+By default, reads require the role viewer and changes the role operator. The table lists the exceptions, so a
+route that is missing from it is never open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ACCESS_RULES: Final = (
     AccessRule("POST", "/api/pagerduty/webhook", AccessLevel.OPEN),
     # Sign-out.
     AccessRule("POST", "/logout", AccessLevel.KNOWN),
-    # It computes and changes nothing; its arguments are too many for a query.
+    # A computation without side effects whose arguments do not fit in a query string.
     AccessRule("POST", "/api/agents/{agent}/evaluation", AccessLevel.VIEWER),
     # Machine clients.
     AccessRule("GET", "/metrics", AccessLevel.KNOWN),

@@ -16,14 +16,14 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """May view, act on workers and tickets, and report."""
     ADMIN = "admin"
-    """May do everything, including changes of the service itself: agents that run inside, and settings."""
+    """May do everything, including changes to the settings and to the agents that run in the service."""
 
 
 class AccessLevel(StrEnum):
     """The access level that a route requires."""
 
     OPEN = "open"
-    """No token: the route shows nothing of the fleet, or verifies signatures."""
+    """No token: the route shows nothing about the fleet, or verifies a signature."""
     KNOWN = "known"
     """A token of any role."""
     VIEWER = "viewer"

@@ -26,7 +26,7 @@ def read_tokens(path: Path) -> Tokens:
     Return the tokens in a file; none if it does not exist.
 
     Others may read it, as secrets in containers often are: hashes of random tokens reveal nothing. Only its
-    owner may write it, as writing allows creating a token.
+    owner may write it, because anyone who can write it can create tokens.
 
     Raises:
         InvalidTokensError: The file cannot be read, others can write it, or it is not a token file.
@@ -76,7 +76,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
             ) as file:
                 os.fchmod(file.fileno(), 0o600)
                 if os.geteuid() == 0:
-                    # Created by root for a service that runs as another user, who has to read it.
+                    # Root may create the file for a service that runs as another user and must read it.
                     owner = (path if path.exists() else path.parent).stat()
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
                 file.write(new_text)
@@ -100,8 +100,8 @@ class TokenFile:
     """
     The current tokens.
 
-    A missing file has none. A file that cannot be read refuses all tokens: otherwise tokens that were revoked
-    in it would stay valid.
+    A missing file has no tokens. If the file cannot be read, all tokens are refused; otherwise revoked tokens
+    would stay valid.
 
     Args:
         path: The token file; it may not exist yet.

@@ -17,7 +17,7 @@ from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
 _log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_SECONDS: Final = 5.0
-"""Seconds between two checks of the token file."""
+"""Seconds between checks of the token file."""
 
 _Key = tuple[str, float]
 """The key of a token, without its secret: its name and creation time."""
@@ -68,7 +68,7 @@ class TokenWatch:
         try:
             tokens = self._file.now()
         except InvalidTokensError:
-            return  # logged by the token file, which refuses all tokens
+            return  # the token file logs it and refuses all tokens
         if self._published_roles is None:
             self._published_roles = await self._load_last_published()
         now = self._clock()

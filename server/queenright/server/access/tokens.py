@@ -22,13 +22,13 @@ from queenright.server.access.roles import Role
 PREFIX: Final = "qrt_"
 """The prefix of every token, so that secret scanners can detect it."""
 
-_SHAPE: Final = re.compile(rf"{PREFIX}([0-9a-f]{{8}})_[A-Za-z0-9_-]{{43}}")
+_TOKEN_PATTERN: Final = re.compile(rf"{PREFIX}([0-9a-f]{{8}})_[A-Za-z0-9_-]{{43}}")
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,39}"
 _NO_HASH: Final = "0" * 64
 
 
 class InvalidTokensError(QueenrightError):
-    """Raised when the token file cannot be used or a token in it is missing; says what to do."""
+    """Raised when the token file cannot be used or a token in it is missing. The message says what to do."""
 
 
 class Token(BaseModel):
@@ -46,7 +46,7 @@ class Token(BaseModel):
     revoked_at: float | None = None
 
     def is_live(self, now: float) -> bool:
-        """Return whether it is not revoked and not expired."""
+        """Return whether the token is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def state(self, now: float) -> str:
@@ -71,10 +71,10 @@ class Tokens:
 
     def find(self, token_text: str, now: float) -> Token | None:
         """Return the live token with this text, or None."""
-        shape = _SHAPE.fullmatch(token_text)
+        shape = _TOKEN_PATTERN.fullmatch(token_text)
         token_id = shape[1] if shape else ""
         match = next((token for token in self.all if token.id == token_id), None)
-        # Always compared, and in constant time.
+        # Always compare, in constant time, so that timing does not reveal whether the id exists.
         same = hmac.compare_digest(hash_token(token_text), match.sha256 if match else _NO_HASH)
         return match if match is not None and same and match.is_live(now) else None
 
@@ -128,7 +128,7 @@ def new_token(
         id_: Eight hexadecimal digits, random.
         secret: 43 random characters of URL-safe Base64.
         now: Seconds since the epoch.
-        expires_at: Seconds since the epoch; None is never.
+        expires_at: Seconds since the epoch; None for a token that never expires.
 
     Raises:
         InvalidTokensError: The name is not valid.

@@ -17,12 +17,12 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.storage.files import write_files
 
-LARGEST_FILE: Final = 256_000
-"""Bytes of a file that is read or written."""
+MAX_FILE_BYTES: Final = 256_000
+"""Maximum size of a file that is read or written, in bytes."""
 MAX_FILES: Final = 300
-"""Files that are listed."""
-KEPT_VERSIONS: Final = 100
-"""Earlier versions of an agent's files that are kept, the newest."""
+"""Maximum number of files that are listed."""
+MAX_VERSIONS: Final = 100
+"""Maximum number of earlier versions of an agent's files; the newest are kept."""
 
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,7 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLO
 
 
 class AgentFileError(QueenrightError):
-    """Raised for a file of an agent that cannot be read or written; says why."""
+    """Raised when a file of an agent cannot be read or written. The message says why."""
 
 
 class AgentFiles:
@@ -41,7 +41,7 @@ class AgentFiles:
 
     Args:
         folder: The agent's folder, with its links resolved.
-        versions: The folder for the files as they were before changes, outside the agent's.
+        versions: The folder for earlier versions of the files, outside the agent's folder.
     """
 
     def __init__(self, folder: Path, versions: Path) -> None:
@@ -80,8 +80,8 @@ class AgentFiles:
         Args:
             path: The file; its folder must exist.
             text: The new text.
-            expected: The present text; None for a file that does not exist.
-            version: The name of this change, which the earlier text is kept under.
+            expected: The current text; None if the file does not exist.
+            version: The name of this change, under which the earlier text is kept.
 
         Returns:
             The file with the earlier text; None if there was none.
@@ -90,14 +90,14 @@ class AgentFiles:
             AgentFileError: The file cannot be written, or has changed in the meantime.
         """
         data = text.encode("utf-8")
-        if len(data) > LARGEST_FILE:
-            raise AgentFileError(f"{path} would have {len(data)} bytes; at most {LARGEST_FILE} are allowed")
+        if len(data) > MAX_FILE_BYTES:
+            raise AgentFileError(f"{path} would have {len(data)} bytes; at most {MAX_FILE_BYTES} are allowed")
         with self._open_folder(path) as (folder, name):
-            mode = _mode(folder, name)
+            mode = _read_mode(folder, name)
             present = None if mode is None else _read_text(folder, name, path)
             if present != expected:
                 raise AgentFileError(f"{path} has changed in the meantime; read it again")
-            backup = None if present is None else self._keep(path, present.encode("utf-8"), version)
+            backup = None if present is None else self._keep_version(path, present.encode("utf-8"), version)
             try:
                 _replace(folder, name, data, 0o644 if mode is None else mode)
             except OSError as error:
@@ -106,19 +106,19 @@ class AgentFiles:
 
     def exists(self, path: str) -> bool:
         """
-        Return whether there is something at a path.
+        Return whether a path exists.
 
         Raises:
             AgentFileError: See ``read``.
         """
         with self._open_folder(path) as (folder, name):
-            return _mode(folder, name) is not None
+            return _read_mode(folder, name) is not None
 
-    def _keep(self, path: str, data: bytes, version: str) -> Path:
-        backup = self._versions / "-".join((version, *_parts(path)))
+    def _keep_version(self, path: str, data: bytes, version: str) -> Path:
+        backup = self._versions / "-".join((version, *_split_path(path)))
         try:
             write_files({backup: data})
-            for name in sorted(os.listdir(self._versions))[:-KEPT_VERSIONS]:
+            for name in sorted(os.listdir(self._versions))[:-MAX_VERSIONS]:
                 (self._versions / name).unlink()
         except OSError as error:
             raise AgentFileError(
@@ -129,7 +129,7 @@ class AgentFiles:
     @contextmanager
     def _open_folder(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder of a file; yield its descriptor and the file's name."""
-        *inner, name = _parts(path)
+        *inner, name = _split_path(path)
         descriptor = -1
         try:
             try:
@@ -147,7 +147,7 @@ class AgentFiles:
                 os.close(descriptor)
 
 
-def _parts(path: str) -> tuple[str, ...]:
+def _split_path(path: str) -> tuple[str, ...]:
     pure = PurePosixPath(path)
     if not path.isprintable() or not pure.parts:
         raise AgentFileError(f"{path!r} is not the path of a file")
@@ -162,7 +162,7 @@ def _is_excluded(name: str) -> bool:
     return name.startswith(".") or name in _SKIPPED
 
 
-def _mode(folder: int, name: str) -> int | None:
+def _read_mode(folder: int, name: str) -> int | None:
     try:
         return stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -184,13 +184,13 @@ def _read_text(folder: int, name: str, path: str) -> str:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise AgentFileError(f"{path} is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(LARGEST_FILE + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise AgentFileError(f"cannot read {path}: {error.strerror}") from error
     finally:
         os.close(descriptor)
-    if len(data) > LARGEST_FILE:
-        raise AgentFileError(f"{path} is larger than {LARGEST_FILE} bytes")
+    if len(data) > MAX_FILE_BYTES:
+        raise AgentFileError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
 """
 Companion sessions: the sessions of graphs that run next to a loaded agent.
 
-Such a graph is a worker with its own name, and a client that follows the agent also gets its events. An event
-names the worker and the session but not the agent next to which it runs, and an agent of the same name may
-be loaded separately. So the sessions are remembered: when they begin, before their first event is in the log,
-and from disk when an agent is loaded again.
+Such a graph is a worker with its own name. A client that follows the agent also receives its events. Events
+do not name the agent that the graph runs next to, and an agent with the graph's name may be loaded
+separately. Sessions are therefore recorded before their first event is logged, and read from disk when an
+agent is reloaded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class CompanionSessions:
     def __init__(self) -> None:
         self._sessions: dict[str, dict[str, None]] = {}
 
-    def of(self, agent_id: str) -> Collection[str]:
-        """Return an agent's companion sessions; its own sessions only if a companion shares them."""
+    def list_sessions(self, agent_id: str) -> Collection[str]:
+        """Return an agent's companion sessions, and those of its own sessions that a companion shares."""
         return self._sessions.get(agent_id, {}).keys()
 
     def add(self, agent_id: str, sessions: Iterable[str]) -> None:
@@ -40,11 +40,11 @@ class CompanionSessions:
         while len(sessions_of_agent) > MAX_SESSIONS:
             del sessions_of_agent[next(iter(sessions_of_agent))]
 
-    def recording_log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
+    def wrap_log(self, log: EventLog, agent_id: Callable[[], str]) -> EventLog:
         """Return a log for an agent's bus. It records sessions of other workers before it appends events."""
-        return _RecordingLog(log, lambda events: self._note_new(agent_id(), events))
+        return _RecordingLog(log, lambda events: self._record_new(agent_id(), events))
 
-    def _note_new(self, agent_id: str, events: Sequence[AgentEvent]) -> None:
+    def _record_new(self, agent_id: str, events: Sequence[AgentEvent]) -> None:
         for event in events:
             if event.type in _START_EVENTS and event.agent_id != agent_id and event.session_id:
                 self.add(agent_id, [event.session_id])

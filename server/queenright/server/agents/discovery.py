@@ -16,11 +16,11 @@ from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec, read
 from queenright.runtime.agents.credentials import missing_credentials
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 
-DEPTH: Final = 3
+MAX_DEPTH: Final = 3
 """Maximum depth of the search below a root."""
-_FOLDERS: Final = 10_000
+_MAX_FOLDERS: Final = 10_000
 """Maximum number of folders to search."""
-_LARGEST: Final = 1 << 20
+_MAX_SCRIPT_BYTES: Final = 1 << 20
 """Maximum number of bytes to read of an ``agent.py``."""
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
 
@@ -30,32 +30,32 @@ def discover(roots: Roots, loaded_folders: Collection[Path]) -> list[DiscoveredA
     Return the agents below the roots, by path. Blocks.
 
     Args:
-        roots: Where to look; links that lead out of them are not followed.
+        roots: The folders to search. Links that lead out of them are not followed.
         loaded_folders: The folders of agents that are loaded.
     """
     agents = {}
-    for folder in _folders(roots):
-        there = [name for name in SPEC_FILES if (folder / name).is_file()]
-        if there:
-            agents[folder] = _describe(roots, folder, there, folder in loaded_folders)
+    for folder in _walk_folders(roots):
+        spec_files = [name for name in SPEC_FILES if (folder / name).is_file()]
+        if spec_files:
+            agents[folder] = _describe(roots, folder, spec_files, folder in loaded_folders)
     return [agents[folder] for folder in sorted(agents, key=str)]
 
 
-def _folders(roots: Roots) -> Iterator[Path]:
+def _walk_folders(roots: Roots) -> Iterator[Path]:
     visited: set[Path] = set()
     level: Iterable[Path] = roots.folders
-    for _ in range(DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):
         below: list[Path] = []
         for folder in level:
-            if folder in visited or len(visited) >= _FOLDERS or not roots.holds(folder):
+            if folder in visited or len(visited) >= _MAX_FOLDERS or not roots.contains(folder):
                 continue
             visited.add(folder)
             yield folder
-            below += _inside(folder)
+            below += _list_subfolders(folder)
         level = below
 
 
-def _inside(folder: Path) -> list[Path]:
+def _list_subfolders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if _is_searched(entry))
@@ -75,17 +75,17 @@ def _is_searched(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _describe(roots: Roots, folder: Path, there: list[str], is_loaded: bool) -> DiscoveredAgent:
+def _describe(roots: Roots, folder: Path, spec_files: list[str], is_loaded: bool) -> DiscoveredAgent:
     problem = None
     spec: dict[str, Any] = {}
     needs: dict[str, list[str]] = {"inputs": [], "credentials": [], "missing": []}
     try:
-        if len(there) > 1:
+        if len(spec_files) > 1:
             problem = "it has both agent.json and agent.py; keep one"
-        elif there == ["agent.json"]:
+        elif spec_files == ["agent.json"]:
             agent_spec = read_agent_spec(folder / "agent.json")
             spec = agent_spec.model_dump(include={"name", "version", "description"})
-            needs = _needs_of(agent_spec)
+            needs = _list_needs(agent_spec)
         else:
             spec = _read_spec_call(folder / "agent.py")
         if problem is None:
@@ -107,7 +107,7 @@ def _describe(roots: Roots, folder: Path, there: list[str], is_loaded: bool) -> 
     )
 
 
-def _needs_of(spec: AgentSpec) -> dict[str, list[str]]:
+def _list_needs(spec: AgentSpec) -> dict[str, list[str]]:
     first = {entry.node_id for entry in spec.graph.entry_points}
     inputs = [key for node in spec.graph.nodes if node.id in first for key in node.input_keys]
     return {
@@ -120,7 +120,7 @@ def _needs_of(spec: AgentSpec) -> dict[str, list[str]]:
 def _read_spec_call(path: Path) -> dict[str, Any]:
     """Return the literal texts that an ``agent.py`` passes to ``AgentSpec``."""
     with path.open("rb") as file:
-        tree = ast.parse(file.read(_LARGEST))
+        tree = ast.parse(file.read(_MAX_SCRIPT_BYTES))
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)

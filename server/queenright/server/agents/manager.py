@@ -31,18 +31,18 @@ from queenright.server.agents.roots import Roots
 _log = logging.getLogger(__name__)
 
 LOAD_SECONDS: Final = 60.0
-"""How long loading an agent's code may take, and again how long the agent may take to start."""
+"""Time limit for loading an agent's code, and again for starting the agent."""
 
 _ENDING_SECONDS: Final = 10.0
 """A start that timed out has this long to stop its MCP servers."""
 
-_CLOSING: Final = "the service is stopping and loads no agents; try again after its restart"
+_CLOSING_TEXT: Final = "the service is stopping and loads no agents; try again after its restart"
 
 T = TypeVar("T")
 
 
 class AgentNotLoadedError(NotFoundError):
-    """Raised when an agent is named that is not loaded."""
+    """Raised when no agent with this name is loaded."""
 
     def __init__(self, agent_id: str) -> None:
         super().__init__(
@@ -100,7 +100,7 @@ class AgentManager:
     Args:
         roots: Agents are loaded from below these folders only.
         bus: Makes an agent's bus, given a function that returns the agent's name once it is known.
-        companions: Remembers the sessions of graphs that run next to an agent.
+        companions: Records the sessions of graphs that run next to an agent.
         storage: Holds a folder for each agent's sessions; None is where `queenright run` keeps them.
         clock: Seconds since the epoch.
         guards: Makes the guards of nodes.
@@ -164,8 +164,8 @@ class AgentManager:
         return iter([slot.runtime for slot in self._slots.values()])
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether code whose loading timed out still runs: no other agent can be loaded then."""
+    def is_blocked(self) -> bool:
+        """Whether code whose loading timed out still runs. No agent can be loaded until it ends."""
         self._hanging = [path for path in self._hanging if self._threads.count_running(str(path))]
         return bool(self._hanging)
 
@@ -228,7 +228,7 @@ class AgentManager:
         Raises:
             AgentNotLoadedError: The loaded agent does not exist, or was unloaded in the meantime.
             AgentAlreadyLoadedError: The agent has a graph of this id, or is loading one.
-            GraphError: And what ``load`` raises.
+            GraphError: The graph is invalid. Also raises what ``load`` raises.
         """
         return await self._run_unless_closing(self._add_graph(agent_id, path, graph_id, model))
 
@@ -266,12 +266,12 @@ class AgentManager:
             if isinstance(error, Exception) and not isinstance(error, AgentNotLoadedError):
                 _log.error("cannot stop an agent: %s", redact(str(error)))
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- private ---------------------------------------------------------------------------------
 
     async def _run_unless_closing(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closing:
             work.close()
-            raise ManagerClosingError(_CLOSING)
+            raise ManagerClosingError(_CLOSING_TEXT)
         task = asyncio.create_task(work)
         self._underway.add(task)
         task.add_done_callback(self._underway.discard)
@@ -279,7 +279,7 @@ class AgentManager:
             return await task
         except asyncio.CancelledError:
             if self._closing:
-                raise ManagerClosingError(_CLOSING) from None
+                raise ManagerClosingError(_CLOSING_TEXT) from None
             raise
 
     def _lock_for(self, agent_id: str) -> asyncio.Lock:
@@ -312,7 +312,7 @@ class AgentManager:
             try:
                 return await self._start_agent(runner, model, lifecycle, added_graphs, replaced_slot)
             except BaseException:
-                await _end(runner)
+                await _clean_up(runner)
                 raise
         except BaseException:
             await bus.close()
@@ -397,7 +397,7 @@ class AgentManager:
                 raise AgentNotLoadedError(agent_id)  # it was unloaded in the meantime
             slot.added_graphs[name] = runner
         except BaseException:
-            await _end(runner)
+            await _clean_up(runner)
             raise
         return name
 
@@ -407,7 +407,7 @@ class AgentManager:
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         try:
-            return await within(LOAD_SECONDS, _of(task), self._sleep, grace=_ENDING_SECONDS)
+            return await within(LOAD_SECONDS, _await_task(task), self._sleep, grace=_ENDING_SECONDS)
         except TimeoutError as error:
             servers = ", ".join(runner.info().mcp_servers) or "none"
             raise LoadTimeoutError(
@@ -420,7 +420,7 @@ class AgentManager:
         try:
             await slot.runner.cleanup_async()
         finally:
-            await asyncio.gather(*(_end(runner) for runner in list(slot.added_graphs.values())))
+            await asyncio.gather(*(_clean_up(runner) for runner in list(slot.added_graphs.values())))
             await slot.runtime.bus.close()
 
     def _refuse_folder(self, folder: Path) -> None:
@@ -436,8 +436,8 @@ class AgentManager:
                 f"{folder} is being loaded already; `queenright agents list` shows it once it is loaded"
             )
 
-    def _refuse_held_up(self, folder: Path) -> None:
-        if self.is_held_up:
+    def _refuse_blocked(self, folder: Path) -> None:
+        if self.is_blocked:
             raise LoadTimeoutError(
                 f"{folder} cannot be loaded: the code of {self._hanging[0]} is still running, and agents "
                 "are loaded one at a time; if it never ends, fix it and restart the service"
@@ -449,7 +449,7 @@ class AgentManager:
         """Run an agent's code in a thread. The thread may hang: it cannot be stopped."""
         if model is not None:
             model = await asyncio.to_thread(self.roots.model, model, folder)
-        self._refuse_held_up(folder)
+        self._refuse_blocked(folder)
 
         def work() -> AgentRunner:
             try:
@@ -457,12 +457,12 @@ class AgentManager:
             except Exception:
                 raise
             except BaseException as error:
-                # SystemExit and the like must not stop the service.
+                # Exceptions such as SystemExit must not stop the service.
                 raise AgentLoadError(folder, f"its code raised {type(error).__name__}") from error
 
         # One at a time: the time limit does not count the wait for another agent's code.
         async with self._reading:
-            self._refuse_held_up(folder)
+            self._refuse_blocked(folder)
             try:
                 return await within(LOAD_SECONDS, self._threads.run(str(folder), work), self._sleep)
             except TimeoutError as error:
@@ -491,7 +491,7 @@ class AgentManager:
         return runner
 
 
-async def _of(task: asyncio.Task[T]) -> T:
+async def _await_task(task: asyncio.Task[T]) -> T:
     return await task
 
 
@@ -510,7 +510,7 @@ def _refuse_reload_with_graphs(slot: AgentSlot) -> None:
         )
 
 
-async def _end(runner: AgentRunner) -> None:
+async def _clean_up(runner: AgentRunner) -> None:
     """Clean up after an agent; log what fails."""
     try:
         await runner.cleanup_async()

@@ -2,7 +2,7 @@
 Guards: the health layer's detectors inside running nodes.
 
 A guard warns the model before the monitor opens a ticket: a loop that the model ends itself needs no
-operator. It stops a critical loop at once, so that the loop costs nothing until an intervention.
+operator. It stops a critical loop immediately, so that the loop causes no cost before an intervention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GUARDED: Final = frozenset(
 """Findings that a model can correct. The monitor handles silence; no model can correct a failing provider."""
 
 
-def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> GuardFactory:
+def make_health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> GuardFactory:
     """
     Return a factory of guards, one for each visit of a node.
 

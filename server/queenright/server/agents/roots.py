@@ -13,7 +13,7 @@ from queenright.runtime.llm.litellm_provider import SCRIPTED
 
 
 class PathNotAllowedError(InvalidValueError):
-    """Raised for an agent that does not exist below the roots."""
+    """Raised when an agent does not exist below the roots."""
 
 
 class Roots:
@@ -36,27 +36,27 @@ class Roots:
                 or the current folder.
 
         Raises:
-            PathNotAllowedError: There is none below the roots.
+            PathNotAllowedError: The agent does not exist below the roots.
         """
         path = Path(path_text)
-        above = [] if path.is_absolute() else [*self.folders, Path.cwd()]
-        choices = [root / path for root in above] or [path]
-        for choice in choices:
+        base = [] if path.is_absolute() else [*self.folders, Path.cwd()]
+        candidates = [root / path for root in base] or [path]
+        for candidate in candidates:
             try:
-                folder = choice.resolve()
+                folder = candidate.resolve()
                 if folder.name in SPEC_FILES:
                     folder = folder.parent
-                if self.holds(folder) and folder.is_dir():
+                if self.contains(folder) and folder.is_dir():
                     self.check_files(folder)
                     return folder
             except (OSError, ValueError, RuntimeError):
-                continue  # a name that no file can have, or links in a circle
+                continue  # an invalid file name, or a circular link
         raise PathNotAllowedError(
             f"there is no agent {redact(path_text, 200)!r} to load; agents are loaded from below "
             f"{self.listing} (agents.roots), and `queenright agents discover` lists them"
         )
 
-    def holds(self, path: Path) -> bool:
+    def contains(self, path: Path) -> bool:
         """Return whether a resolved path is a root, or below one."""
         return any(path.is_relative_to(root) for root in self.folders)
 
@@ -72,7 +72,7 @@ class Roots:
         script = name.removeprefix(SCRIPTED)
         try:
             path = (folder / script).resolve()
-            if self.holds(path) and path.is_file():
+            if self.contains(path) and path.is_file():
                 return f"{SCRIPTED}{path}"
         except (OSError, ValueError, RuntimeError):
             pass
@@ -82,7 +82,7 @@ class Roots:
 
     @property
     def listing(self) -> str:
-        """The roots as text."""
+        """The roots, as text for messages."""
         return ", ".join(map(str, self.folders)) or "nowhere"
 
     def check_files(self, folder: Path) -> None:
@@ -108,9 +108,9 @@ class Roots:
         if entry.is_symlink():
             try:
                 path = path.resolve()
-            except RuntimeError:  # in a circle
+            except RuntimeError:  # a circular link
                 return None
-            if not self.holds(path):
+            if not self.contains(path):
                 raise PathNotAllowedError(
                     f"{entry.path} is a link that leads out of {self.listing}; agents, and what they import, "
                     "are loaded from below these only"

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ServiceRuntimes:
-    """The runtimes that are in the service now: its own, then those of the loaded agents."""
+    """The current runtimes of the service: its own, then those of the loaded agents."""
 
     own: AgentRuntime
     agents: AgentManager

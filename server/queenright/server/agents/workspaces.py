@@ -1,4 +1,4 @@
-"""The queen's access to a loaded agent: read files and log; on an admin's order, edit files and restart."""
+"""The queen's access to a loaded agent: reads files and logs; edits files and restarts for an admin."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LoadedWorkspaces:
 
     Args:
         agents: The loaded agents.
-        bus: Logs what is changed, before it is changed.
+        bus: Logs each change before it is made.
         stop: The emergency stop, which also stops changes.
         settings: In a dry run of terminations, changes are only recorded, because a restart stops runs.
         clock: Seconds since the epoch.
@@ -85,7 +85,7 @@ class LoadedWorkspaces:
     async def write_file(
         self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
     ) -> FileChange:
-        """Replace a passage of a file, or write it as a whole."""
+        """Replace a passage of a file, or the whole file."""
         self._refuse_if_stopped()
         files = self._files(agent_id)
 
@@ -130,10 +130,10 @@ class LoadedWorkspaces:
         _log.info("agent %r was reloaded; requested by %s", redact(agent_id, 200), redact(ordered_by, 100))
         return f"{agent_id} was reloaded from {slot.path}. {_describe(running, agent_id, 'were')}"
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- private ---------------------------------------------------------------------------------
 
     def _find(self, agent_id: str) -> tuple[AgentSlot, AgentRunner, str]:
-        """Return a loaded agent, or the one that runs it as a graph; its runner; its graph."""
+        """Return the slot of an agent, or of the agent that runs it as a graph; its runner; its graph id."""
         if (slot := self._agents.slots.get(agent_id)) is not None:
             return slot, slot.runner, slot.graph_id
         for slot in self._agents.slots.values():
@@ -179,16 +179,12 @@ def _mask(text: str) -> str:
 
 
 def _replace_text(path: str, present: str | None, new: str, old: str) -> str:
-    """Return the text of a file after a change; secrets that the queen does not see must survive it."""
+    """Return the text of a file after a change. Secrets that are masked for the queen must not be lost."""
     if MASK in new:
-        raise AgentFileError(
-            f"the new text contains {MASK}, which stands for what you cannot see; leave it out"
-        )
+        raise AgentFileError(f"the new text contains {MASK}, which stands for a masked secret; leave it out")
     if not old:
         if present is not None and _mask(present) != present:
-            raise AgentFileError(
-                f"{path} contains something masked; replace a passage of it with `old` and `new`"
-            )
+            raise AgentFileError(f"{path} contains masked secrets; replace a passage with `old` and `new`")
         return new
     times = (present or "").count(old)
     if times != 1:
@@ -197,7 +193,7 @@ def _replace_text(path: str, present: str | None, new: str, old: str) -> str:
 
 
 def _diff(path: str, before: str, after: str) -> tuple[str, str]:
-    """Return the difference for a person, masked and clipped, and its size."""
+    """Return the diff as text, masked and truncated, and its size."""
     lines = list(
         difflib.unified_diff(
             _mask(before).splitlines(), _mask(after).splitlines(), path, path, lineterm="", n=2
@@ -223,7 +219,7 @@ def _list_runs(slot: AgentSlot) -> list[Execution]:
 
 
 def _describe(runs: Sequence[Execution], agent_id: str, verb: str) -> str:
-    """Say what a restart does to the runs."""
+    """Describe what a restart does to the runs."""
     if not runs:
         return "Nothing was running."
     paused_sessions = [run.session_id for run in runs if run.has_begun and run.session_id]

@@ -1,7 +1,7 @@
 """
 Decide which member of a cluster should own which partition.
 
-The results depend only on the database, so that all members get the same ones.
+The results depend only on the database, so all members compute the same ones.
 """
 
 from __future__ import annotations
@@ -14,36 +14,45 @@ from queenright.health.cluster.cluster_lease import View
 
 def agreed_partitions(view: View, own: int) -> int:
     """
-    Return the number of partitions of the cluster: that of the oldest live member whose number counts.
+    Return the number of partitions of the cluster, as set by the oldest eligible live member.
 
-    It is never less than the database has: workers and tickets would not be watched.
+    It is never less than the number in the database; otherwise workers and tickets would not be watched.
 
     Args:
         view: The cluster.
-        own: The number of this process, which holds for a database without tables if no other runs.
+        own: The number of this process, used if the database has no tables and no other process runs.
     """
     alive = view.alive
-    first = next((each.member.partitions for each in alive if each.state.is_counted), 0)
+    first = next((member_view.member.partitions for member_view in alive if member_view.state.is_counted), 0)
     return max(first, view.stored_partitions) or (alive[0].member.partitions if alive else own)
 
 
 def is_first(view: View, member_id: str) -> bool:
-    """Return whether no member that runs was started before this one."""
-    return next((each.member.member_id for each in view.alive), member_id) == member_id
+    """Return whether this member is the oldest running one."""
+    return next((member_view.member.member_id for member_view in view.alive), member_id) == member_id
 
 
 def find_candidates(view: View, partitions: int) -> set[str]:
     """
-    Return the members that can own partitions: those that reach NATS, or all if none does. None is stopping.
+    Return the members that can own partitions: those that reach NATS, or all if none does.
+
+    Stopping members are excluded.
 
     Args:
         view: The cluster.
-        partitions: The number of partitions; members with another number own none.
+        partitions: The number of partitions; members with a different number own none.
     """
-    able = [
-        each for each in view.alive if each.member.partitions == partitions and not each.state.is_stopping
+    candidates = [
+        member_view
+        for member_view in view.alive
+        if member_view.member.partitions == partitions and not member_view.state.is_stopping
     ]
-    return {each.member.member_id for each in ([each for each in able if each.state.can_publish] or able)}
+    return {
+        member_view.member.member_id
+        for member_view in (
+            [member_view for member_view in candidates if member_view.state.can_publish] or candidates
+        )
+    }
 
 
 def assign_partitions(
@@ -53,12 +62,12 @@ def assign_partitions(
     Return the member that should own each partition; None for all if there are no members.
 
     The shares of members differ by one partition at most. An owner keeps its partitions, the lowest numbers
-    first, up to its share; the larger shares go to those who own most.
+    first, up to its share; the larger shares go to the members that own most.
 
     Args:
-        owners: The current owner of each partition, by number; None, or not a member, without an owner.
+        owners: The current owner of each partition, by number. None, or an unknown member, means no owner.
         members: The members that can own partitions.
-        failed_members: Members that recently failed to run a partition: they get no more, unless all have
+        failed_members: Members that recently failed to run a partition. They get no more, unless all have
             failed.
     """
     if not members:
@@ -85,7 +94,7 @@ def assign_partitions(
 
 
 def _shares(count: int, owned_counts: Mapping[str, int], failed_members: Collection[str]) -> dict[str, int]:
-    """Return how many partitions each member should own, from how many each owns now."""
+    """Return the number of partitions that each member should own, given the numbers that they own now."""
     share, larger = divmod(count, len(owned_counts))
     by_size = sorted(owned_counts, key=lambda member: (-owned_counts[member], _rank(member, "share")))
     shares = {member: share + (place < larger) for place, member in enumerate(by_size)}
@@ -100,6 +109,6 @@ def _shares(count: int, owned_counts: Mapping[str, int], failed_members: Collect
     return full | _shares(count - sum(full.values()), others, failed_members)
 
 
-def _rank(member: str, what: str) -> bytes:
-    """Return a value that differs by member, so that equal members do not all get the same."""
-    return blake2b(f"{what} {member}".encode(), digest_size=8).digest()
+def _rank(member: str, purpose: str) -> bytes:
+    """Return a pseudo-random rank of a member, which breaks ties differently for each purpose."""
+    return blake2b(f"{purpose} {member}".encode(), digest_size=8).digest()

@@ -22,25 +22,25 @@ from queenright.server.webhooks.hooks import PREFIX, HookReceiver
 
 _log = logging.getLogger(__name__)
 
-_GROUP_BYTES: Final = 256 * 1024
-"""Bytes that are stored in one transaction, unless one message is longer."""
+_MAX_GROUP_BYTES: Final = 256 * 1024
+"""Maximum bytes stored in one transaction, unless a single message is longer."""
 _RETRY_SECONDS: Final = 1.0
 _PRUNE_SECONDS: Final = 60.0
-_KEPT_SECONDS: Final = 900.0
-"""How long a message is remembered as stored: senders give up earlier."""
+_KEEP_ID_SECONDS: Final = 900.0
+"""Seconds for which the id of a stored message is kept. Senders stop retrying earlier."""
 _REMOVE_SECONDS: Final = 2.0
-"""Seconds between two removals of stored messages."""
+"""Seconds between removals of stored messages."""
 
 
 class IngestWith(Protocol):
-    """Stores events, and does something else in the same transaction; see ``EventPipeline.ingest``."""
+    """Stores events, and runs a function in the same transaction; see ``EventPipeline.ingest``."""
 
     async def __call__(self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
-        """Return once they are durable."""
+        """Return once the events are durable."""
 
 
 class UnknownCommitError(Exception):
-    """Raised when stored events did not reach the monitor, which must be rebuilt from the log."""
+    """Raised when stored events did not reach the monitor. The monitor must be rebuilt from the log."""
 
 
 class StreamConsumer:
@@ -79,10 +79,10 @@ class StreamConsumer:
 
     async def run(self) -> None:
         """
-        Store arriving messages until cancelled. A recreated stream is read from its start.
+        Store messages as they arrive, until cancelled. Read a recreated stream from its start.
 
         Raises:
-            UnknownCommitError: The monitor misses events that are stored.
+            UnknownCommitError: Stored events did not reach the monitor.
         """
         while True:
             try:
@@ -98,24 +98,26 @@ class StreamConsumer:
         removed_at = pruned_at = time.monotonic()
         stored_seq = removed_seq = position
         async for messages in self._stream.read(position, identity):
-            for group in _groups(messages):
+            for group in _group_messages(messages):
                 await self._store_group(group, identity)
                 stored_seq = group[-1].seq
             now = time.monotonic()
             if now - pruned_at >= _PRUNE_SECONDS:
                 pruned_at = now
                 with contextlib.suppress(StoreError):
-                    await self._store.transact(partial(delete_stored, before=self._clock() - _KEPT_SECONDS))
+                    await self._store.transact(
+                        partial(delete_stored_ids, before=self._clock() - _KEEP_ID_SECONDS)
+                    )
             if stored_seq > removed_seq and now - removed_at >= _REMOVE_SECONDS:
                 await self._stream.remove_stored(stored_seq)
                 removed_at, removed_seq = now, stored_seq
 
     async def _store_group(self, group: Sequence[StreamMessage], identity: str) -> None:
         """
-        Store messages; retry while the database is away, and skip a message that cannot be stored.
+        Store messages. Retry while the database is unavailable, and skip messages that cannot be stored.
 
         Raises:
-            UnknownCommitError: They are stored, and the monitor does not know their events.
+            UnknownCommitError: The messages are stored, but their events did not reach the monitor.
         """
         while True:
             try:
@@ -147,7 +149,7 @@ class StreamConsumer:
                 await self._store_group([message], identity)
 
     async def _is_committed(self, group: Sequence[StreamMessage], identity: str) -> bool:
-        """Return whether messages were stored although the answer was lost, once the database can say."""
+        """Wait for the database, and return whether messages were stored although the answer was lost."""
         while True:
             await asyncio.sleep(_RETRY_SECONDS)
             with contextlib.suppress(StoreError):
@@ -158,16 +160,16 @@ class StreamConsumer:
         path, _, query = group[0].path.partition("?")
         has_failed = False
         if path.startswith(PREFIX):
-            # It may also have been passed on to this process, which was late.
+            # The message may also have been forwarded to this process, which answered late.
             has_failed = await self._hooks.end_call(group[0].message_id)
         ids = {message.message_id for message in group if message.message_id}
-        stored_ids = await self._store.read(partial(read_stored, message_ids=ids))
-        # A message that was sent again may be in the group twice.
+        stored_ids = await self._store.read(partial(list_stored_ids, message_ids=ids))
+        # A retried message may be in the group twice.
         new = {message.message_id or message.seq: message for message in group}
 
         def also(conn: Connection) -> None:
             write_position(conn, stream=identity, seq=group[-1].seq)
-            write_stored(conn, message_ids=ids - stored_ids, now=self._clock())
+            record_stored_ids(conn, message_ids=ids - stored_ids, now=self._clock())
 
         async def ingest(events: Sequence[AgentEvent]) -> None:
             await self._ingest(events, also=also)
@@ -183,13 +185,15 @@ class StreamConsumer:
             await self._receiver.store_pieces(path, pieces, ingest)
 
 
-def _groups(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMessage]]:
-    """Yield messages that are stored together: neighbours of one OTLP path, or one hook call."""
+def _group_messages(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMessage]]:
+    """Yield groups of messages to store together: consecutive ones with one OTLP path, or one hook call."""
     group: list[StreamMessage] = []
     size = 0
     for message in messages:
         is_hook = message.path.startswith(PREFIX)
-        if group and (is_hook or message.path != group[0].path or size + len(message.body) > _GROUP_BYTES):
+        if group and (
+            is_hook or message.path != group[0].path or size + len(message.body) > _MAX_GROUP_BYTES
+        ):
             yield group
             group, size = [], 0
         group.append(message)
@@ -205,27 +209,27 @@ def read_position(conn: Connection, *, stream: str) -> int:
 
 
 def write_position(conn: Connection, *, stream: str, seq: int) -> None:
-    """Write the number of the last stored message of a stream; other streams are gone."""
+    """Write the number of the last stored message of a stream, and delete those of other streams."""
     statement = insert(STREAM_POSITION).values(stream=stream, seq=seq)
     conn.execute(statement.on_conflict_do_update(index_elements=["stream"], set_={"seq": seq}))
     conn.execute(delete(STREAM_POSITION).where(STREAM_POSITION.c.stream != stream))
 
 
-def read_stored(conn: Connection, *, message_ids: Collection[str]) -> set[str]:
-    """Return which messages are stored."""
+def list_stored_ids(conn: Connection, *, message_ids: Collection[str]) -> set[str]:
+    """Return the ids of the messages that are already stored."""
     if not message_ids:
         return set()
     column = STORED_MESSAGES.c.message_id
     return set(conn.execute(select(column).where(column.in_(message_ids))).scalars())
 
 
-def write_stored(conn: Connection, *, message_ids: Collection[str], now: float) -> None:
-    """Record that messages are stored."""
+def record_stored_ids(conn: Connection, *, message_ids: Collection[str], now: float) -> None:
+    """Record the ids of stored messages."""
     if message_ids:
         rows = [{"message_id": message_id, "stored_at": now} for message_id in message_ids]
         conn.execute(insert(STORED_MESSAGES).on_conflict_do_nothing(), rows)
 
 
-def delete_stored(conn: Connection, *, before: float) -> None:
-    """Forget messages that were stored before a time."""
+def delete_stored_ids(conn: Connection, *, before: float) -> None:
+    """Delete the ids of messages that were stored before a time."""
     conn.execute(delete(STORED_MESSAGES).where(STORED_MESSAGES.c.stored_at < before))

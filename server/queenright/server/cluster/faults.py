@@ -1,4 +1,4 @@
-"""What is wrong with the members of a cluster, as all of them see it."""
+"""Faults of the members of a cluster, as every member reports them."""
 
 from __future__ import annotations
 
@@ -10,55 +10,57 @@ from queenright.instrumentation.durations import format_duration
 from queenright.server.cluster.assignment import agreed_partitions
 
 MAX_CLOCK_OFFSET: Final = 2.0
-"""Seconds; ages of events and limits that several processes share are wrong by as much."""
+"""Maximum clock offset, in seconds. Event ages and shared limits are wrong by this much."""
 
 
 def find_faults(view: View, own_id: str = "") -> list[str]:
     """
-    Return what is wrong, as sentences; empty if all is well.
+    Return the faults, as sentences.
 
     Args:
-        own_id: The member that asks. It reports its own number of partitions itself.
+        own_id: The calling member, which reports its own number of partitions itself.
     """
     return [
-        *_lost_members(view),
-        *_unwatched_partitions(view),
-        *_numbers(view, own_id),
-        *_settings(view),
-        *_clocks(view),
+        *_describe_lost_members(view),
+        *_describe_unwatched_partitions(view),
+        *_compare_partition_counts(view, own_id),
+        *_compare_settings(view),
+        *_describe_clocks(view),
     ]
 
 
-def name_partitions(numbers: Sequence[int]) -> str:
-    """Return partitions in messages."""
+def format_partitions(numbers: Sequence[int]) -> str:
+    """Format partition numbers for messages."""
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _lost_members(view: View) -> Iterator[str]:
-    for each in view.members:
-        if each.unseen_seconds >= LEASE_SECONDS and not each.state.is_stopping:
-            why = "it hangs" if each.is_connected else "it crashed, or cannot reach the database"
-            yield f"{each.member.api_url} was not seen for {format_duration(each.unseen_seconds)}: {why}"
+def _describe_lost_members(view: View) -> Iterator[str]:
+    for member_view in view.members:
+        if member_view.unseen_seconds >= LEASE_SECONDS and not member_view.state.is_stopping:
+            why = "it hangs" if member_view.is_connected else "it crashed, or cannot reach the database"
+            unseen = format_duration(member_view.unseen_seconds)
+            yield f"{member_view.member.api_url} was not seen for {unseen}: {why}"
 
 
-def _unwatched_partitions(view: View) -> Iterator[str]:
-    for each in view.alive:
+def _describe_unwatched_partitions(view: View) -> Iterator[str]:
+    for member_view in view.alive:
         numbers = [
             number
             for number in range(len(view.partitions))
-            if view.find_owner(number) == each.member and not view.is_served(number)
+            if view.find_owner(number) == member_view.member and not view.is_served(number)
         ]
         if numbers:
-            which = f" of {name_partitions(numbers)}" if len(view.partitions) > 1 else ""
+            which = f" of {format_partitions(numbers)}" if len(view.partitions) > 1 else ""
             yield (
-                f"the workers{which} are not watched at the moment: {each.member.api_url} is taking them "
+                f"the workers{which} are not watched at the moment: "
+                f"{member_view.member.api_url} is taking them "
                 "over or handing them over"
             )
 
 
-def _numbers(view: View, own_id: str) -> Iterator[str]:
+def _compare_partition_counts(view: View, own_id: str) -> Iterator[str]:
     count = agreed_partitions(view, 0)
-    for member in (each.member for each in view.alive):
+    for member in (member_view.member for member_view in view.alive):
         if member.partitions != count and member.member_id != own_id:
             yield (
                 f"cluster.partitions is {member.partitions} at {member.api_url}, and the cluster has "
@@ -66,8 +68,8 @@ def _numbers(view: View, own_id: str) -> Iterator[str]:
             )
 
 
-def _settings(view: View) -> Iterator[str]:
-    """Compare each member with the oldest one of its version: versions have different settings."""
+def _compare_settings(view: View) -> Iterator[str]:
+    """Compare each member with the oldest of its version, because versions have different settings."""
     oldest: dict[str, SeenMember] = {}
     for member_view in view.alive:
         first = oldest.setdefault(member_view.member.version, member_view)
@@ -81,18 +83,18 @@ def _settings(view: View) -> Iterator[str]:
             )
 
 
-def _clocks(view: View) -> Iterator[str]:
-    for each in view.alive:
-        if fault := describe_clock(each.state.clock_offset):
-            yield f"{each.member.api_url}: {fault}"
+def _describe_clocks(view: View) -> Iterator[str]:
+    for member_view in view.alive:
+        if fault := describe_clock(member_view.state.clock_offset):
+            yield f"{member_view.member.api_url}: {fault}"
 
 
 def describe_clock(offset: float) -> str:
     """
-    Return what is wrong with the clock of a machine; empty if nothing is.
+    Return the fault of the clock of a machine, or "".
 
     Args:
-        offset: How many seconds it is ahead of that of the database.
+        offset: Seconds by which the clock is ahead of that of the database.
     """
     if abs(offset) <= MAX_CLOCK_OFFSET:
         return ""

@@ -1,8 +1,9 @@
 """
-State of all partitions of a cluster: the emergency stop, storms, and limits of actions and spending.
+State that all partitions of a cluster share: emergency stop, storms, and limits of actions and spending.
 
 Every second, a process writes the values of its services and reads those of the others
-(``queenright.health.cluster.shared_values``). Exact values, such as a limit, are decided in the database.
+(``queenright.health.cluster.shared_values``). Values that must be exact, such as limits, are decided in the
+database.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _STORM_ID: Final = "next_storm"
-"""The id of the next storm: agreed on before it begins, so that services that notice it at once agree."""
+"""The id of the next storm, agreed in advance so that services that detect it at once use the same id."""
 _WORSE: Final = "worse/"
-"""Prefix of a partition's workers that got worse, and of its storm."""
+"""Prefix of the value with a partition's workers that got worse, and its storm."""
 _FAILING: Final = "failing/"
-"""Prefix of a partition's workers whose failure may be shared."""
+"""Prefix of the value with a partition's workers whose failure may have a shared cause."""
 _SPENT: Final = "spent/"
-"""Prefix of an agent's spending of a day in a partition."""
+"""Prefix of the value with an agent's daily spending in a partition."""
 _MAX_WORSE: Final = 500
-"""The most workers of a partition that are shared, the newest; far above any number that begins a storm."""
-_NOT_STOPPED: Final = (
+"""Maximum workers that a partition shares, newest first. Far above any number that starts a storm."""
+_STOP_NOT_SAVED: Final = (
     "the database cannot be reached: the stop holds in this process, and in the others once the database can"
     " be reached"
 )
-_NOT_RELEASED: Final = "the database cannot be reached; nothing is released, try again"
+_RELEASE_NOT_SAVED: Final = "the database cannot be reached; nothing is released, try again"
 
 
 class OwnedService(NamedTuple):
@@ -71,7 +72,7 @@ class SharedSpending:
         self._by_partition: dict[int, float] = {}
 
     def note(self, partition: int, agent_id: str, day: int, dollars: float) -> None:
-        """Note what an agent spent in a partition, as of now."""
+        """Record the current spending of an agent in a partition."""
         if day > self._day:
             self._day = day
             self._by_agent.clear()
@@ -82,8 +83,8 @@ class SharedSpending:
             spent[partition] = dollars
             self._by_partition[partition] = self._by_partition.get(partition, 0.0) + change
 
-    def outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
-        """Return the spending of a day in the other partitions: of an agent, and of all."""
+    def sum_outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
+        """Return a day's spending in the other partitions: that of an agent, and that of all agents."""
         if day != self._day:
             return 0.0, 0.0
         of_agent, of_all = self._by_agent.get(agent_id, {}), self._by_partition
@@ -118,26 +119,27 @@ class ClusterFleet:
         """The services that have the shared state, by partition."""
         self._known: dict[str, Any] = {}
         self._changed: set[str] = set()
-        """The names of values that the services were not given yet."""
+        """Names of values that have not been passed to the services yet."""
         self._written: dict[str, Any] = {}
-        """What each service has shared of its storm and its workers in trouble."""
+        """The last shared storm and workers in trouble of each service."""
         self._spent = SharedSpending()
         self._cleaned_day = 0
         self._tasks = TaskSet()
 
     def partition(self, number: int) -> FleetState:
-        """Return the fleet for the service of a partition."""
+        """Return the shared state for the service of a partition."""
         return _PartitionState(self, number)
 
     async def close(self) -> None:
         """Cancel running tasks."""
         await self._tasks.cancel()
 
-    # -- each second --------------------------------------------------------------------------------
+    # -- exchange every second
+    # --------------------------------------------------------------------------------
 
     async def exchange_values(self, owned: Sequence[OwnedService]) -> None:
         """
-        Share the values of these services, and give them those of the others.
+        Write the values of these services, and pass them those of the others.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -151,7 +153,7 @@ class ClusterFleet:
                 await self._write_stop(self._unwritten_stop)
         new = [one for one in owned if self._services.get(one.partition) is not one.service]
         if new:
-            # The last values of their former owners.
+            # These are the last values of the former owners.
             await self._read()
             for one in new:
                 one.service.interventions.inherit_storm(self._shared_storm(one.partition))
@@ -164,7 +166,7 @@ class ClusterFleet:
             self._apply_stop(state)
         for partition, _, service in owned:
             is_new = self._services.get(partition) is not service
-            self._bring_up_to_date(partition, service, self._known.keys() if is_new else changed_names)
+            self._apply_values(partition, service, self._known.keys() if is_new else changed_names)
         self._services = {one.partition: one.service for one in owned}
         rows = [row for row in self._known.get(UNRECORDED) or () if row["id"] not in self._recorded]
         if rows and (first := self._services.get(0)) is not None:
@@ -206,12 +208,12 @@ class ClusterFleet:
             raise
         self._written |= {name: value for name, value in values.items() if name in shares}
         if storm is not None and storm[0] == self._known.get(_STORM_ID):
-            self._known[_STORM_ID] = await self._values.update(_STORM_ID, partial(_follow_id, storm[0]))
+            self._known[_STORM_ID] = await self._values.update(_STORM_ID, partial(_next_storm_id, storm[0]))
         if partition == 0 and (today := int(self._clock() // DAY)) != self._cleaned_day:
             self._cleaned_day = today
             await self._values.remove_old(_SPENT)
 
-    def _bring_up_to_date(self, partition: int, service: Service, names: Iterable[str]) -> None:
+    def _apply_values(self, partition: int, service: Service, names: Iterable[str]) -> None:
         for name in names:
             if name == SHARED_ACTIONS:
                 service.interventions.budget.replace(self._known[name] or ())
@@ -224,16 +226,18 @@ class ClusterFleet:
         self._join_storm(partition, service)
 
     def _join_storm(self, partition: int, service: Service) -> None:
-        service.interventions.join_storm(*self._worse_outside(partition))
+        service.interventions.join_storm(*self._list_worse_outside(partition))
         watch = service.remediation.storm
         if watch.current is not None:
-            # Tickets that were opened, or judged, before enough workers of the fleet were known.
+            # These tickets were opened or judged before enough workers of the fleet were known.
             self._in_background(service.tickets.join_storm(watch.storm_of))
 
-    def _worse_outside(self, partition: int | None) -> tuple[list[WorseWorker], tuple[str, float] | None]:
-        """Return the workers of other partitions that got worse lately, and the oldest storm they are in."""
+    def _list_worse_outside(
+        self, partition: int | None
+    ) -> tuple[list[WorseWorker], tuple[str, float] | None]:
+        """Return the workers of other partitions that recently got worse, and their oldest storm."""
         own = f"{_WORSE}{partition}"
-        return _worse_and_storm(
+        return _extract_worse_and_storm(
             (value for name, value in self._known.items() if name.startswith(_WORSE) and name != own),
             self._clock(),
         )
@@ -245,7 +249,7 @@ class ClusterFleet:
         Stop the actions of the whole fleet, or release the stop.
 
         Raises:
-            StoreError: Writing failed. A stop holds for the services of this process, and is written later.
+            StoreError: Writing failed. A stop applies to the services of this process, and is written later.
         """
         state = new_state(on, by=by, reason=reason, now=self._clock())
         replaced_state = self._unwritten_stop
@@ -257,7 +261,7 @@ class ClusterFleet:
             try:
                 await self._write_stop(state, replaced_state)
             except LeaseError as error:
-                raise StoreError(_NOT_STOPPED if on else _NOT_RELEASED) from error
+                raise StoreError(_STOP_NOT_SAVED if on else _RELEASE_NOT_SAVED) from error
         return self.emergency_stop
 
     async def _write_stop(self, state: SwitchState, replaced_state: SwitchState | None = None) -> None:
@@ -273,7 +277,7 @@ class ClusterFleet:
 
     async def read_emergency_stop(self) -> SwitchState:
         """
-        Return the emergency stop from the database, or the change that is about to be written.
+        Return the emergency stop from the database, or the change that is not written yet.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -296,7 +300,7 @@ class ClusterFleet:
 
     async def read_storm(self, partition: int) -> SharedStorm:
         """
-        Return what all services know of a storm, for a service that starts.
+        Return the storm that all services know, for a service that starts.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -305,22 +309,22 @@ class ClusterFleet:
         return self._shared_storm(partition)
 
     def _shared_storm(self, partition: int) -> SharedStorm:
-        inherited, storm = _worse_and_storm([self._known.get(f"{_WORSE}{partition}")], self._clock())
-        elsewhere, other = self._worse_outside(partition)
-        return SharedStorm(inherited, elsewhere, _oldest_storm(filter(None, (storm, other))))
+        inherited, storm = _extract_worse_and_storm([self._known.get(f"{_WORSE}{partition}")], self._clock())
+        elsewhere, other = self._list_worse_outside(partition)
+        return SharedStorm(inherited, elsewhere, _find_oldest_storm(filter(None, (storm, other))))
 
-    def storm_id_for(self, partition: int) -> str:
-        """Return the id of a storm that begins now: the storm of other partitions, if there is one."""
-        # Until the first exchange, the values of its former owner count too.
-        _, storm = self._worse_outside(partition if partition in self._services else None)
+    def get_storm_id(self, partition: int) -> str:
+        """Return the id of a storm that begins now: that of the other partitions if they have one."""
+        # Until the first exchange, the values of the former owner also count.
+        _, storm = self._list_worse_outside(partition if partition in self._services else None)
         return storm[0] if storm is not None else str(self._known.get(_STORM_ID) or new_id())
 
-    def spent_outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
-        """See `SharedSpending.outside`."""
-        return self._spent.outside(partition, agent_id, day)
+    def sum_spent_outside(self, partition: int, agent_id: str, day: int) -> tuple[float, float]:
+        """See `SharedSpending.sum_outside`."""
+        return self._spent.sum_outside(partition, agent_id, day)
 
-    def failing_outside(self, partition: int) -> dict[str, set[WorkerKey]]:
-        """Return the workers of the other partitions with each failure."""
+    def list_failing_outside(self, partition: int) -> dict[str, set[WorkerKey]]:
+        """Return the workers of the other partitions, by failure."""
         found: dict[str, set[WorkerKey]] = {}
         for name, value in self._known.items():
             if value and name.startswith(_FAILING) and name != f"{_FAILING}{partition}":
@@ -333,7 +337,7 @@ class ClusterFleet:
         if self._values.is_available:
             self._known[name] = await self._values.update(name, change)
         else:
-            # The first owner of this version creates the table: until then each process counts for itself.
+            # The first owner with this version creates the table. Until then, each process counts alone.
             self._known[name] = change(self._known.get(name))
         return self._known[name]
 
@@ -342,7 +346,7 @@ class ClusterFleet:
 
 
 class _PartitionState(FleetState):
-    """The fleet for the service of a partition."""
+    """The shared state for the service of a partition."""
 
     is_shared = True
 
@@ -351,13 +355,13 @@ class _PartitionState(FleetState):
         self._partition = partition
 
     def new_storm_id(self) -> str:
-        return self._cluster.storm_id_for(self._partition)
+        return self._cluster.get_storm_id(self._partition)
 
     def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
-        return self._cluster.spent_outside(self._partition, agent_id, day)
+        return self._cluster.sum_spent_outside(self._partition, agent_id, day)
 
     def failing_elsewhere(self) -> dict[str, set[WorkerKey]]:
-        return self._cluster.failing_outside(self._partition)
+        return self._cluster.list_failing_outside(self._partition)
 
     async def read_storm(self) -> SharedStorm:
         return await _or_store_error(self._cluster.read_storm(self._partition))
@@ -369,8 +373,10 @@ class _PartitionState(FleetState):
         return await _or_store_error(self._cluster.update(name, change))
 
 
-def _worse_and_storm(values: Iterable[Any], now: float) -> tuple[list[WorseWorker], tuple[str, float] | None]:
-    """Return the workers that got worse lately, and the oldest storm, of values of partitions."""
+def _extract_worse_and_storm(
+    values: Iterable[Any], now: float
+) -> tuple[list[WorseWorker], tuple[str, float] | None]:
+    """Return the workers that recently got worse, and the oldest storm, from the values of partitions."""
     worse, storms = list[WorseWorker](), list[tuple[str, float]]()
     for value in filter(None, values):
         workers = [WorseWorker(*row) for row in value["workers"]]
@@ -379,15 +385,15 @@ def _worse_and_storm(values: Iterable[Any], now: float) -> tuple[list[WorseWorke
         if recent and value["storm"] is not None:
             storm_id, began = value["storm"]
             storms.append((storm_id, began))
-    return worse, _oldest_storm(storms)
+    return worse, _find_oldest_storm(storms)
 
 
-def _oldest_storm(storms: Iterable[tuple[str, float]]) -> tuple[str, float] | None:
+def _find_oldest_storm(storms: Iterable[tuple[str, float]]) -> tuple[str, float] | None:
     return min(storms, key=itemgetter(1), default=None)
 
 
-def _follow_id(used_id: str, following: str | None) -> str | None:
-    """Return the id of the next storm once one has begun."""
+def _next_storm_id(used_id: str, following: str | None) -> str | None:
+    """Return the id of the next storm after one has begun."""
     return new_id() if following == used_id else following
 
 

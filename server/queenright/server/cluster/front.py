@@ -1,4 +1,4 @@
-"""The ASGI apps of a process: telemetry goes to the streams, other requests to the partitions' owners."""
+"""The ASGI apps of a process. Telemetry goes to the streams, other requests to the partitions' owners."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_MAX_INLINE: Final = 64 * 1024
-"""Longer hook calls are parsed in a thread."""
+_MAX_INLINE_BYTES: Final = 64 * 1024
+"""Maximum length of a hook call that is parsed on the event loop; longer ones are parsed in a thread."""
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
-"""More than the owner's maximum, and less than the clients' timeout of one second."""
+"""Timeout of a hook call: more than the owner's, and less than the one second of clients."""
 _NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
 _UNOWNED: Final = (
     "no process of the cluster watches a part of the workers at the moment; try again in a few seconds; "
@@ -51,8 +51,8 @@ class ClusterFront:
 
     Args:
         partitions: All partitions, by number.
-        proxy: Passes requests on to owners.
-        local: Answers `LOCAL_PATHS` and `EMERGENCY_STOP`.
+        proxy: Forwards requests to owners.
+        local: Answers requests to `LOCAL_PATHS` and `EMERGENCY_STOP`.
         access: Has the key that the processes share.
         is_exposed: Whether other machines reach this process.
         guard: Puts the guards of the API before an app.
@@ -86,14 +86,14 @@ class ClusterFront:
             gateway = Gateway(
                 self.backends, partial(partition_of_agent, count=count), partial(_answer_no_owner, _UNOWNED)
             )
-            # Before the partitions are asked, or each would count a wrong token.
+            # Check the token before asking the partitions; otherwise each would count an invalid one.
             self._gateway = guard(gateway)
 
     def backends(self) -> Sequence[ASGIApp | None]:
         """
         Return the app of each partition's API, by number; None for a partition without an owner.
 
-        It is the partition's own app if this process is the owner, otherwise one that asks the owner.
+        If this process is the owner, this is the partition's own app; otherwise it forwards to the owner.
         """
         return [self._backend(partition) for partition in self._partitions]
 
@@ -102,12 +102,12 @@ class ClusterFront:
         Publish a piece of an OTLP request.
 
         Raises:
-            RejectedRequestError: It was not acknowledged (503), or is too large (413).
+            RejectedRequestError: The piece was not acknowledged (503), or is too large (413).
         """
         if self.refusal is not None:
             raise unavailable_error(self.refusal, RETRY_SECONDS)
         count = len(self._partitions)
-        parts = {0: piece} if count == 1 else await self._in_thread(split_request, path, piece, count)
+        parts = {0: piece} if count == 1 else await self._run_in_thread(split_request, path, piece, count)
         results = await asyncio.gather(
             *(self._partitions[number].stream.publish(path, part) for number, part in parts.items()),
             return_exceptions=True,
@@ -126,7 +126,7 @@ class ClusterFront:
             await self._local(scope, receive, send)
         elif self.refusal is not None:
             await _answer_no_owner(self.refusal, scope, receive, send)
-        elif self._gateway is not None and (number := self._addressed_partition(scope)) is None:
+        elif self._gateway is not None and (number := self._read_forwarded_partition(scope)) is None:
             await self._gateway(scope, receive, send)
         else:
             partition = self._partitions[0 if self._gateway is None else number or 0]
@@ -136,12 +136,12 @@ class ClusterFront:
         """
         Serve hooks of coding agents.
 
-        A hook whose owner does not answer in time is kept in the stream, and its agent continues.
+        If the owner does not answer in time, the hook is stored in the stream, and its agent continues.
         """
         if self.refusal is not None:
             await JSONResponse({}, 503)(scope, receive, send)
             return
-        # With an id: an owner that is only late stores it too.
+        # The id prevents a second copy if the owner is only late and stores it too.
         call_id = self._call_id(scope)
         headers = [header for header in scope["headers"] if header[0] != CALL_ID]
         scope = {**scope, "headers": [*headers, (CALL_ID, call_id.encode())]}
@@ -157,7 +157,7 @@ class ClusterFront:
         is_too_long = len(body) > MAX_BODY
         query = scope.get("query_string", b"").decode("latin-1")
         path = f"{scope['path']}?{query}"
-        partition = self._partitions[await self._partition_of_hook(b"" if is_too_long else body)]
+        partition = self._partitions[await self._find_hook_partition(b"" if is_too_long else body)]
         if partition.apps is not None:
             await partition.apps.hooks(scope, _replay(body, receive), send)
             return
@@ -182,7 +182,7 @@ class ClusterFront:
         await JSONResponse({})(scope, receive, send)
 
     def _call_id(self, scope: Scope) -> str:
-        """Return the id of a hook call: that of the process which passed it on, otherwise a new one."""
+        """Return the id of a hook call: from the process that forwarded it, otherwise a new one."""
         call_id = Headers(scope=scope).get(CALL_ID.decode(), "")
         key = self._access.sessions.key
         if call_id and hmac.compare_digest(
@@ -191,19 +191,19 @@ class ClusterFront:
             return call_id
         return sign_call_id(new_id(), key)
 
-    async def _partition_of_hook(self, body: bytes) -> int:
+    async def _find_hook_partition(self, body: bytes) -> int:
         count = len(self._partitions)
         if count == 1:
             return 0
-        if len(body) > _MAX_INLINE:
-            return await self._in_thread(partition_of_hook, body, count)
+        if len(body) > _MAX_INLINE_BYTES:
+            return await self._run_in_thread(partition_of_hook, body, count)
         return partition_of_hook(body, count)
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def _run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    def _addressed_partition(self, scope: Scope) -> int | None:
-        """Return the partition that a process which passed the request on names."""
+    def _read_forwarded_partition(self, scope: Scope) -> int | None:
+        """Return the partition that a forwarding process has set in the headers."""
         value = next((value for name, value in scope["headers"] if name == PARTITION), b"")
         return int(value) if value.isdigit() and int(value) < len(self._partitions) else None
 
@@ -232,7 +232,7 @@ class ClusterFront:
         if owner is None or any(name == FORWARDED for name, _ in scope["headers"]):
             raise OwnerUnreachableError
         if self._is_exposed and is_loopback(owner.host):
-            # There, a caller without a token may do everything.
+            # A port on loopback trusts callers without a token.
             raise OwnerUnreachableError
         await self._proxy.forward(
             url_of(owner),
@@ -249,7 +249,7 @@ def sign_call_id(call_id: str, key: bytes) -> str:
     """
     Return the id of a hook call with its signature.
 
-    A client that chose an id could choose that of another message, which would then count as stored.
+    The signature prevents a client from sending the id of another message, which would then count as stored.
 
     Args:
         call_id: The id.
@@ -259,7 +259,7 @@ def sign_call_id(call_id: str, key: bytes) -> str:
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body: cut off if it is too long, empty if the client disconnects."""
+    """Return the body: truncated if it is too long, empty if the client disconnects."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -272,7 +272,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a function that receives a body again, then what follows it."""
+    """Return a receive function that replays a body, then continues with ``receive``."""
     first: list[Message] = [{"type": "http.request", "body": body}]
 
     async def replay() -> Message:

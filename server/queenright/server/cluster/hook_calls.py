@@ -1,4 +1,4 @@
-"""Hook calls that an owner may receive twice: from another process, and from the stream."""
+"""Hook calls, which an owner may receive twice: from another process and from the stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.cluster.consumer import IngestWith, write_stored
+from queenright.server.cluster.consumer import IngestWith, record_stored_ids
 from queenright.server.cluster.stream import TelemetryStream
 
 
@@ -26,10 +26,10 @@ class HookCalls:
         self._clock = clock
 
     async def ingest(self, events: Sequence[AgentEvent], call_id: str) -> None:
-        """Store the events of a call, and record that it is stored."""
+        """Store the events of a call, and record its id as stored."""
         now = self._clock()
-        await self._ingest(events, also=partial(write_stored, message_ids=[call_id], now=now))
+        await self._ingest(events, also=partial(record_stored_ids, message_ids=[call_id], now=now))
 
     async def keep(self, path: str, body: bytes, call_id: str) -> None:
-        """Publish a call, which the owner stores later."""
+        """Publish a call to the stream. The owner stores it later."""
         await self._stream.publish(path, body, message_id=call_id)

@@ -1,13 +1,13 @@
 """
-Which partition of a cluster telemetry belongs to. Pure.
+The partition of a cluster to which telemetry belongs. Pure.
 
-All telemetry of one session must be in one partition, no matter which process receives it:
+All telemetry of a session must be in one partition, whichever process receives it:
 
-* Records and hook calls of a coding agent share only the id of the session, so that is their key.
-* All records of Queenright's own tracer name the agent, so that is their key.
-* The spans of any other agent share the process that sent them: a span inside a trace may name neither agent
-  nor session. Their key is the agent of the resource, otherwise the service, so that a process that continues
-  another one's session is in the same partition.
+* Records and hook calls of a coding agent share only the session id, so it is their key.
+* All records of Queenright's own tracer name the agent, so its name is their key.
+* Spans of other agents may name neither agent nor session; they share only the process that sends them. Their
+  key is the agent of the resource, otherwise the service, so a process that continues the session of another
+  is in the same partition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
 from queenright.server.otlp.errors import too_many_error
-from queenright.server.otlp.protobuf_split import MAX_GROUPS, field_header, fields_in
+from queenright.server.otlp.protobuf_split import MAX_GROUPS, encode_field_header, iter_fields
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, CLIENT_OF_SPANS
 from queenright.server.telemetry.logs import PARTIAL_EVENT, resource_of_partial_span
@@ -34,32 +34,32 @@ from queenright.server.telemetry.values import id_in, text_of
 from queenright.server.webhooks.hooks import parse_call
 
 _RESOURCES: Final = 1
-"""The number of the resources' field in a request, and of the resource in each."""
+"""The field number of the resources in a request, and of the resource in each."""
 _SCOPES: Final = 2
-"""The number of the scopes' field below a resource."""
+"""The field number of the scopes in a resource."""
 _RECORDS: Final = 2
-"""The number of the records' field below a scope."""
+"""The field number of the records in a scope."""
 _SESSIONS: Final = ("session.id", "conversation.id", names.GEN_AI_CONVERSATION_ID)
-"""The attributes of a coding agent's records that name its session."""
+"""The attributes with the session id in records of coding agents."""
 _SENDER: Final = (
     "service.namespace",
     names.SERVICE_NAME,
     names.GEN_AI_AGENT_NAME,
     names.DISTRIBUTION_NAME,
 )
-"""The attributes of a resource that are read."""
+"""The resource attributes that are read."""
 _PARTIAL: Final = PARTIAL_EVENT.encode()
 
 
 class _Signal(NamedTuple):
-    """How requests of one kind are built, and what names the records of coding agents."""
+    """The message types of one kind of request, and the scopes of coding agents."""
 
     request: Any
     resources: str
     scopes: str
     records: str
     clients: Mapping[str, Client]
-    """By the scope of their records."""
+    """Coding agents, by the scope of their records."""
 
 
 _SIGNALS: Final[Mapping[str, _Signal]] = {
@@ -73,26 +73,26 @@ _SIGNALS: Final[Mapping[str, _Signal]] = {
 
 
 class _Sender(NamedTuple):
-    """The facts of a resource about its records."""
+    """What a resource states about its records."""
 
     key: str
-    """The key of a record that names nothing more precise."""
+    """The key of records without a more specific key."""
     is_own: bool
-    """Whether all records are of Queenright's own tracer."""
+    """Whether all records come from Queenright's own tracer."""
 
 
 def partition_of(key: str, count: int) -> int:
-    """Return the partition of a key, of ``count``. It is the same in every process and version."""
+    """Return the partition of a key among ``count``. It is the same in every process and version."""
     return int.from_bytes(blake2b(key.encode(errors="replace"), digest_size=8).digest()) % count
 
 
 def partition_of_agent(name: str, namespace: str = "", *, count: int) -> int:
-    """Return the partition of an agent that names itself, or else of the service with this name."""
+    """Return the partition of an agent that sends its name, or of the service with this name."""
     return partition_of(_service_key(namespace, name), count)
 
 
 def partition_of_hook(body: bytes, count: int) -> int:
-    """Return the partition of a hook call of a coding agent; 0 if it names no session."""
+    """Return the partition of a hook call of a coding agent; 0 if the call has no session id."""
     try:
         session = id_in(parse_call(body).get("session_id"))
     except ValueError:
@@ -102,9 +102,9 @@ def partition_of_hook(body: bytes, count: int) -> int:
 
 def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
     """
-    Return the parts of a request by partition, in the order of its records.
+    Split a request by partition, keeping the order of its records.
 
-    The longest is longer than the body by at most one copy of each resource and scope.
+    The longest part is longer than the body by at most one copy of each resource and scope.
 
     Args:
         path: The path of the request, such as ``/v1/traces``.
@@ -112,12 +112,12 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
         count: The number of partitions.
 
     Raises:
-        RejectedRequestError: The body is no valid protobuf message (400), or has too many groups (413).
+        RejectedRequestError: The body is not a valid protobuf message (400), or has too many groups (413).
     """
     signal = _SIGNALS.get(path)
     parts: dict[int, bytearray] = defaultdict(bytearray)
     groups = 0
-    for number, begin, value, end, has_length in fields_in(body, 0, len(body)):
+    for number, begin, value, end, has_length in iter_fields(body, 0, len(body)):
         if number != _RESOURCES or not has_length:
             continue
         sender, scopes = _read_group(body, value, end)
@@ -138,24 +138,24 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
 
 
 def _read_group(body: bytes, at: int, end: int) -> tuple[_Sender, list[str]]:
-    """Return the facts of a resource, and the names of its scopes."""
-    sender, scopes = _sender_of(Resource()), list[str]()
-    for number, _, value, stop, has_length in fields_in(body, at, end):
+    """Return what a resource states, and the names of its scopes."""
+    sender, scopes = _parse_sender(Resource()), list[str]()
+    for number, _, value, stop, has_length in iter_fields(body, at, end):
         if number == _RESOURCES and has_length:
-            sender = _sender_of(Resource.FromString(body[value:stop]))
+            sender = _parse_sender(Resource.FromString(body[value:stop]))
         elif number == _SCOPES and has_length:
             scopes.append(_read_scope(body, value, stop))
     return sender, scopes
 
 
 def _read_scope(body: bytes, at: int, end: int) -> str:
-    for number, _, value, stop, has_length in fields_in(body, at, end):
+    for number, _, value, stop, has_length in iter_fields(body, at, end):
         if number == 1 and has_length:
             return InstrumentationScope.FromString(body[value:stop]).name
     return ""
 
 
-def _sender_of(resource: Resource) -> _Sender:
+def _parse_sender(resource: Resource) -> _Sender:
     attributes = {attribute.key: attribute.value for attribute in resource.attributes}
     namespace, service, agent, distribution = (text_of(attributes.get(name)) for name in _SENDER)
     key = _service_key("", agent) if agent else _service_key(namespace, service)
@@ -165,14 +165,14 @@ def _sender_of(resource: Resource) -> _Sender:
 def _split_by_record(
     signal: _Signal, piece: bytes, sender: _Sender, count: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the parts of a request that has one resource, by the keys of its records."""
+    """Yield the parts of a request with one resource, by the keys of its records."""
     [resource] = getattr(signal.request.FromString(piece), signal.resources)
-    places = [_places_in(signal, scope, sender, count) for scope in getattr(resource, signal.scopes)]
+    places = [_assign_records(signal, scope, sender, count) for scope in getattr(resource, signal.scopes)]
     distinct = {place for found in places for place in found}
     if len(distinct) < 2:
         yield distinct.pop() if distinct else partition_of(sender.key, count), piece
         return
-    [(_, _, value, end, _)] = fields_in(piece, 0, len(piece))
+    [(_, _, value, end, _)] = iter_fields(piece, 0, len(piece))
     rest, scopes = _split_children(piece, value, end, _SCOPES)
     parts: dict[int, bytearray] = {}
     for (_, first, last), found in zip(scopes, places, strict=True):
@@ -185,15 +185,15 @@ def _split_by_record(
         for place, part in by_place.items():
             if place not in parts:
                 parts[place] = bytearray(rest)
-            parts[place] += field_header(_SCOPES, len(part)) + part
+            parts[place] += encode_field_header(_SCOPES, len(part)) + part
     for place, part in parts.items():
-        yield place, field_header(_RESOURCES, len(part)) + part
+        yield place, encode_field_header(_RESOURCES, len(part)) + part
 
 
 def _split_children(body: bytes, at: int, end: int, number: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Return a message without the fields of one number, and where these, their values and ends are."""
+    """Return a message without the fields of one number, and the offsets of these fields, values and ends."""
     rest, children = bytearray(), list[tuple[int, int, int]]()
-    for found, begin, value, stop, has_length in fields_in(body, at, end):
+    for found, begin, value, stop, has_length in iter_fields(body, at, end):
         if found == number and has_length:
             children.append((begin, value, stop))
         else:
@@ -201,7 +201,7 @@ def _split_children(body: bytes, at: int, end: int, number: int) -> tuple[bytes,
     return bytes(rest), children
 
 
-def _places_in(signal: _Signal, scope: Any, sender: _Sender, count: int) -> list[int]:
+def _assign_records(signal: _Signal, scope: Any, sender: _Sender, count: int) -> list[int]:
     """Return the partition of each record of a scope."""
     name_of: Callable[[Any], str]
     key_of: Callable[[str], str]
@@ -223,7 +223,7 @@ def _places_in(signal: _Signal, scope: Any, sender: _Sender, count: int) -> list
 
 
 def _find_session(record: Any) -> str:
-    """Return the session that a coding agent's record names; "" if there is none."""
+    """Return the session id in a record of a coding agent, or ""."""
     best, session = len(_SESSIONS), ""
     for attribute in record.attributes:
         key = attribute.key
@@ -235,7 +235,7 @@ def _find_session(record: Any) -> str:
 
 
 def _find_agent(record: Any) -> str:
-    """Return the agent that a record of Queenright's own tracer names; "" if there is none."""
+    """Return the agent in a record of Queenright's own tracer, or ""."""
     for attribute in record.attributes:
         if attribute.key == names.GEN_AI_AGENT_NAME:
             agent: str = attribute.value.string_value
@@ -244,9 +244,9 @@ def _find_agent(record: Any) -> str:
 
 
 def _find_partial_span(record: Any) -> str:
-    """Return the key of the span that a log record is about; "" if there is none."""
+    """Return the key of the span that a log record refers to, or ""."""
     resource = resource_of_partial_span(record) if isinstance(record, LogRecord) else None
-    return "" if resource is None else _sender_of(resource).key
+    return "" if resource is None else _parse_sender(resource).key
 
 
 def _key_of_session(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Requests that each process of a cluster answers itself: probes, its metrics, and the cluster."""
+"""Routes that each process of a cluster answers itself: probes, metrics and the cluster."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from queenright import api
 from queenright.server.access.access import Access
 from queenright.server.access.caller import audit_name, can_view_fleet
 from queenright.server.console.templates import render_error
-from queenright.server.metrics.metrics import content_type_for
+from queenright.server.metrics.metrics import choose_content_type
 from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.routes import cluster, probes
 from queenright.server.routes.errors import add_exception_handlers
 from queenright.server.routes.interventions import EmergencyStopRequest
 
 LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster"})
-"""Answered by each process for itself."""
+"""Paths that each process answers for itself."""
 EMERGENCY_STOP: Final = "/api/emergency-stop"
-"""Answered by each process for the fleet, if it has several partitions."""
+"""Paths that each process answers for the fleet, if the fleet has several partitions."""
 
 router = APIRouter()
 router.add_api_route("/healthz", probes.get_alive)
@@ -41,7 +41,7 @@ async def get_ready(request: Request, response: Response) -> api.Ready:
 async def get_metrics(request: Request) -> Response:
     """Return the metrics of this process, with those of the workers that it watches."""
     state: cluster.ClusterState = request.state.cluster
-    content_type = content_type_for(request.headers.get("accept", ""))
+    content_type = choose_content_type(request.headers.get("accept", ""))
     return Response(await state.render_metrics(content_type), headers={"Content-Type": content_type})
 
 
@@ -54,7 +54,7 @@ async def get_emergency_stop(request: Request) -> api.EmergencyStop:
 
 @router.put(EMERGENCY_STOP)
 async def set_emergency_stop(request: Request, body: EmergencyStopRequest) -> api.EmergencyStop:
-    """Freeze or resume the interventions of the fleet, also while partitions have no owner."""
+    """Freeze or resume the interventions of the fleet, even while partitions have no owner."""
     state: cluster.ClusterState = request.state.cluster
     by = audit_name(request, body.by)
     return api.EmergencyStop.of(await state.set_emergency_stop(body.on, by=by, reason=body.reason))
@@ -69,13 +69,15 @@ def _create_routes() -> FastAPI:
     return app
 
 
-def create_local_app(state: cluster.ClusterState, *, access: Access, bound: str) -> Starlette:
+def create_local_app(state: cluster.ClusterState, *, access: Access, bind_address: str) -> Starlette:
     """
     Return the app for `LOCAL_PATHS` and `EMERGENCY_STOP`.
 
     Args:
         state: The cluster.
         access: Authenticates and authorises callers.
-        bound: The address of the port.
+        bind_address: The address of the port.
     """
-    return guarded_app(_create_routes(), {"cluster": state}, access=access, bound=bound, page=render_error)
+    return guarded_app(
+        _create_routes(), {"cluster": state}, access=access, bind_address=bind_address, page=render_error
+    )

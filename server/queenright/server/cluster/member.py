@@ -2,7 +2,7 @@
 A process of a cluster: takes telemetry, answers requests, and owns its share of the partitions.
 
 The owner of a partition runs its service. Every process publishes telemetry to the streams of the partitions,
-and passes other requests to their owners.
+and forwards other requests to their owners.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from queenright.server.cluster.assignment import (
     find_candidates,
     is_first,
 )
-from queenright.server.cluster.faults import describe_clock, find_faults, name_partitions
+from queenright.server.cluster.faults import describe_clock, find_faults, format_partitions
 from queenright.server.cluster.fleet import ClusterFleet
 from queenright.server.cluster.front import ClusterFront
 from queenright.server.cluster.local import create_local_app
 from queenright.server.cluster.metrics import ClusterMetrics, collect_process, merge_families
-from queenright.server.cluster.partition import Partition, start_of
+from queenright.server.cluster.partition import Partition, find_start
 from queenright.server.cluster.proxy import Proxy
 from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.cluster.stream import NatsConnection, StreamUnavailableError
@@ -56,7 +56,7 @@ from queenright.server.middleware.guarded_app import guarded_app
 from queenright.server.ops.background_tasks import BackgroundTasks, Work
 from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.settings_files import check_files
-from queenright.server.otlp.forward import forwarding
+from queenright.server.otlp.forward import run_forwarder
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.ports import Ports, bind_ports
@@ -69,42 +69,42 @@ from queenright.server.webhooks.hooks import count_denied, with_hooks
 _log = logging.getLogger(__name__)
 
 _REFRESH_SECONDS: Final = 1.0
-"""Seconds between two refreshes of the view of the cluster."""
+"""Seconds between refreshes of the view of the cluster."""
 _EVICTED_SECONDS: Final = 0.1
-"""The same after the session of an owner was ended: its partition is free in a moment."""
+"""Seconds until a refresh after an owner's session was ended, because its partition is free soon."""
 _UNREACHABLE_SECONDS: Final = 3.0
 """
-For how long NATS is away from this process only, until it hands over what it owns.
+Seconds after which a process that unwatched_partitions cannot reach NATS hands over its partitions.
 
-After a restart of NATS, processes connect again within two or three seconds of each other.
+After a restart of NATS, all processes reconnect within two or three seconds.
 """
 _STOP_SECONDS: Final = 10.0
-"""After this many seconds of stopping, the process checks whether the database still answers."""
+"""Seconds of stopping after which the process checks whether the database still answers."""
 _DRAIN_SECONDS: Final = 20.0
-"""How long a stop may take before connections to the database are ended; deployments allow 60 seconds."""
-_STARTING: Final = 4
-"""How many partitions start at the same time."""
+"""Seconds after which a stop closes the database connections. Deployments allow 60 seconds."""
+_MAX_STARTING: Final = 4
+"""Maximum number of partitions that start at the same time."""
 _MOVING_SECONDS: Final = 30.0
-"""How long an unwatched partition delays the next hand-over; it may be unable to start."""
+"""Maximum seconds for which an unwatched partition delays the next hand-over. It may be unable to start."""
 _FAILED_SECONDS: Final = 60.0
 """
-How long a process that failed to run a partition gets no other.
+Seconds for which a process that failed to run a partition gets no other partition.
 
-Doubled, up to an hour, each time that another process could run it.
+They double, up to an hour, each time another process can run the partition.
 """
 _MOST_FAILED_SECONDS: Final = 3600.0
 
 
 class ClusterMember:
     """
-    One process of a cluster. Make it with `cluster_member`.
+    One process of a cluster. `cluster_member` creates it.
 
     Attributes:
         ports: Its ports.
         partitions: All partitions, by number.
         front: Its ASGI apps.
-        registry: Its own metrics, without those of the partitions that it owns.
-        fleet: State of all partitions; None if there is one.
+        registry: The metrics of the process, without those of the partitions that it owns.
+        fleet: The shared state of all partitions; None if there is only owned_service.
         tasks: Groups of its background tasks.
     """
 
@@ -115,19 +115,19 @@ class ClusterMember:
         self._lease = lease
         self._view: View | None = None
         self._faults = {"database": "the database was not asked yet"}
-        """Its faults, by what is at fault."""
+        """The faults of this process, by cause."""
         self._clock_fault = ""
         self._is_stopping = False
         self._has_evicted = False
         self._is_counted: bool | None = None
-        """Whether its number of partitions is that of the cluster; None before the first refresh."""
+        """Whether this process has the cluster's number of partitions; None before the first refresh."""
         self._settings_hash = hash_settings(ports.settings)
         self._has_login_key = False
         self._failures = 0
         self._failed_partitions: set[int] = set()
-        """Partitions that this process failed to run and that no other has run since."""
+        """Partitions that this process failed to run and that no other process has run since."""
         self._failed_until = float("-inf")
-        starting = asyncio.Semaphore(_STARTING)
+        starting = asyncio.Semaphore(_MAX_STARTING)
         self.fleet = ClusterFleet(lease) if len(nats.streams) > 1 else None
         self.partitions = [
             Partition(
@@ -146,14 +146,16 @@ class ClusterMember:
         self._exposition = Exposition(
             partial(collect_process, self.registry, self.partitions), merge_families
         )
-        bound = ports.api.getsockname()[0]
+        bind_address = ports.api.getsockname()[0]
         self.front = ClusterFront(
             self.partitions,
             proxy=proxy,
-            local=create_local_app(self, access=ports.access, bound=bound),
+            local=create_local_app(self, access=ports.access, bind_address=bind_address),
             access=ports.access,
             is_exposed=ports.is_exposed,
-            guard=partial(guarded_app, state={}, access=ports.access, bound=bound, page=render_error),
+            guard=partial(
+                guarded_app, state={}, access=ports.access, bind_address=bind_address, page=render_error
+            ),
         )
 
     @property
@@ -169,35 +171,37 @@ class ClusterMember:
         """Return the faults of this process, as sentences."""
         found = [f"{name} has stopped" for tasks in self.tasks for name in tasks.list_stopped()]
         found += self._faults.values()
-        refusing = self._refusing()
+        refusing = self._list_refusing()
         if len(refusing) == len(self.partitions):
             found.append("NATS cannot take telemetry")
         if "number" in self._faults:
-            return found  # Its partitions are not those of the cluster.
-        alone = [
+            return found  # The partitions of this process are not those of the cluster.
+        unwatched_partitions = [
             partition.number
             for partition in self.partitions
             if partition.service is None and partition.owner is None
         ]
-        if len(alone) == len(self.partitions):
+        if len(unwatched_partitions) == len(self.partitions):
             found.append("no process of the cluster watches the workers")
-        elif alone:
-            found.append(f"no process of the cluster watches the workers of {name_partitions(alone)}")
+        elif unwatched_partitions:
+            found.append(
+                f"no process of the cluster watches the workers of {format_partitions(unwatched_partitions)}"
+            )
         return found
 
-    def _refusing(self) -> list[int]:
-        """Return the partitions whose streams take nothing."""
+    def _list_refusing(self) -> list[int]:
+        """Return the partitions whose streams accept no messages."""
         return [stream.partition for stream in self._nats.streams if not stream.is_accepting]
 
     def stream_faults(self) -> list[str]:
-        """Return which streams take nothing while others do: every process is as ready as the others."""
-        refusing = self._refusing()
+        """Return the streams that alone accept no messages. They make no process less ready than another."""
+        refusing = self._list_refusing()
         if not refusing or len(refusing) == len(self.partitions):
             return []
-        return [f"NATS cannot take telemetry of {name_partitions(refusing)}: full, or without a majority"]
+        return [f"NATS cannot take telemetry of {format_partitions(refusing)}: full, or without a majority"]
 
     def ready(self) -> list[str]:
-        """Return what is not ready, as sentences."""
+        """Return the reasons why this process is not ready, as sentences."""
         missing = [reason for service in self.services() for reason in service.ready()]
         return [*dict.fromkeys(missing + self.faults())]
 
@@ -244,7 +248,7 @@ class ClusterMember:
         )
 
     async def emergency_stop(self) -> SwitchState:
-        """Return the emergency stop of a fleet with several partitions."""
+        """Return the emergency stop. Only a fleet with several partitions has it here."""
         assert self.fleet is not None
         try:
             return await self.fleet.read_emergency_stop()
@@ -253,7 +257,7 @@ class ClusterMember:
 
     async def set_emergency_stop(self, on: bool, *, by: str, reason: str) -> SwitchState:
         """
-        Stop the actions of that fleet, or release the stop.
+        Stop the actions of a fleet with several partitions, or release the stop.
 
         Raises:
             StoreError: Writing failed; see `ClusterFleet.set_emergency_stop`.
@@ -275,24 +279,24 @@ class ClusterMember:
             try:
                 if (view := await self.refresh_view()) is not None:
                     self._balance(view, time.monotonic())
-                await self._share()
+                await self._share_fleet_state()
             except Exception:
-                # Without its refreshes, the process would own nothing, or for ever what it has.
+                # Without refreshes, the process would never own or release a partition again.
                 _log.exception("the refresh of the cluster has failed")
-            await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else refresh_pause(view))
+            await asyncio.sleep(_EVICTED_SECONDS if self._has_evicted else compute_refresh_pause(view))
 
     async def stop(self) -> None:
-        """Hand over the partitions of this process; if the database does not answer in time, leave them."""
+        """Hand over the partitions; abandon them if the database does not answer in time."""
         until = time.monotonic() + _DRAIN_SECONDS
         self._is_stopping = True
-        # First, so that the others do not count on this process.
+        # Do this first, so that other members assign no partitions to this process.
         view = await self.refresh_view()
         for partition in self.partitions:
             partition.hand_over()
-        pending = {asyncio.create_task(partition.wait_ended()) for partition in self.partitions}
+        pending = {asyncio.create_task(partition.wait_released()) for partition in self.partitions}
         while pending:
             if view is None or time.monotonic() >= until:
-                # Threads would wait for it without limit. The stream still has their messages.
+                # Threads would wait for the database without limit. The stream still has their messages.
                 disconnect_databases()
             _, pending = await asyncio.wait(pending, timeout=_STOP_SECONDS)
             if pending:
@@ -301,7 +305,7 @@ class ClusterMember:
             await self.fleet.close()
 
     async def refresh_view(self) -> View | None:
-        """Note that this process runs, and return the cluster; None if the database cannot be reached."""
+        """Record that this process runs, and return the view; None if the database cannot be reached."""
         self._metrics.is_stream_available = any(stream.is_accepting for stream in self._nats.streams)
         self._has_evicted = False
         try:
@@ -317,17 +321,17 @@ class ClusterMember:
             if not self._has_login_key and (key := await self._lease.read_secret(LOGIN_KEY)) is not None:
                 self.ports.access.sessions.key, self._has_login_key = key, True
         except LeaseError as error:
-            self._note_fault("database", f"the database cannot be reached: {str(error).splitlines()[0]}")
+            self._set_fault("database", f"the database cannot be reached: {str(error).splitlines()[0]}")
             return None
-        self._note_fault("database", None)
+        self._set_fault("database", None)
         self._view = view
         self._metrics.members = len(view.alive)
         now = time.monotonic()
         for partition in self.partitions:
             partition.follow(view, now)
-        self._note_number(agreed_partitions(view, self.member.partitions))
-        self._note_failures(view, now)
-        self._note_clock()
+        self._check_partition_count(agreed_partitions(view, self.member.partitions))
+        self._record_failures(view, now)
+        self._check_clock()
         return view
 
     def _state(self) -> MemberState:
@@ -344,23 +348,25 @@ class ClusterMember:
         )
 
     async def watch_settings(self) -> None:
-        """Note changes of the settings file, which a partition that is taken over would have."""
+        """Update the settings hash when the file changes: partitions that are taken over use the file."""
         async for settings in watch_reloadable(self.ports.settings):
             self._settings_hash = hash_settings(settings)
 
-    async def _share(self) -> None:
+    async def _share_fleet_state(self) -> None:
         """Exchange the state of the fleet with the owners of the other partitions."""
         if self.fleet is None:
             return
         owned_services = [
-            one for partition in self.partitions if (one := partition.owned_service) is not None
+            owned_service
+            for partition in self.partitions
+            if (owned_service := partition.owned_service) is not None
         ]
         fault = None
         try:
             await self.fleet.exchange_values(owned_services)
         except LeaseError as error:
-            fault = f"storms and limits are those of each partition: {str(error).splitlines()[0]}"
-        self._note_fault("fleet", fault)
+            fault = f"storms and limits apply to each partition separately: {str(error).splitlines()[0]}"
+        self._set_fault("fleet", fault)
 
     def _balance(self, view: View, now: float) -> None:
         """Claim and hand over partitions, so that each member owns its share."""
@@ -376,12 +382,12 @@ class ClusterMember:
         if own_id in candidates:
             for partition, wanted_owner in zip(self.partitions, owners, strict=True):
                 since = partition.vacant_since
-                # A member may be unable to run what it should.
+                # A member may be unable to run the partitions assigned to it.
                 if since is not None and (wanted_owner == own_id or now - since > LEASE_SECONDS):
                     partition.claim()
         for partition, wanted_owner in zip(self.partitions, owners, strict=True):
             is_surplus = partition.is_claimed and wanted_owner != own_id
-            partition.surplus_since = start_of(partition.surplus_since, is_surplus, now)
+            partition.surplus_since = find_start(partition.surplus_since, is_surplus, now)
         patience = LEASE_SECONDS if own_id in candidates else _UNREACHABLE_SECONDS
         surplus = [
             partition
@@ -396,26 +402,26 @@ class ClusterMember:
             for partition in surplus:
                 partition.hand_over()
         elif surplus and not self._is_moving(now):
-            # One at a time: its workers are not watched until the next owner has read the log.
-            _log.info("partition %d is handed over, to share the work", surplus[0].number)
+            # Hand over one at a time, because workers are not watched until the next owner has read the log.
+            _log.info("handing over partition %d to balance the load", surplus[0].number)
             surplus[0].hand_over()
 
     def _is_moving(self, now: float) -> bool:
-        """Return whether a partition is between two owners: its new one has not read the log yet."""
+        """Return whether a partition is between two owners: the new one has not read the log yet."""
         return any(
             partition.is_ending
             or (partition.unserved_since is not None and now - partition.unserved_since < _MOVING_SECONDS)
             for partition in self.partitions
         )
 
-    def _note_failures(self, view: View, now: float) -> None:
-        """Note which partitions this process could not run, and whether it or the partition is at fault."""
+    def _record_failures(self, view: View, now: float) -> None:
+        """Record the partitions that this process could not run, and whether the process is at fault."""
         for partition in self.partitions:
             failure, partition.failure = partition.failure, None
             if failure is not None:
                 self._failed_partitions.add(partition.number)
                 self._failed_until = max(self._failed_until, now + _FAILED_SECONDS)
-                which = name_partitions([partition.number])
+                which = format_partitions([partition.number])
                 self._faults["failure"] = f"this process could not watch {which}: {failure}"
             elif partition.number in self._failed_partitions and view.is_served(partition.number):
                 self._failed_partitions.discard(partition.number)
@@ -428,7 +434,7 @@ class ClusterMember:
             if any(partition.apps is not None for partition in self.partitions):
                 self._failures = 0
 
-    def _note_number(self, count: int) -> None:
+    def _check_partition_count(self, count: int) -> None:
         fault, own = None, self.member.partitions
         self._is_counted = count == own
         if count != own:
@@ -438,26 +444,26 @@ class ClusterMember:
             )
             if count < own:
                 fault += f", or all processes are stopped, and then started with {own}"
-        # Streams that the other processes do not have would have no reader.
+        # Streams that other processes do not have would have no reader.
         self.front.refusal = fault
-        self._note_fault("number", fault)
+        self._set_fault("number", fault)
 
-    def _note_clock(self) -> None:
+    def _check_clock(self) -> None:
         fault = describe_clock(self._lease.clock_offset)
         if fault and not self._clock_fault:
             _log.warning("%s", fault)
         self._clock_fault = fault
 
-    def _note_fault(self, what: str, fault: str | None) -> None:
+    def _set_fault(self, cause: str, fault: str | None) -> None:
         if fault is None:
-            self._faults.pop(what, None)
-        elif fault != self._faults.get(what):
-            self._faults[what] = fault
+            self._faults.pop(cause, None)
+        elif fault != self._faults.get(cause):
+            self._faults[cause] = fault
             _log.error("%s", fault)
 
 
-def refresh_pause(view: View | None) -> float:
-    """Return the seconds until the next refresh of the view: when a lease expires, if that is sooner."""
+def compute_refresh_pause(view: View | None) -> float:
+    """Return the seconds until the next refresh of the view, or until a lease expires if that is sooner."""
     if view is None:
         return _REFRESH_SECONDS
     return max(_EVICTED_SECONDS, min(view.expires_in, _REFRESH_SECONDS))
@@ -466,11 +472,11 @@ def refresh_pause(view: View | None) -> float:
 @contextlib.asynccontextmanager
 async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
     """
-    Run a process of a cluster: its ports are open at once, and it becomes the owner when there is none.
+    Run a process of a cluster. Its ports open immediately; it claims partitions without an owner.
 
     Raises:
         PortInUseError: A port is taken.
-        InvalidTokensError: A token would be needed, and there is none.
+        InvalidTokensError: A token is required, and there is no live one.
         QueenrightError: A file that a setting names, or the storage folder, cannot be used.
     """
     cluster = settings.cluster
@@ -502,24 +508,26 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
         stack.push_async_callback(proxy.aclose)
         member = ClusterMember(ports, nats, lease, proxy)
         member.tasks.append(connecting)
-        unread = CollectorRegistry()  # The owner counts spans, and which records are not used.
+        unread = CollectorRegistry()  # The owner counts spans and unused records.
         intake = Intake(member.registry, unused_registry=unread)
         receiver = OtlpReceiver(
             _refuse_ingest,
             registry=unread,
             intake=intake,
             forwarder=await stack.enter_async_context(
-                forwarding(settings.otlp.forward, lambda: counter(names.TELEMETRY_DROPPED, member.registry))
+                run_forwarder(
+                    settings.otlp.forward, lambda: counter(names.TELEMETRY_DROPPED, member.registry)
+                )
             ),
             publish=member.front.publish,
         )
         guarded_app = OtlpGuard(
             with_hooks(receiver, member.front.hooks),
             access=ports.access,
-            bound=ports.otlp.getsockname()[0],
+            bind_address=ports.otlp.getsockname()[0],
             on_denied=partial(count_denied, intake, counter(names.HOOK_CALLS, member.registry), time.time),
         )
-        # Before it takes telemetry, it knows the number of partitions of the others.
+        # The process must know the number of partitions of the others before it accepts telemetry.
         await member.refresh_view()
         await stack.enter_async_context(ports.serve(guarded_app, member.front.api, receiver.refuse_grpc))
         work = {"cluster-view": member.run, "settings-file": member.watch_settings}

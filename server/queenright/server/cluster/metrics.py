@@ -18,16 +18,16 @@ class OwnedPartition(Protocol):
 
     number: int
     backlog: int | None
-    """Messages in its stream; None while unknown, or if this process is not its owner."""
+    """Messages in the partition's stream; None if unknown, or if this process is not the owner."""
 
     @property
     def registry(self) -> CollectorRegistry | None:
-        """The metrics of its service; None if this process is not its owner."""
+        """The registry of the partition's service; None if this process is not the owner."""
 
 
 @dataclass(slots=True, eq=False)
 class ClusterMetrics(Collector):
-    """The metrics of the cluster in a process; every process exports them."""
+    """The metrics of the cluster, which every process exports."""
 
     members: int = 0
     is_stream_available: bool = False
@@ -52,12 +52,13 @@ class ClusterMetrics(Collector):
 
 def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]) -> Iterator[Metric]:
     """
-    Yield the families of a process, with those of its partitions; some names may come several times.
+    Yield the families of a process and of its partitions. Names may repeat.
 
     Args:
         own: The metrics of the process.
-        partitions: All partitions; if there are several, series of their services get the label. Counters
-            that the process has, too, always get it: a sum of both would fall when the service ends.
+        partitions: All partitions. If there are several, series of their services get the partition label.
+            Counters that the process also has always get it, because a sum of both would fall when the
+            service ends.
     """
     process = {family.name: family for family in own.collect()}
     for partition in partitions:
@@ -74,7 +75,7 @@ def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]
 
 
 def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield families with each name once, as the formats require."""
+    """Merge families of the same name, because the formats allow each name once."""
     families_by_name: dict[str, Metric] = {}
     for family in families:
         if (known_family := families_by_name.setdefault(family.name, family)) is not family:

@@ -1,5 +1,5 @@
 """
-A partition of a cluster in one process: while this process is its owner, its service runs here.
+A partition of a cluster in one process. Its service runs here while this process is the owner.
 
 A partition is a complete service with its own database schema, telemetry stream and lease.
 """
@@ -44,10 +44,10 @@ from queenright.server.settings import Settings
 _log = logging.getLogger(__name__)
 
 _CLAIM_SECONDS: Final = 2.0
-"""How long to wait for the lock of an owner whose session has just ended."""
+"""Seconds to wait for the lock of an owner whose session has just ended."""
 _BACKLOG_SECONDS: Final = 5.0
 _LONGEST_PAUSE_SECONDS: Final = 32.0
-"""The longest pause between two attempts to start a partition without an owner."""
+"""Maximum seconds between attempts to start a partition without an owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +67,19 @@ class Partition:
         ports: The ports of the process, with its settings.
         stream: The stream of its telemetry.
         lease: The leases of the process.
-        starting: Limits how many partitions start at the same time.
-        fleet: State shared with the other partitions; None without others.
+        starting: Limits the number of partitions that start at the same time.
+        fleet: State shared with the other partitions; None if there is only one partition.
 
     Attributes:
-        service: Its service while this process is the owner, else None.
+        service: The service while this process is the owner, else None.
         apps: The apps of the service, while it serves.
         backlog: Messages in its stream; None while unknown, or if this process is not the owner.
-        vacant_since: Since when no process is the owner, by the monotonic clock; None if one is.
-        surplus_since: Since when another process should be the owner instead of this one, else None.
-        unserved_since: Since when no process watches its workers, by the monotonic clock; None if one does.
-        failure: Why this process could not run it at the last try, unless the database was unavailable; the
-            member resets it.
+        vacant_since: Monotonic time since which no process is the owner; None if one is.
+        surplus_since: Monotonic time since which another process should own it instead of this one, else
+            None.
+        unserved_since: Monotonic time since which no process watches its workers; None if one does.
+        failure: Why the last attempt of this process to run it failed, unless the database was unavailable.
+            The member resets it.
     """
 
     def __init__(
@@ -114,11 +115,11 @@ class Partition:
         self._claim_event = asyncio.Event()
         self._owner: Member | None = None
         self.owner_changed = asyncio.Event()
-        """Set when another process becomes the owner; a new one replaces it then."""
+        """Set when another process becomes the owner, and then replaced by a new event."""
 
     @property
     def owner(self) -> Member | None:
-        """The owner, if it is another process."""
+        """The owner if it is another process, else None."""
         return self._owner
 
     @owner.setter
@@ -130,41 +131,41 @@ class Partition:
 
     @property
     def registry(self) -> CollectorRegistry | None:
-        """The metrics of its service; None if this process is not the owner."""
+        """The registry of the service; None if this process is not the owner."""
         return None if self.service is None else self.service.registry
 
     @property
     def owned_service(self) -> OwnedService | None:
-        """Its service with its store's token; None if this process is not the owner."""
+        """The service and its store's token; None if this process is not the owner."""
         if self.service is None or self._token is None:
             return None
         return OwnedService(self.number, self._token, self.service)
 
     @property
     def is_running(self) -> bool:
-        """Whether this process owns it, is about to, or is giving it up."""
+        """Whether this process owns, claims or releases the partition."""
         return self._running is not None and not self._running.done()
 
     @property
     def is_claimed(self) -> bool:
-        """Whether this process has opened its store."""
+        """Whether this process has opened the store of the partition."""
         return self._token is not None
 
     @property
     def is_ending(self) -> bool:
-        """Whether this process is giving it up."""
+        """Whether this process is releasing the partition."""
         return self.is_running and self._loss_event.is_set()
 
     def follow(self, view: View, now: float) -> None:
-        """Note who owns it, and since when nobody owns or watches it."""
+        """Update the owner, and the times since which no process owns or watches the partition."""
         owner = view.find_owner(self.number)
         is_own = owner is not None and owner.member_id == self._lease.member.member_id
         self.owner = None if is_own else owner
-        self.vacant_since = start_of(self.vacant_since, view.partitions[self.number].is_vacant, now)
-        self.unserved_since = start_of(self.unserved_since, not view.is_served(self.number), now)
+        self.vacant_since = find_start(self.vacant_since, view.partitions[self.number].is_vacant, now)
+        self.unserved_since = find_start(self.unserved_since, not view.is_served(self.number), now)
 
     def claim(self) -> None:
-        """Try to become the owner, unless this process is already, or has just failed to."""
+        """Try to become the owner, unless this process is the owner or has just failed."""
         if not self.is_running and time.monotonic() >= self._retry_at:
             self._loss_event.clear()
             self._claim_event.clear()
@@ -172,18 +173,18 @@ class Partition:
             self._running = asyncio.create_task(self._own(), name=f"partition-{self.number}")
 
     def hand_over(self) -> None:
-        """Let another process be the owner: stop serving, store what was received, and release the lease."""
+        """Hand over to another process: stop serving, store received messages, and release the lease."""
         if self.is_running:
             self._is_released = True
             self._loss_event.set()
 
-    async def wait_ended(self) -> None:
-        """Wait until this process is not the owner."""
+    async def wait_released(self) -> None:
+        """Wait until this process has released the partition."""
         if self._running is not None:
             await self._running
 
     async def _own(self) -> None:
-        """Run the service until the lease is lost or it is handed over."""
+        """Run the service until the lease is lost or the partition is handed over."""
         has_failed = False
         failure: str | None = None
         try:
@@ -201,10 +202,10 @@ class Partition:
         except StoreError as error:
             _log.error("the service has failed%s: %s", self._suffix, error)
             has_failed = self.service is None
-            # Without the database, all processes fail alike.
+            # Without the database, all processes fail in the same way.
             failure = None if isinstance(error, DatabaseUnavailableError) else str(error)
         except Exception as error:
-            # The next refresh finds that there is no owner.
+            # The next refresh detects that the partition has no owner.
             _log.exception("the service has failed%s", self._suffix)
             has_failed, failure = True, f"{type(error).__name__}: {error}"
         finally:
@@ -221,7 +222,7 @@ class Partition:
     @contextlib.asynccontextmanager
     async def _run_service(self) -> AsyncIterator[Service]:
         storage = self._settings.storage
-        # The process logs an invalid file, once for all its partitions: `watch_reloadable`.
+        # `watch_reloadable` logs an invalid file once for all partitions of the process.
         settings, _ = await asyncio.to_thread(read_reloadable, self._settings)
         async with run_service(
             settings,
@@ -235,7 +236,7 @@ class Partition:
             yield service
 
     def _open_store(self, loop: asyncio.AbstractEventLoop, url: str) -> Store:
-        """Open the store for writing, in a thread: that makes this process the owner."""
+        """Open the store for writing, which makes this process the owner. Runs in a thread."""
         store = Store.open(
             url,
             busy_timeout=_CLAIM_SECONDS,
@@ -247,7 +248,7 @@ class Partition:
         return store
 
     async def _keep_lease(self) -> None:
-        """Renew the lease until another process has it. If that ends, this process gives up the workers."""
+        """Renew the lease until another process takes it. Then this process releases the partition."""
         try:
             await self._claim_event.wait()
             while self._token is not None:
@@ -265,7 +266,7 @@ class Partition:
     async def _serve(self, service: Service, stack: contextlib.AsyncExitStack) -> None:
         calls = HookCalls(self.stream, service.pipeline.ingest, service.clock)
         intake = await make_intake_apps(service, keeper=calls)
-        app = create_app(service, bound=self._ports.api.getsockname()[0], access=self._ports.access)
+        app = create_app(service, bind_address=self._ports.api.getsockname()[0], access=self._ports.access)
         dropped_counter = service.metrics.telemetry_dropped.labels("stream")
         consumer = StreamConsumer(
             self.stream,
@@ -276,7 +277,7 @@ class Partition:
             on_drop=lambda path: dropped_counter.inc(),
             clock=service.clock,
         )
-        # Changes of tokens are recorded once, not by each partition.
+        # Only one partition records changes of tokens.
         add_intake_tasks(service, intake, None if self.number else self._ports.access)
         service.tasks.add("telemetry-stream", partial(self._consume, consumer))
         service.tasks.add("backlog", self._watch_backlog)
@@ -289,7 +290,7 @@ class Partition:
         _log.info("this process watches the workers now%s", self._suffix)
 
     async def _consume(self, consumer: StreamConsumer) -> None:
-        """Read the stream. If that ends, this process gives up the workers; they are read from the log."""
+        """Read the stream. If that ends, release the partition; its state is rebuilt from the log."""
         try:
             await consumer.run()
         except UnknownCommitError:
@@ -310,12 +311,12 @@ class Partition:
 
     @property
     def _suffix(self) -> str:
-        """The partition in messages, if there are several."""
+        """The partition, for messages; empty if there is only one."""
         return f" (partition {self.number})" if self._settings.cluster.partitions > 1 else ""
 
 
-def start_of(since: float | None, holds: bool, now: float) -> float | None:
-    """Return since when something holds that held since ``since``; None if it does not hold."""
+def find_start(since: float | None, holds: bool, now: float) -> float | None:
+    """Return when a condition began: ``since`` or, if it is new, ``now``; None if it does not hold."""
     if not holds:
         return None
     return now if since is None else since
@@ -323,7 +324,7 @@ def start_of(since: float | None, holds: bool, now: float) -> float | None:
 
 def partition_settings(settings: Settings, partition: int) -> Settings:
     """
-    Return the settings of a partition's service: single tasks of the fleet run in partition 0.
+    Return the settings of a partition's service. Tasks that run once per fleet run in partition 0.
     """
     if not partition:
         return settings

@@ -1,4 +1,4 @@
-"""Pass requests on to the process that owns a partition."""
+"""Forward requests to the process that owns a partition."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Final
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from queenright.server.http.hop_by_hop import passed_headers
+from queenright.server.http.hop_by_hop import forward_headers
 
 FORWARDED: Final = b"x-queenright-forwarded"
-"""Marks a request that a member has passed on: it is not passed on again."""
+"""Header of a request that a member has forwarded. It is not forwarded again."""
 
 PARTITION: Final = b"x-queenright-partition"
-"""Names the partition whose service answers a request that was passed on."""
+"""Header with the partition whose service answers a forwarded request."""
 
 _BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
-"""A request with one of these has a body."""
+"""A request with one of these headers has a body."""
 
 _CONNECT_SECONDS: Final = 2.0
 
 
 class OwnerUnreachableError(Exception):
-    """Raised if the owner did not answer before a response began."""
+    """Raised when the owner does not start a response."""
 
 
 class Proxy:
-    """Forwards requests with headers and bodies unchanged. Holds the connection pool of one event loop."""
+    """Forwards requests without changing headers and bodies. Has the connection pool of one event loop."""
 
     def __init__(self) -> None:
         self._client = httpx.AsyncClient(
@@ -57,23 +57,23 @@ class Proxy:
         partition: int | None = None,
     ) -> None:
         """
-        Forward a request, and its response as it arrives.
+        Forward a request, and stream its response.
 
         Args:
             url: The base URL of the owner.
             scope: The request's scope.
             receive: Receives the body, unless ``body`` is given, and the client's disconnect.
             send: Sends the response.
-            body: The body, if it was received already.
-            answer_seconds: How long the owner may take until its response begins; None: any time.
-            end_event: Set when the owner is lost, which may not close its connection: ends the wait for a
+            body: The body, if it has already been received.
+            answer_seconds: Maximum seconds until the response starts; None for no limit.
+            end_event: Set when the owner is lost, which may not close its connection. Ends the wait for a
                 response, and an event stream.
             partition: The partition whose service should answer, if there are several.
 
         Raises:
-            OwnerUnreachableError: No response has begun.
+            OwnerUnreachableError: The owner did not start a response.
         """
-        headers = passed_headers(scope["headers"], without=frozenset({FORWARDED, PARTITION}))
+        headers = forward_headers(scope["headers"], without=frozenset({FORWARDED, PARTITION}))
         headers = [*headers, (FORWARDED, b"1")]
         if partition is not None:
             headers.append((PARTITION, str(partition).encode()))
@@ -84,7 +84,7 @@ class Proxy:
         content: bytes | AsyncIterator[bytes] | None = body
         if body is None and any(name in _BODY_HEADERS for name, _ in scope["headers"]):
             content = _stream_body(receive, disconnect_event)
-        # Not built by the client, which would add headers such as accept-encoding.
+        # The client would add headers such as accept-encoding, so build the request here.
         request = httpx.Request(scope["method"], target, headers=headers, content=content)
         try:
             async with asyncio.timeout(answer_seconds):
@@ -92,12 +92,12 @@ class Proxy:
         except (httpx.TransportError, TimeoutError) as error:
             raise OwnerUnreachableError(str(error) or type(error).__name__) from error
         try:
-            await _answer(response, receive, send, disconnect_event, end_event)
+            await _send_response(response, receive, send, disconnect_event, end_event)
         finally:
             await response.aclose()
 
     async def _send(self, request: httpx.Request, end_event: asyncio.Event | None) -> httpx.Response:
-        """Return the response once it begins; stop waiting if the owner is lost."""
+        """Return the response once it starts. Stop waiting if the owner is lost."""
         sending = asyncio.create_task(self._client.send(request, stream=True))
         end_task = asyncio.create_task(asyncio.Event().wait() if end_event is None else end_event.wait())
         try:
@@ -124,19 +124,19 @@ async def _stream_body(receive: Receive, disconnect_event: asyncio.Event) -> Asy
             return
 
 
-async def _answer(
+async def _send_response(
     response: httpx.Response,
     receive: Receive,
     send: Send,
     disconnect_event: asyncio.Event,
     end_event: asyncio.Event | None,
 ) -> None:
-    """Send the response until it ends, the client disconnects, or a stream of events is ended."""
+    """Send the response until it ends, the client disconnects, or its event stream is ended."""
     start: dict[str, Any] = {
         "type": "http.response.start",
         "status": response.status_code,
         # The server that sends the response sets date and server.
-        "headers": passed_headers(response.headers.raw, without=frozenset({b"date", b"server"})),
+        "headers": forward_headers(response.headers.raw, without=frozenset({b"date", b"server"})),
     }
     await send(start)
 
@@ -159,7 +159,7 @@ async def _answer(
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         is_complete = copying.done()
         if is_complete:
-            # A connection that breaks in the middle breaks the response, so that the client notices.
+            # A broken connection must break the response, so that the client notices.
             copying.result()
     finally:
         for task in tasks:

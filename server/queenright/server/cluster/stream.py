@@ -1,10 +1,11 @@
 """
 The telemetry streams of a cluster: one JetStream stream for each partition.
 
-Every member writes them all, and the owner of a partition reads its own.
+Every member writes to all of them. The owner of a partition reads its stream.
 
 A message is a piece of a request, with the request's path as a header. It stays in the stream until the owner
-has stored it. The owner writes its position in the transaction that stores the events, so that a new owner
+has stored its events. The owner writes its position in the transaction that stores the events, so that a new
+owner
 continues at the next message.
 """
 
@@ -36,26 +37,26 @@ _ACK_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 2
 _RETRY_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 10.0
-"""How long a refused message counts; no other may arrive if senders go elsewhere."""
+"""Seconds for which a refusal counts. Senders may use another process, so no later message may arrive."""
 _DUPLICATE_WINDOW_SECONDS: Final = 120.0
 _MIN_BYTES: Final = 1 << 20
-"""The smallest limit of a stream."""
-_BATCH: Final = 64
-"""The most messages that are read at once."""
+"""Minimum size limit of a stream."""
+_BATCH_SIZE: Final = 64
+"""Maximum number of messages per read."""
 _READ_SECONDS: Final = 1.0
-_CHECK_EVERY: Final = 5
-"""After so many empty reads in a row, the reader checks that its consumer still exists."""
+_CHECK_AFTER_READS: Final = 5
+"""Number of consecutive empty reads after which the reader checks that its consumer still exists."""
 _UNUSED_CONSUMER_SECONDS: Final = 30.0
 
 _log = logging.getLogger(__name__)
 
 
 class StreamUnavailableError(QueenrightError):
-    """Raised when a message was not acknowledged; the sender must send it again."""
+    """Raised when a message was not acknowledged. The sender must retry it."""
 
 
 class MessageTooLargeError(QueenrightError):
-    """Raised when a message is longer than the server allows."""
+    """Raised when a message is longer than the NATS server allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +68,19 @@ class StreamMessage:
     """The path of the request, with its query."""
     body: bytes
     message_id: str
-    """The same for a message that was sent again; empty for one that is always new."""
+    """Equal for retries of a message; empty for a message that is always new."""
     time: float
     """When it was stored in the stream, in seconds since the epoch."""
     delivery: int
-    """Its number among the messages that this reader was sent, from 1."""
+    """Its number among the messages delivered to this reader, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """What is in the stream."""
+    """The state of a stream."""
 
     identity: str
-    """Differs for a stream that was deleted and created again: its numbers start anew."""
+    """Changes when the stream is deleted and recreated, which restarts its numbers."""
     messages: int
     bytes: int
     last_seq: int
@@ -93,14 +94,14 @@ class NatsConnection:
         url: Addresses of nats-servers, separated by commas. They may hold credentials, and are never logged.
         partitions: The number of partitions, each with a stream.
         replicas: Copies of each stream among the servers of a NATS cluster.
-        max_bytes: All streams together hold at most so much; then nothing more is accepted.
+        max_bytes: Maximum size of all streams together. Beyond it, messages are refused.
     """
 
     def __init__(self, url: str, *, partitions: int = 1, replicas: int, max_bytes: int) -> None:
         self._url = url
         self._client = Client()
         self.jetstream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
-        """The client is replaced when it gives up."""
+        """The JetStream client. It is replaced when its connection gives up."""
         self._logged_fault: str | None = None
         self.streams = [
             TelemetryStream(
@@ -116,12 +117,12 @@ class NatsConnection:
 
     @property
     def is_available(self) -> bool:
-        """Whether messages can be published, as far as is known without asking."""
+        """Whether messages can be published, according to the last known state."""
         return all(stream.is_available for stream in self.streams)
 
     @property
     def max_payload(self) -> int:
-        """The length of the longest message."""
+        """Maximum length of a message, in bytes."""
         return self._client.max_payload
 
     async def run(self) -> None:
@@ -150,15 +151,15 @@ class NatsConnection:
             connect_timeout=_CONNECT_SECONDS,
             reconnect_time_wait=1,
             max_reconnect_attempts=-1,
-            # A server that the network hides is noticed after three or four seconds.
+            # An unreachable server is detected after three or four seconds.
             ping_interval=1,
             max_outstanding_pings=2,
-            # Nothing is kept for later: a message that is not acknowledged is sent again by its sender.
+            # Keep nothing for later, because the sender retries messages that are not acknowledged.
             pending_size=0,
         )
 
     async def _on_disconnect(self) -> None:
-        # They may come back without what they kept.
+        # The servers may come back without their data.
         for stream in self.streams:
             stream.is_created = False
 
@@ -171,13 +172,13 @@ class NatsConnection:
 
 class TelemetryStream:
     """
-    The stream of a partition. `NatsConnection` makes it.
+    The stream of a partition. `NatsConnection` creates it.
 
     Args:
         connection: The connection.
         partition: The partition; also an attribute.
         replicas: Copies of the stream among the servers of a NATS cluster.
-        max_bytes: The stream holds at most so much; then nothing more is accepted.
+        max_bytes: Maximum size of the stream. Beyond it, messages are refused.
     """
 
     def __init__(self, connection: NatsConnection, partition: int, *, replicas: int, max_bytes: int) -> None:
@@ -194,12 +195,12 @@ class TelemetryStream:
 
     @property
     def is_accepting(self) -> bool:
-        """Whether it is available, and has refused nothing lately: it may be full, or have no quorum."""
+        """Whether it is available and has not refused messages recently, as when full or without a quorum."""
         return self.is_available and time.monotonic() - self._refused_at > _REFUSED_SECONDS
 
     @property
     def is_available(self) -> bool:
-        """Whether messages can be published, as far as is known without asking."""
+        """Whether messages can be published, according to the last known state."""
         return self.is_created and self._connection.is_connected
 
     @property
@@ -213,8 +214,8 @@ class TelemetryStream:
         Args:
             path: The path of the request, with its query.
             body: The message.
-            message_id: That of a message which may be sent again: it is stored once. By default, the same
-                bytes are the same message.
+            message_id: The id of a message that may be retried; it is stored once. By default, equal bytes
+                are the same message.
 
         Raises:
             StreamUnavailableError: The message may not be stored.
@@ -239,20 +240,20 @@ class TelemetryStream:
             self.is_created = False
             raise StreamUnavailableError("the stream was deleted; it is being created again") from None
         except (NatsError, OSError, TimeoutError) as error:
-            # A message that was under way when the connection broke says nothing about the new one.
+            # A message in flight when the connection broke says nothing about the new connection.
             if began > self._created_at:
                 self._refused_at = time.monotonic()
             raise StreamUnavailableError(f"NATS did not acknowledge a message: {_describe(error)}") from error
 
     async def state(self) -> StreamState:
         """
-        Return what is in the stream.
+        Return the state of the stream.
 
         Raises:
-            StreamUnavailableError: NATS cannot be asked.
+            StreamUnavailableError: NATS does not answer.
         """
         if not self._connection.is_connected:
-            # A client that has not begun to connect fails in its own way, and does not recover.
+            # A client that is not connecting yet raises other errors and does not recover.
             raise StreamUnavailableError("NATS is not connected")
         try:
             info = await self._jetstream.stream_info(self._name)
@@ -268,10 +269,10 @@ class TelemetryStream:
 
     async def read(self, after: int, identity: str) -> AsyncIterator[list[StreamMessage]]:
         """
-        Yield the messages behind a sequence number, in order, a few at a time.
+        Yield the messages after a sequence number, in order, in batches.
 
-        Survives restarts of NATS. An empty list is yielded about once a second while nothing arrives. Ends if
-        the stream was created again.
+        Survives restarts of NATS. Yields an empty list about once a second while no messages arrive. Ends if
+        the stream is recreated.
         """
         while True:
             try:
@@ -279,7 +280,7 @@ class TelemetryStream:
                 if state.identity != identity:
                     return
                 if after > state.last_seq:
-                    # It lost its end, and numbers new messages like the lost ones.
+                    # The stream lost its last messages, and reuses their numbers.
                     after = 0
                 async for messages in self._read(after):
                     if messages:
@@ -293,7 +294,7 @@ class TelemetryStream:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def remove_stored(self, last_seq: int) -> None:
-        """Remove messages up to a sequence number: their events are stored."""
+        """Remove messages up to a sequence number, because their events are stored."""
         with contextlib.suppress(NatsError, OSError, TimeoutError):
             await self._jetstream.purge_stream(self._name, seq=last_seq + 1)
 
@@ -312,19 +313,19 @@ class TelemetryStream:
         try:
             while True:
                 try:
-                    messages = await consumer.fetch(_BATCH, timeout=_READ_SECONDS)
+                    messages = await consumer.fetch(_BATCH_SIZE, timeout=_READ_SECONDS)
                 except (NatsTimeoutError, TimeoutError):
                     messages = []
                     empty_reads += 1
-                    if empty_reads % _CHECK_EVERY == 0:
+                    if empty_reads % _CHECK_AFTER_READS == 0:
                         await consumer.consumer_info()
                 else:
                     empty_reads = 0
                     self._logged_fault = None
-                batch = [_message_of(message) for message in messages]
+                batch = [_parse_message(message) for message in messages]
                 if batch and batch[-1].delivery != delivered_count + len(batch):
-                    # The connection broke while messages were under way: they are not sent again.
-                    raise NatsError("messages were lost on the way; reading them again")
+                    # The connection broke while messages were in flight. They are not redelivered.
+                    raise NatsError("messages were lost in transit; reading them again")
                 delivered_count += len(batch)
                 yield batch
         finally:
@@ -332,7 +333,7 @@ class TelemetryStream:
                 await consumer.unsubscribe()
 
     async def create(self) -> None:
-        """Create the stream, or update its settings; without success, it is not available yet."""
+        """Create the stream, or update its settings. If this fails, the stream stays unavailable."""
         config = StreamConfig(
             name=self._name,
             subjects=[self._subject],
@@ -361,7 +362,7 @@ class TelemetryStream:
             _log.warning("%s", text)
 
 
-def _message_of(message: Msg) -> StreamMessage:
+def _parse_message(message: Msg) -> StreamMessage:
     headers = message.headers or {}
     return StreamMessage(
         seq=message.metadata.sequence.stream,
@@ -374,7 +375,7 @@ def _message_of(message: Msg) -> StreamMessage:
 
 
 def _describe(error: BaseException) -> str:
-    """Return an error for messages: without addresses, which may hold credentials."""
+    """Format an error without addresses, which may contain credentials."""
     if isinstance(error, APIError) and error.description:
         return error.description
     if isinstance(error, TimeoutError):

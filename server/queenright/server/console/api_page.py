@@ -1,5 +1,5 @@
 """
-The page ``/docs``: the operations of the OpenAPI document and the role that each needs.
+The page ``/docs``: the operations of the OpenAPI document and the role that each requires.
 
 It has no script, so that no third-party code runs with the rights of the signed-in user.
 """
@@ -22,10 +22,10 @@ _METHODS: Final = ("get", "post", "put", "delete")
 @router.get("/docs")
 async def get_docs(request: Request) -> HTMLResponse:
     """Return the page."""
-    return render("api.html", groups=groups(request.app.openapi()))
+    return render("api.html", group_operations=group_operations(request.app.openapi()))
 
 
-def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+def group_operations(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the rows of the page by tag."""
     groups_by_tag: dict[str, list[dict[str, Any]]] = {}
     for path, operations in document.get("paths", {}).items():
@@ -35,7 +35,7 @@ def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
             row = {
                 "method": method.upper(),
                 "path": path,
-                "text": pieces(
+                "text": split_code_spans(
                     str(details.get("description") or details.get("summary") or "").split("\n\n")[0]
                 ),
                 "role": details.get("x-role", ""),
@@ -51,7 +51,7 @@ def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     return sorted(groups_by_tag.items())
 
 
-def pieces(text: str) -> list[tuple[str, bool]]:
-    """Split a text into pieces, each with whether it is code (between one or two backticks)."""
+def split_code_spans(text: str) -> list[tuple[str, bool]]:
+    """Split a text into split_code_spans, each with whether it is code (between one or two backticks)."""
     parts = re.split(r"``?([^`]+)``?", text)
     return [(piece, bool(place % 2)) for place, piece in enumerate(parts) if piece]

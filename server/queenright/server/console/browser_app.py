@@ -1,4 +1,4 @@
-"""The console: a browser application that uses the API only. ``make console`` builds its files."""
+"""The console: a browser application that uses only the API. ``make console`` builds its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 FILES: Final = Path(__file__).parents[1] / "pages" / "console"
 _HEADERS: Final = {
-    # Nothing is loaded from another host. The hash is of the one style that react-aria-components adds.
+    # Nothing is loaded from other hosts. The hash is that of the only style that react-aria-components adds.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "style-src 'self' 'sha256-38RhXrc7EdReTKsOm23ZPOCUgniTUUcjky8QOOrQx6o='; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -23,7 +23,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class _Assets(StaticFiles):
-    """Files whose names have a hash of their content: a browser keeps them."""
+    """Files that browsers may cache for a year, because their names contain a hash of the content."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
@@ -44,7 +44,7 @@ async def get_icon() -> FileResponse:
 
 
 @router.get("/console")
-@router.get("/console/{place:path}")
-async def get_console(place: str = "") -> FileResponse:
-    """Return the document of the console, which has a page for each address below ``/console``."""
+@router.get("/console/{path:path}")
+async def get_console(path: str = "") -> FileResponse:
+    """Return the HTML document of the console, which renders every page below ``/console``."""
     return FileResponse(FILES / "index.html", headers=_HEADERS)

@@ -23,7 +23,7 @@ router = APIRouter(include_in_schema=False)
 
 
 async def get_access(request: Request) -> Access:
-    """Return what authenticates the callers of the service."""
+    """Return the access control of the service."""
     access: Access = request.state.access
     return access
 
@@ -33,13 +33,13 @@ AccessDep = Annotated[Access, Depends(get_access)]
 
 @router.get("/login")
 async def login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
-    """Return the page to sign in."""
+    """Return the sign-in page."""
     return render("login.html", next=safe_redirect_path(path))
 
 
 @router.post("/login")
 async def log_in(request: Request, access: AccessDep) -> Response:
-    """Start a session, and redirect to the page that was asked for."""
+    """Start a session, and redirect to the requested page."""
     form = await _read_form(request)
     path = safe_redirect_path(form.get("next", "/"))
     try:

@@ -1,4 +1,4 @@
-"""Addresses that messages, dashboards and runbooks link to: redirects to the console, and the runbooks."""
+"""Stable URLs that messages, dashboards and runbooks link to: redirects to the console, and runbook pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from queenright.alerting.files import read_runbook
 from queenright.server.console.templates import PAGES, render
 
-_CONSOLE_PAGES: Final = {
+_REDIRECTS: Final = {
     "/": "/console/",
     "/sessions": "/console/",
     "/providers": "/console/",
@@ -47,9 +47,9 @@ _CONSOLE_PAGES: Final = {
     "/agents/{agent_id:path}": "/console/agents/{agent_id}",
 }
 """
-Stable addresses, and the page of the console that each redirects to; a query is kept.
+Stable paths, and the console page that each redirects to.
 
-Each also works with a slash at its end.
+Query strings are kept. A trailing slash is accepted.
 """
 
 router = APIRouter(include_in_schema=False)
@@ -57,12 +57,12 @@ _markdown: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
 def add_pages(app: FastAPI) -> None:
-    """Add the pages, and the files that they load, to an app."""
+    """Add the redirects, runbook pages and static files to an app."""
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=PAGES / "static"))
 
 
-def _redirect(address: str, page: str) -> None:
+def _add_redirect(address: str, page: str) -> None:
     @router.get(address)
     @router.get(f"{address.rstrip('/')}/")
     async def redirect(request: Request) -> RedirectResponse:
@@ -71,8 +71,8 @@ def _redirect(address: str, page: str) -> None:
         return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)
 
 
-for page in _CONSOLE_PAGES.items():
-    _redirect(*page)
+for page in _REDIRECTS.items():
+    _add_redirect(*page)
 
 
 @router.get("/runbooks/{name}")
@@ -81,6 +81,6 @@ async def get_runbook(name: str) -> HTMLResponse:
     text = read_runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
     if text is None:
         raise HTTPException(404, f"there is no runbook {name!r}")
-    # A runbook links to another one as a file; here that is a page.
+    # Runbooks link to each other as Markdown files; make them links to pages.
     body = _markdown.render(re.sub(r"\]\((\w+)\.md\)", r"](\1)", text))
     return render("runbook.html", name=name, body=body)

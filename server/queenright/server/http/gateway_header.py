@@ -6,6 +6,6 @@ from typing import Final
 
 GATEWAY_HEADER: Final = "x-queenright-gateway"
 LOCATE_WORKER: Final = "locate"
-"""Its value if a partition only returns the last activity of the worker, and changes nothing."""
+"""Value that asks a partition only for the last activity of the worker."""
 FIND_KEY: Final = "key"
-"""Its value if a partition only says whether it has the Idempotency-Key: 204, or 404."""
+"""Value that asks a partition only whether it has the Idempotency-Key. It answers 204 or 404."""

@@ -1,4 +1,4 @@
-"""Headers that are about one connection, and that no one passes on (RFC 9110 §7.6.1)."""
+"""Hop-by-hop headers, which apply to one connection and are not forwarded (RFC 9110 §7.6.1)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _HOP_BY_HOP: Final = frozenset(
 )
 
 
-def passed_headers(headers: Iterable[Header], *, without: frozenset[bytes] = frozenset()) -> list[Header]:
+def forward_headers(headers: Iterable[Header], *, without: frozenset[bytes] = frozenset()) -> list[Header]:
     """
-    Return the headers to pass on, with their names in lower case.
+    Return the headers to forward, with their names in lower case.
 
     Args:
         headers: Names and values as received.
-        without: Further names to leave out, in lower case.
+        without: Further header names to omit, in lower case.
     """
     lower = [(name.lower(), value) for name, value in headers]
     listed_names = b",".join(value for name, value in lower if name == b"connection")

@@ -1,4 +1,4 @@
-"""Limits of JSON, checked before it is parsed: the parser blocks the interpreter until it is done."""
+"""Limits of JSON, checked before parsing, because the parser blocks the interpreter until it ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from queenright.instrumentation.errors import QueenrightError
 
 MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 400
-"""Digits of a number: the time to parse one grows with their square."""
+"""Maximum digits of a number. Parsing time grows with their square."""
 
 _OPENING: Final = frozenset(b"[{")
-_PART: Final = 256 * 1_024
-"""Bytes that one call scans, which blocks the interpreter."""
+_CHUNK_BYTES: Final = 256 * 1_024
+"""Maximum bytes to scan in one call, because the call blocks the interpreter."""
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
 _SURROGATE: Final = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -22,7 +22,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class JsonSizeError(QueenrightError):
-    """Raised when JSON holds more values than are allowed."""
+    """Raised when JSON has too many values."""
 
 
 class JsonFormatError(QueenrightError):
@@ -31,11 +31,11 @@ class JsonFormatError(QueenrightError):
 
 def check_json_size(body: bytes | bytearray, max_values: int) -> None:
     """
-    Refuse JSON that would take long to parse. The check takes bounded time; strings cost next to nothing.
+    Reject JSON that would take long to parse. The check takes bounded time; strings are cheap.
 
     Args:
         body: The body to parse. It need not be JSON.
-        max_values: How many opening brackets, commas and colons it may have outside of strings.
+        max_values: Maximum number of opening brackets, commas and colons outside strings.
 
     Raises:
         JsonSizeError: The body has more than ``max_values``.
@@ -53,7 +53,7 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
         and not _has_long_number(body)
     ):
         return
-    # Strings contain such characters, too. JSON has at most one string more than it has separators.
+    # Strings may contain these characters. JSON has at most one more string than it has separators.
     rest, strings = _strip_strings(body, max_values + 2)
     open_count = rest.count(b"[") + rest.count(b"{")
     close_count = rest.count(b"]") + rest.count(b"}")
@@ -73,10 +73,10 @@ def _strip_strings(body: bytes | bytearray, most: int) -> tuple[bytearray, int]:
     outside = bytearray()
     start = quotes = 0
     while start < len(body) and quotes <= 2 * most:
-        part = body[start : start + _PART]
+        part = body[start : start + _CHUNK_BYTES]
         if (len(part) - len(part.rstrip(b"\\"))) % 2:
             # Do not split an escape sequence.
-            part = body[start : start + _PART + 1]
+            part = body[start : start + _CHUNK_BYTES + 1]
         start += len(part)
         pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside += b'"'.join([b"", *pieces[1::2]] if quotes % 2 else pieces[::2])
@@ -86,15 +86,15 @@ def _strip_strings(body: bytes | bytearray, most: int) -> tuple[bytearray, int]:
 
 def _has_long_number(text: bytes | bytearray) -> bool:
     return any(
-        _LONG_NUMBER.search(text, start, start + _PART + MAX_DIGITS) is not None
-        for start in range(0, len(text), _PART)
+        _LONG_NUMBER.search(text, start, start + _CHUNK_BYTES + MAX_DIGITS) is not None
+        for start in range(0, len(text), _CHUNK_BYTES)
     )
 
 
-def without_lone_surrogates(body: bytes | bytearray) -> bytes:
+def replace_lone_surrogates(body: bytes | bytearray) -> bytes:
     """
     Replace lone surrogates in JSON by the replacement character.
 
-    JavaScript programs send them where they cut a string in the middle of an emoji; UTF-8 cannot encode them.
+    JavaScript programs send them when they cut a string in the middle of an emoji. UTF-8 cannot encode them.
     """
     return _SURROGATE.sub(lambda match: match[1] or rb"\ufffd", body)

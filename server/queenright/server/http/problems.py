@@ -14,13 +14,13 @@ MAX_TEXT_LENGTH: Final = 4000
 
 def problem(status: int, title: str, *, reason: str = "", field: str = "") -> JSONResponse:
     """
-    Return an error response. Secrets in its texts are masked: a title may repeat a value of the request.
+    Return an error response. Secrets are masked, because a title may repeat a value of the request.
 
     Args:
         status: The HTTP status.
         title: What is wrong, the value, and what to do.
-        reason: Why an action is refused, alone.
-        field: The field of an agent's input that is refused.
+        reason: Only the reason why an action is refused.
+        field: The invalid field of an agent's input.
     """
     return problem_response(
         Problem(type="about:blank", title=title, status=status, reason=reason, field=field)

@@ -1,4 +1,4 @@
-"""Counters of what passes the event bus: events, findings, changes of state and losses. Bound once."""
+"""Counters for the event bus: events, findings, state changes and dropped events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DELAY_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 class EventMetrics:
     """
-    Metrics of events. They read no other part, so the bus and the monitor can be built with them.
+    Metrics of events. They depend on no other part, so the bus and the monitor can be built with them.
 
     Args:
         registry: The registry.
@@ -57,21 +57,21 @@ class EventMetrics:
             elif event.type is EventType.HEALTH_STATE_CHANGED:
                 self._transitions.labels(event.data["from"], event.data["to"]).inc()
 
-    def add_subscribers(self, names_of_subscribers: Iterable[str]) -> None:
-        """Initialize the dropped events of subscribers at 0."""
-        for name in names_of_subscribers:
+    def add_subscribers(self, subscriber_names: Iterable[str]) -> None:
+        """Initialize the dropped-event counters of subscribers at 0."""
+        for name in subscriber_names:
             self._dropped_events.labels(name)
 
     def count_dropped(self, subscriber: str, count: int) -> None:
-        """Count the events that a slow subscriber missed."""
+        """Count events that a slow subscriber missed."""
         self._dropped_events.labels(subscriber).inc(count)
 
     def observe_detection(self, kind: FindingKind, delay: float) -> None:
-        """Observe the seconds between a crossed threshold and the state change."""
+        """Observe the delay between crossing a threshold and the state change, in seconds."""
         self._delay.labels(kind.value).observe(max(delay, 0.0))
 
     def record_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:
-        """Count and log a finding of a shadow detector, for which there is no event."""
+        """Count and log a finding of a shadow detector, which publishes no event."""
         self._shadow_findings.labels(finding.kind.value, finding.severity.value).inc()
         _log.info(
             "shadow detector, no action: %s (%s) on %r, session %r",

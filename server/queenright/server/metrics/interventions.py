@@ -17,7 +17,7 @@ from queenright.instrumentation.label_limit import LimitCounter
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import count_abandoned_threads
 
-BREAKER_LIMIT: Final = 200
+MAX_BREAKERS: Final = 200
 """Beyond this number of breakers, only those that are not closed have their own series."""
 BREAKER_STATES: Final = ("closed", "open", "half_open")
 RECOVERY_OUTCOMES: Final = {
@@ -28,8 +28,8 @@ RECOVERY_OUTCOMES: Final = {
 _EXHAUSTED: Final = "exhausted"
 _FROM_START: Final = "from_start"
 _INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
-_MAX_TROUBLES: Final = 10_000
-"""Troubles whose first intervention is remembered; the newest are kept."""
+_MAX_PROBLEMS: Final = 10_000
+"""Maximum number of problems whose first intervention is remembered; the newest are kept."""
 _VISIBLE_OUTCOMES: Final = frozenset(
     {InterventionOutcome.DONE, InterventionOutcome.QUEUED, InterventionOutcome.UNCONFIRMED}
 )
@@ -41,7 +41,7 @@ class BreakerSeries(Protocol):
 
     @property
     def name(self) -> str:
-        """Its full name."""
+        """The full name of the breaker."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class BreakerSeries(Protocol):
 
     @property
     def failures(self) -> int:
-        """Failures in a row."""
+        """The number of consecutive failures."""
         ...
 
     @property
@@ -67,8 +67,8 @@ class InterventionMetrics:
     Args:
         registry: The registry.
         breakers: Returns the current circuit breakers.
-        limit_counter: Counts label values that are folded into `other`.
-        left_out: The gauge of breakers without series.
+        limit_counter: Counts label values that are replaced by `other`.
+        left_out: The gauge of breakers without their own series.
         recovering: Returns the open recoveries.
     """
 
@@ -94,7 +94,7 @@ class InterventionMetrics:
             self._recoveries.labels(outcome_label)
         gauge(names.RECOVERIES_ACTIVE, registry).set_function(lambda: len(recovering()))
         gauge(names.THREADS_LEFT, registry).set_function(count_abandoned_threads)
-        # Collected before the transitions, so that the first scrape of a breaker has them at 0.
+        # Registered before the transitions, so that the first scrape of a breaker has them at 0.
         self._breakers = breakers
         self._left_out = left_out.labels(names.CIRCUIT_BREAKER_STATE.name)
         registry.register(
@@ -108,7 +108,7 @@ class InterventionMetrics:
         self._transitions = counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limit_counter = limit_counter
-        self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
+        self._problems: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def count_events(self, events: Sequence[AgentEvent]) -> None:
         """Count the events of interventions, recoveries and breakers."""
@@ -122,26 +122,26 @@ class InterventionMetrics:
                 self._recoveries.labels(_recovery_outcome(event)).inc()
 
     def add_breaker(self, breaker: str) -> None:
-        """Initialize the transitions of a breaker at 0, up to ``BREAKER_LIMIT``."""
-        if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
+        """Initialize the transitions of a breaker at 0, up to ``MAX_BREAKERS``."""
+        if breaker not in self._known_breakers and len(self._known_breakers) < MAX_BREAKERS:
             self._known_breakers.add(breaker)
             for state in BREAKER_STATES:
                 self._transitions.labels(breaker, state)
 
     def _count_intervention(self, intervention: Intervention, exemplar: dict[str, str] | None) -> None:
-        # The delay is observed once, for the first intervention: the delays of later rungs are settings.
+        # Observe the delay only of the first intervention, because settings define those of later rungs.
         if intervention.outcome is InterventionOutcome.STARTED:
             return
         if intervention.outcome is not InterventionOutcome.QUEUED:  # counted when its outcome is known
             self._interventions.labels(intervention.kind.value, intervention.outcome.value).inc()
         if intervention.trouble_since is None or intervention.outcome not in _VISIBLE_OUTCOMES:
             return
-        trouble = (intervention.agent_id, intervention.session_id, intervention.trouble_since)
-        if trouble in self._troubles:
+        problem = (intervention.agent_id, intervention.session_id, intervention.trouble_since)
+        if problem in self._problems:
             return
-        self._troubles[trouble] = None
-        if len(self._troubles) > _MAX_TROUBLES:
-            self._troubles.popitem(last=False)
+        self._problems[problem] = None
+        if len(self._problems) > _MAX_PROBLEMS:
+            self._problems.popitem(last=False)
         self._delay.labels(intervention.kind.value).observe(
             max(intervention.created_at - intervention.trouble_since, 0.0), exemplar
         )
@@ -152,8 +152,8 @@ class InterventionMetrics:
         """Add each breaker's state, failures and, if it is open, the time of its trial call."""
         breakers = sorted(self._breakers(), key=lambda line: line.name)
         listed_breakers = breakers
-        if len(breakers) > BREAKER_LIMIT:
-            listed_breakers = [line for line in breakers if line.state != "closed"][:BREAKER_LIMIT]
+        if len(breakers) > MAX_BREAKERS:
+            listed_breakers = [line for line in breakers if line.state != "closed"][:MAX_BREAKERS]
         self._left_out.set(len(breakers) - len(listed_breakers))
         for line in listed_breakers:
             self.add_breaker(line.name)
@@ -174,7 +174,7 @@ def _recovery_outcome(event: AgentEvent) -> str:
     """Return the outcome label of a recovery event."""
     if event.data.get("exhausted"):
         return _EXHAUSTED
-    # None, not absent: there was no valid checkpoint.
+    # The key is present with the value None: there was no valid checkpoint.
     if event.type is EventType.RECOVERY_INITIATED and event.data.get("from_checkpoint", "") is None:
         return _FROM_START
     return RECOVERY_OUTCOMES[event.type]

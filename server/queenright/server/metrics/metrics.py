@@ -1,5 +1,5 @@
 """
-The service's own metrics: counters bound once, gauges read from the live state on each scrape.
+The service's own metrics: counters, and gauges that each scrape reads from the live state.
 
 The rendered page is cached for a second in each format, so that additional scrapers cost nothing.
 """
@@ -31,18 +31,18 @@ from queenright.instrumentation.families import counter, gauge, gauge_family, hi
 from queenright.instrumentation.label_limit import LimitCounter
 from queenright.server.metrics.interventions import BreakerSeries, InterventionMetrics
 
-# `_created` series double the page, and no rule or dashboard reads them.
+# `_created` series would double the page, and no rule or dashboard reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_AGENT_LIMIT = 1000
+_MAX_AGENTS = 1000
 """Beyond this number of agents, only unhealthy ones have their own series."""
 
 
 class ServiceMetrics:
     """
-    Metrics of the service; those of events are ``EventMetrics``.
+    Metrics of the service. ``EventMetrics`` has those of events.
 
     Args:
         registry: The registry.
@@ -100,8 +100,8 @@ class Exposition:
     Renders families for Prometheus.
 
     Args:
-        collect: Returns the families. Iterated on the event loop, as it reads its state.
-        merge: Makes one family of those with the same name, if there may be any; in a thread.
+        collect: Returns the families. They are iterated on the event loop, because they read its state.
+        merge: Merges families of the same name, if there may be any. Called in a thread.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class Exposition:
         """
         Return the exposition in Prometheus' text format or OpenMetrics, at most one second old.
 
-        Families are collected on the event loop, one per turn. Rendering takes longest and runs in a thread.
+        Families are collected on the event loop, one per iteration. Rendering takes longest, and runs in a
+        thread.
         """
         async with self._rendering:
             moment = time.monotonic() if now is None else now
@@ -133,7 +134,7 @@ class Exposition:
             return page
 
 
-def content_type_for(accept: str) -> str:
+def choose_content_type(accept: str) -> str:
     """Return the content type for an ``Accept`` header: OpenMetrics if accepted, for its exemplars."""
     for media_range in accept.split(","):
         media_type, *parameters = (part.strip().lower() for part in media_range.split(";"))
@@ -144,14 +145,14 @@ def content_type_for(accept: str) -> str:
 
 
 _RUNNING: Final = tuple(state for state in HealthState if state is not HealthState.TERMINATED)
-"""The states of agents that are counted. The outcome of an ended run is not a state."""
+"""The agent states that are counted. The outcome of an ended run is not a state."""
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
 _UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
-"""With only this finding, an agent continues with its other tools, so it needs no page."""
+"""An agent with only this finding continues with its other tools, so it needs no page."""
 
 
 class _FleetCollector(Collector):
-    """Gauges read from the live workers, so that none outlives its worker."""
+    """Gauges that are read from the live workers, so that no series outlives its worker."""
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class _FleetCollector(Collector):
         ]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield agents by state and finding, each agent's state and its start, and the evaluated workers."""
+        """Yield counts of agents by state and finding, the state and start of each, and the swept workers."""
         worst: dict[str, tuple[HealthState, float]] = {}
         by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         kinds: dict[str, set[FindingKind]] = {}
@@ -181,7 +182,7 @@ class _FleetCollector(Collector):
             state = health.fleet_state
             if state is None:
                 continue
-            # An agent has the state of its worst session; among equal ones, of the longest.
+            # The state of an agent is that of its worst session; of equally bad ones, the oldest state.
             agent, current_worst = health.vitals.agent_id, worst.get(health.vitals.agent_id)
             if current_worst is None or (state.rank, -health.state_since) > (
                 current_worst[0].rank,
@@ -218,15 +219,15 @@ class _FleetCollector(Collector):
         }
         unpaged_family, unpaged_agent = gauge_family(names.UNPAGED_AGENTS), gauge_family(names.AGENT_UNPAGED)
         unpaged_family.add_metric([], sum(is_unpaged.values()))
-        for agent, value in islice(is_unpaged.items(), _AGENT_LIMIT):
+        for agent, value in islice(is_unpaged.items(), _MAX_AGENTS):
             unpaged_agent.add_metric([agent], float(value))
         yield unpaged_family
         yield unpaged_agent
 
         listed_agents = list(worst.items())
-        if len(worst) > _AGENT_LIMIT:
+        if len(worst) > _MAX_AGENTS:
             listed_agents = [(agent, counts) for agent, counts in listed_agents if counts[0].rank > 0][
-                :_AGENT_LIMIT
+                :_MAX_AGENTS
             ]
         self._left_out.set(len(worst) - len(listed_agents))
         states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
@@ -258,7 +259,7 @@ def render_families(families: Iterable[Metric], content_type: str) -> bytes:
 
 
 class _CollectedFamilies(Collector):
-    """Families that are already collected."""
+    """A collector of families that are already collected."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families

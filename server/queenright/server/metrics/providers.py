@@ -14,7 +14,7 @@ from queenright.instrumentation.label_limit import LimitCounter
 from queenright.runtime.events import Clock
 
 MAX_MODELS: Final = 50
-"""Further models are labelled ``other``."""
+"""Maximum number of model labels. Further models have the label ``other``."""
 _BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 
@@ -36,7 +36,7 @@ class ProviderMetrics:
         registry.register(LiveGauges(self._read_limits, names.PROVIDER_LIMITED_UNTIL))
 
     def count(self, call: ModelCall) -> None:
-        """Count an ended call."""
+        """Count a finished call."""
         labels = self._labels.get(call.key)
         if labels is None:
             labels = self._add_labels(call.key)
@@ -55,7 +55,7 @@ class ProviderMetrics:
         return key
 
     def _read_limits(self, limited_until: GaugeMetricFamily) -> None:
-        """Add the end of each model's rate limit; other models have no series."""
+        """Add the end of each model's rate limit. Models without a rate limit have no series."""
         for provider in self._providers.providers(self._clock()):
             if provider.limited_until is not None and (provider.provider, provider.model) in self._labels:
                 limited_until.add_metric([provider.provider, provider.model], provider.limited_until)

@@ -33,10 +33,10 @@ TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIV
     _INTERVENTIONS, RECOVERY_EVENTS
 )
 _LAST_EXPORT_SECONDS: Final = 2.0
-"""How long a stop waits for the export of the last spans."""
+"""Maximum seconds for which a stop waits for the export of the last spans."""
 
 _MAX_RECOVERIES: Final = 1000
-"""Open recoveries to remember; the newest are kept."""
+"""Maximum number of open recoveries to remember; the newest are kept."""
 
 
 def tracer_provider(own_url: str) -> TracerProvider:
@@ -44,7 +44,7 @@ def tracer_provider(own_url: str) -> TracerProvider:
     Return a provider that exports spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``, if it is set.
 
     Without an exporter, spans still have ids for tickets. The service never exports to its own receiver at
-    ``own_url``, to which the variable points in a shell that starts agents.
+    ``own_url``, which the variable may name in a shell that starts agents.
     """
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: "queenright"}))
     endpoint = os.environ.get(ENDPOINT_ENV, "")
@@ -54,7 +54,7 @@ def tracer_provider(own_url: str) -> TracerProvider:
 
         class Processor(BatchSpanProcessor):
             def shutdown(self) -> None:
-                # It has no limit of its own, and the exporter retries for ten seconds.
+                # `shutdown` has no time limit, and the exporter retries for ten seconds.
                 limit = threading.Timer(_LAST_EXPORT_SECONDS, self.span_exporter.shutdown)
                 limit.daemon = True
                 limit.start()
@@ -77,7 +77,7 @@ class EventTracer:
 
     Args:
         tracer: Creates the spans.
-        tickets: Returns the ticket, and so the trace, of a notification or an intervention.
+        tickets: Returns the ticket of a notification or an intervention, and thereby its trace.
     """
 
     def __init__(self, tracer: Tracer, tickets: TicketService) -> None:
@@ -151,7 +151,7 @@ class EventTracer:
         span.end(int(event.time * 1e9))
 
     def _start_span(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
-        """Start a span in the ticket's trace, or a new one without a ticket, linked to the worker's step."""
+        """Start a span in the ticket's trace, or in a new trace, with a link to the worker's step."""
         ticket = self._tickets.open_for(event.agent_id, event.session_id)
         attributes = {
             names.GEN_AI_AGENT_NAME: event.agent_id,

@@ -28,7 +28,7 @@ KEPT_SECONDS: Final = 3600.0
 """
 Seconds for which an agent's counters stay after its last run.
 
-So runs shorter than a scrape interval are visible, and later runs continue the counters.
+Runs shorter than a scrape interval are therefore visible, and later runs continue the counters.
 """
 
 
@@ -41,9 +41,9 @@ class _Agent:
     version: str = ""
     waiting: frozenset[str] = frozenset()
     resting_since: float | None = None
-    """The time since which it has no open run; None while it has one."""
+    """When its last open run ended; None while it has one."""
     failures: dict[str, str] = field(default_factory=dict)
-    """The last error of each session: the same error at the end of a step or run is not counted."""
+    """The last error of each session, so that the end of the step or run does not count it again."""
 
     def fail(self, session: str, error_type: str) -> None:
         if self.failures.get(session) != error_type:
@@ -117,7 +117,7 @@ class WorkerSeries(Collector):
         return ()
 
     def _agent(self, agent_id: str) -> _Agent:
-        """Return the agent with its series; beyond the limit, the one that represents all others."""
+        """Return the agent with its series or, beyond the limit, the one that represents all others."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             return agent
@@ -134,7 +134,7 @@ class WorkerSeries(Collector):
         return self._other
 
     def _evict_resting(self) -> None:
-        """Drop the agent that has been without runs for longest, if there is one."""
+        """Drop the agent whose last run ended longest ago, if any."""
         resting = [
             (agent.resting_since, agent_id)
             for agent_id, agent in self._agents.items()
@@ -155,10 +155,10 @@ class WorkerSeries(Collector):
 
 
 def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
-    """Set the gauges of an agent, from its most recent run and the one with the most bad steps."""
+    """Set the gauges of an agent from its most recent run and its run with the most bad steps."""
     series = agent.series
     agent.resting_since = None
-    # The base times of the monitor: downtime of the service is not silence of the worker.
+    # Use the monitor's base times, which exclude downtime of the service from the worker's silence.
     series.activity(max(max(v.last_activity, v.clock_base) for v in runs))
     series.progress(max(max(v.progress_from or 0.0, v.clock_base) for v in runs))
     # Before its first heartbeat, a worker that sends heartbeats has its start time, as in its own process.

@@ -1,8 +1,8 @@
 """
-Limits of the connections of one port: their number, their idle time, and the size of a request's head.
+Limits of the connections of one port: their number, their idle time, and the size of request headers.
 
-File descriptors are shared by the process: those that clients hold are not available to the store, the judge
-and the outbox.
+All parts of the process share its file descriptors. Those of clients are not available to the store, the
+judge and the outbox.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from queenright.server.access.addresses import network_of
+from queenright.server.access.addresses import rate_limit_network
 
 _log = logging.getLogger(__name__)
 
 ABORT: Final = "queenright.abort"
-"""Key in a scope's ``extensions``: a function that aborts the connection and drops what is not yet sent."""
+"""Key in a scope's ``extensions`` of a function that aborts the connection and drops unsent data."""
 
 HEADERS_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 35.0
-"""Longer than the 30 s of the OTLP receiver, which responds itself."""
+"""Longer than the 30 s of the OTLP receiver, which then responds itself."""
 RESPONSE_SECONDS: Final = 30.0
 """Time for a client to receive the end of a response and to send another request."""
 
 HEAD_BYTES: Final = 64 * 1_024
-"""Limit of the URL and the headers of a request; also of trailers, and of the head of a chunk."""
+"""Maximum size of the URL and headers of a request; also of trailers and of a chunk header."""
 URL_BYTES: Final = 16 * 1_024
 MAX_HEADERS: Final = 200
-PIPELINED: Final = 16
-"""Pipelined requests of one connection that may wait for an earlier response."""
+MAX_PIPELINED: Final = 16
+"""Maximum number of pipelined requests of a connection that wait for an earlier response."""
 DROPPED_BYTES: Final = 1_048_576
-"""Bytes read after a refused request, so that its client receives the earlier responses."""
+"""Maximum bytes read after a refused request, so that its client receives earlier responses."""
 SLICE_BYTES: Final = 16 * 1_024
-"""Bytes passed to the parser at once; a limit is exceeded by at most this."""
+"""Bytes passed to the parser at once. Limits may be exceeded by this much."""
 _REFUSALS: Final = {
     400: "Invalid HTTP request received.",
     414: f"The URL is longer than {URL_BYTES} bytes. Send a shorter one.",
@@ -52,7 +52,7 @@ _REFUSALS: Final = {
 }
 
 DESCRIPTOR_SHARE: Final = 4
-"""A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors; half of all remain for the service itself."""
+"""A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors. Half of all remain for the service itself."""
 MAX_CONNECTIONS: Final = 10_000
 _SWEEP_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 60.0
@@ -61,7 +61,7 @@ _LOG_SECONDS: Final = 60.0
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit. Call once per process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS reports no limit and then refuses that value.
+    # macOS reports an unlimited hard limit, but rejects that value.
     wanted_limit = 65_536 if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted_limit:
         try:
@@ -82,9 +82,9 @@ class Connections:
     """
     The connections of one port.
 
-    A connection waits while its client has not sent a complete request. When the port is full and a new
-    connection arrives, the longest-waiting connection of the network that holds the most is aborted; if none
-    of that network waits, the new connection is refused.
+    A connection waits while its client has not sent a complete request. If a connection arrives when the port
+    is full, the longest-waiting connection of the network with the most connections is aborted. If none of
+    that network waits, the new connection is refused.
 
     Args:
         limit: The maximum number of connections.
@@ -104,7 +104,7 @@ class Connections:
         return sum(self._open.values())
 
     def add(self, connection: GuardedProtocol) -> bool:
-        """Add a new connection; return False if there is no room for it."""
+        """Add a new connection. Return False if there is no room for it."""
         has_room = len(self) < self._limit or self._make_room()
         if has_room:
             network = connection.network
@@ -113,7 +113,7 @@ class Connections:
         return has_room
 
     def remove(self, connection: GuardedProtocol) -> None:
-        """Remove a connection that was added."""
+        """Remove a connection."""
         self.stop_waiting(connection)
         network = connection.network
         self._open[network] -= 1
@@ -145,7 +145,7 @@ class Connections:
             if due_at > now:
                 continue
             if connection.flow.read_paused and not connection.transport.is_closing():
-                # The client is not slow: reading from it is paused.
+                # The client is not slow, because the server has paused reading.
                 self._due_at[connection] = now + HEADERS_SECONDS
             else:
                 connection.abort()
@@ -185,7 +185,7 @@ class Connections:
 
 
 class _LimitError(Exception):
-    """Raised in the parser's callbacks to stop it at once."""
+    """Raised in the parser's callbacks to stop the parser immediately."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -208,22 +208,22 @@ class GuardedProtocol(HttpToolsProtocol):
         self._connections = connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request, if there is room."""
+        """Add the connection and wait for a request, or refuse the connection."""
         super().connection_made(transport)
-        self.network = network_of(self.client[0]) if self.client else ""
+        self.network = rate_limit_network(self.client[0]) if self.client else ""
         self._is_added = self._connections.add(self)
         if not self._is_added:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place of the connection."""
-        self._free_place()
+        """Remove the connection from the limit."""
+        self._release()
         super().connection_lost(exc)
         self._previous = None
         self.pipeline.clear()  # breaks reference cycles with this connection
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived; wait for the rest of an incomplete head."""
+        """Parse received data, and wait for the rest of incomplete headers."""
         for start in range(0, len(data), SLICE_BYTES):
             if self.transport.is_closing():
                 return
@@ -240,10 +240,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._connections.wait(self, HEADERS_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the client sends, and close the connection once earlier requests are answered."""
+        """Refuse the request, and close the connection once earlier requests are answered."""
         self._is_refused = True
         if self.pipeline and self.cycle.more_body:
-            # It waits for its turn, and the rest of its body will not arrive.
+            # The pipelined request waits for its turn, and the rest of its body will not arrive.
             self.pipeline.popleft()
             self.cycle = cast("RequestResponseCycle", self._previous)
         if not self._is_idle() and not self.cycle.more_body:
@@ -259,7 +259,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: anyone can request an upgrade, and the request is served as any other."""
+        """Log nothing. Anyone can request an upgrade, and the request is served like any other."""
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the URL."""
@@ -276,13 +276,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Add a part of the body, whose size the app limits."""
+        """Add a part of the body. The app limits its size."""
         self._head_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Start the request; the app runs after this returns."""
-        if len(self.pipeline) >= PIPELINED:
+        """Start the request. The app runs after this returns."""
+        if len(self.pipeline) >= MAX_PIPELINED:
             raise _LimitError
         self._head_bytes = 0
         self._previous = self.cycle
@@ -292,7 +292,7 @@ class GuardedProtocol(HttpToolsProtocol):
         cast("dict[str, Any]", self.scope).setdefault("extensions", {})[ABORT] = self.transport.abort
 
     def on_message_complete(self) -> None:
-        """Stop waiting: the request is complete."""
+        """Stop waiting, because the request is complete."""
         self._head_bytes = 0
         self._connections.stop_waiting(self)
         super().on_message_complete()
@@ -304,8 +304,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._connections.wait(self, RESPONSE_SECONDS)
 
     def abort(self) -> None:
-        """Abort the connection and free its place at once."""
-        self._free_place()
+        """Abort the connection, and remove it from the limit immediately."""
+        self._release()
         self.transport.abort()
 
     def _drop(self, size: int) -> None:
@@ -316,7 +316,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _free_place(self) -> None:
+    def _release(self) -> None:
         if self._is_added:
             self._is_added = False
             self._connections.remove(self)

@@ -2,8 +2,8 @@
 Checks of every request before authentication: its origin, its host, and its size.
 
 A browser sends requests on behalf of any page that it shows. A page of another site must not change anything
-(``Origin``). While the service listens on loopback only, a request for another host name is refused, as its
-owner could point that name here and read the responses (DNS rebinding; ``Host``).
+(``Origin``). While the service listens only on loopback, requests for other host names are refused, because
+the owner of a name could point it here and read the responses (DNS rebinding; ``Host``).
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from queenright.server.http.problems import problem
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000
-"""Opening brackets, commas and colons of JSON in a body. Parsing that many takes up to 30 ms."""
+"""Maximum opening brackets, commas and colons of JSON in a body. Parsing that many takes up to 30 ms."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
 
 
-def names_of(*places: str, bound: str) -> frozenset[str] | None:
+def accepted_hosts(*hosts_or_urls: str, bind_address: str) -> frozenset[str] | None:
     """
     Return the host names, besides those of loopback, that the service accepts; None if it accepts any.
 
     Args:
-        places: Names, addresses, or URLs of this service in the settings.
-        bound: The address it listens on. Other addresses than loopback may have names that no setting lists.
+        hosts_or_urls: Names, addresses, or URLs of this service in the settings.
+        bind_address: The address the port listens on. Unless it is loopback, it may have names in no setting.
     """
-    if not is_loopback(bound):
+    if not is_loopback(bind_address):
         return None
-    hosts = (urlsplit(place).hostname if "://" in place else place for place in places)
+    hosts = (
+        urlsplit(host_or_url).hostname if "://" in host_or_url else host_or_url
+        for host_or_url in hosts_or_urls
+    )
     return frozenset(host.strip("[]").rstrip(".").lower() for host in hosts if host)
 
 
@@ -61,7 +64,7 @@ class Gate:
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on."""
+        """Refuse a request, or pass it to the app."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -75,15 +78,15 @@ class Gate:
         refusal = (
             check_host(headers.getlist("host"), self._names)
             or check_origin(scope["method"], headers)
-            or self._too_long(headers)
-            or nul_in(scope["path"], scope["query_string"])
+            or self._check_length(headers)
+            or check_nul(scope["path"], scope["query_string"])
         )
         if refusal is not None:
             await problem(*refusal)(scope, receive, send_with_headers)
         else:
             await self._app(scope, _LimitedBody(receive, self._limit), send_with_headers)
 
-    def _too_long(self, headers: Headers) -> tuple[int, str] | None:
+    def _check_length(self, headers: Headers) -> tuple[int, str] | None:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._limit:
             return 413, f"the body has {length} bytes; at most {self._limit} are allowed"
@@ -91,7 +94,7 @@ class Gate:
 
 
 class _LimitedBody:
-    """Receives a body; raises ``HTTPException`` if it is too long or holds too many values."""
+    """Receives a body. Raises ``HTTPException`` if the body is too long or has too many values."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
@@ -105,7 +108,7 @@ class _LimitedBody:
             part = message.get("body", b"")
             self._remaining -= len(part)
             if self._remaining < 0:
-                # FastAPI passes on this exception from reading a body, and no other.
+                # FastAPI lets only this exception through when it reads a body.
                 raise HTTPException(413, f"the body is longer than {self._limit} bytes; send less at once")
             self._parts.append(part)
             if not message.get("more_body", False):
@@ -128,10 +131,10 @@ def check_host(
     hosts: Iterable[str], names: frozenset[str] | None, *, setting: str = "alerting.console_url"
 ) -> tuple[int, str] | None:
     """
-    Return the refusal of a request for a host name that is not ours, or None; ports are ignored.
+    Return the refusal of a request for an unknown host name, or None. Ports are ignored.
 
     Args:
-        hosts: Its ``Host`` headers.
+        hosts: The ``Host`` headers of the request.
         names: The host names to accept besides those of loopback; None accepts any.
         setting: The setting that adds a name.
     """
@@ -148,13 +151,13 @@ def check_host(
     return None
 
 
-def nul_in(path: str, query: bytes) -> tuple[int, str] | None:
+def check_nul(path: str, query: bytes) -> tuple[int, str] | None:
     """
-    Return the refusal of a request with a NUL in its URL: PostgreSQL does not accept such a name.
+    Return the refusal of a request with a NUL in its URL, or None. PostgreSQL does not accept NUL in names.
 
     Args:
-        path: Decoded, as ASGI gives it.
-        query: Undecoded.
+        path: The decoded path, as in the ASGI scope.
+        query: The raw query string.
     """
     for where, has_nul in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
         if has_nul:
@@ -164,7 +167,7 @@ def nul_in(path: str, query: bytes) -> tuple[int, str] | None:
 
 def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
     """
-    Return the refusal of a request that would change something from a page of another site, or None.
+    Return the refusal of a change that a page of another site requests, or None.
 
     A browser sends the origin of the page in ``Origin``; programs send none and are allowed.
     """

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access
 from queenright.server.access.api_guard import ApiGuard, Page
-from queenright.server.middleware.gate import Gate, names_of
+from queenright.server.middleware.gate import Gate, accepted_hosts
 
 
 def guarded_app(
@@ -20,29 +20,29 @@ def guarded_app(
     state: Mapping[str, Any],
     *,
     access: Access,
-    bound: str,
+    bind_address: str,
     page: Page,
     outer: Sequence[Middleware] = (),
     inner: Sequence[Middleware] = (),
 ) -> Starlette:
     """
-    Return routes behind the guards. Routes are made once in a process; ``state`` tells them about a service.
+    Return routes behind the guards. A process creates the routes once; ``state`` has their service.
 
     Args:
         routes: The app of the routes.
         state: The attributes of ``request.state``.
         access: Authenticates and authorises callers.
-        bound: The address of the port.
+        bind_address: The address of the port.
         page: Renders a denial for browsers.
         outer: Middleware before the guards; the first one is the outermost.
         inner: Middleware behind them.
     """
     settings = access.settings
-    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    names = accepted_hosts(settings.http.host, settings.alerting.console_url, bind_address=bind_address)
     guards = [
         Middleware(HeadMiddleware),
         Middleware(Gate, names=names),
-        Middleware(ApiGuard, access=access, bound=bound, page=page),
+        Middleware(ApiGuard, access=access, bind_address=bind_address, page=page),
     ]
     return Starlette(routes=[_CatchAllRoute(routes, state)], middleware=[*outer, *guards, *inner])
 
@@ -63,13 +63,13 @@ class _CatchAllRoute(BaseRoute):
         return Match.FULL, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        # A copy: the gateway of a cluster sends one scope to several of these apps at once.
+        """Set the state, and pass the request to the app."""
+        # Copy the scope, because the gateway of a cluster passes one scope to several apps at once.
         await self._app({**scope, "state": dict(self._state)}, receive, send)
 
 
-_STREAM = "/events"
-"""Ending of the paths of streams, which have no HEAD."""
+_STREAM_SUFFIX = "/events"
+"""Suffix of the paths of streams, which do not support HEAD."""
 
 
 class HeadMiddleware:
@@ -84,8 +84,8 @@ class HeadMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a HEAD, or pass a request on."""
-        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].endswith(_STREAM):
+        """Serve a HEAD, or pass the request to the app."""
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].endswith(_STREAM_SUFFIX):
             await self._app(scope, receive, send)
             return
 

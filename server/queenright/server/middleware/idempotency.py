@@ -1,9 +1,9 @@
 """
-``Idempotency-Key``: a request that is retried because its response was lost is executed once.
+``Idempotency-Key``: execute a request only once, even if it is retried because its response was lost.
 
 The key is claimed in the store before the request is executed, and the response is stored before it is sent,
 so that a retry gets the first response even after a restart. If the service is killed before that, the first
-request may have taken effect or not; the response to a retry says so.
+request may or may not have taken effect, and the response to a retry says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from queenright.health.store.keyed_requests import (
 )
 from queenright.health.store.store import Store, StoreError
 from queenright.runtime.events import Clock
-from queenright.server.access.caller import caller_of
+from queenright.server.access.caller import find_caller
 from queenright.server.http.gateway_header import FIND_KEY, GATEWAY_HEADER
 from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
@@ -64,7 +64,7 @@ class Idempotency:
         self._running: set[_Key] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Execute a request with a key once; pass on any other."""
+        """Execute a request with a key once; pass other requests to the app."""
         if scope["type"] == "http" and Headers(scope=scope).get(GATEWAY_HEADER) == FIND_KEY:
             await self._answer_find_key(scope, receive, send)
             return
@@ -87,11 +87,13 @@ class Idempotency:
             return
         except _ClientGoneError:
             return
-        await self._execute_once((caller_of(HTTPConnection(scope)).key, keys[0]), body, scope, receive, send)
+        await self._execute_once(
+            (find_caller(HTTPConnection(scope)).key, keys[0]), body, scope, receive, send
+        )
 
     async def _answer_find_key(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a gateway that looks for the partition in which a request was executed."""
-        caller, key = caller_of(HTTPConnection(scope)).key, Headers(scope=scope)[HEADER]
+        """Answer a gateway that searches for the partition that has executed a request."""
+        caller, key = find_caller(HTTPConnection(scope)).key, Headers(scope=scope)[HEADER]
         try:
             is_known = await self._store.read(lambda conn: is_claimed(conn, caller, key))
         except StoreError as error:
@@ -118,7 +120,7 @@ class Idempotency:
     async def _respond_again(
         self, earlier: Claim, digest: str, is_running: bool, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Respond to a request whose key was used before."""
+        """Respond to a request whose key has already been used."""
         if earlier.request != digest:
             refusal = f"this {HEADER} was used for another request; use a new key for each request"
             await problem(422, refusal)(scope, receive, send)
@@ -130,8 +132,8 @@ class Idempotency:
             await response(scope, receive, send)
         else:
             refusal = (
-                f"the service stopped during the first request with this {HEADER}, which may have taken "
-                "effect or not. Check; if it has not, send it with another key"
+                f"the service stopped during the first request with this {HEADER}, which may or may not have "
+                "taken effect. Check whether it has; if not, send it with another key"
             )
             await problem(409, refusal)(scope, receive, send)
 
@@ -150,7 +152,7 @@ class Idempotency:
             try:
                 await self._store.transact(lambda conn: keep(conn, *key, answer))
             except StoreError as error:
-                # The request has taken effect, so its response is sent anyway.
+                # The request has taken effect, so send its response anyway.
                 _log.error("the response to a request with an %s cannot be stored: %s", HEADER, error)
         await held_response.release()
 
@@ -177,7 +179,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a callable that receives a body that was read already, and then what follows it."""
+    """Return a receive function that replays a body, then continues with ``receive``."""
     is_replayed = False
 
     async def receive_again() -> Message:
@@ -191,7 +193,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 class _HeldResponse:
-    """Holds a response back; a stream of events is passed on as it comes."""
+    """Holds back a response. An event stream is sent as it arrives."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -209,7 +211,7 @@ class _HeldResponse:
 
     @property
     def answer(self) -> StoredResponse | None:
-        """The response; None if it was a stream, or there was none."""
+        """The response; None if it was a stream, or if there was none."""
         if not self._messages:
             return None
         start, *rest = self._messages
@@ -279,9 +281,9 @@ def describe(schema: MutableMapping[str, Any]) -> None:
                 ("422", f"The {HEADER} was used for another request, or the request is not valid."),
                 ("503", "Nothing was done: the store cannot be written to."),
             ):
-                operation["responses"].setdefault(status, _as_problem(why))
+                operation["responses"].setdefault(status, _problem_schema(why))
 
 
-def _as_problem(why: str) -> dict[str, Any]:
+def _problem_schema(why: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
     return {"description": why, "content": {"application/problem+json": {"schema": reference}}}

@@ -1,4 +1,4 @@
-"""Restore workers, counts and ages from their snapshot and the event log after a restart."""
+"""Restore workers, counts and ages after a restart, from the snapshot and the event log."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class ReplayedLog:
     """The result of the replay of the event log."""
 
     seconds_away: float
-    """How long the service was not running."""
+    """Seconds for which the service was not running."""
     last_events: Mapping[WorkerKey, float]
     """The time of each worker's last event."""
     logged_health: Mapping[WorkerKey, LoggedHealth]
-    """The findings and states that are in the log, once it has ``unlogged_events``."""
+    """The findings and states in the log, including ``unlogged_events``."""
     unlogged_events: Sequence[AgentEvent]
-    """Findings and states that are to be published."""
+    """Findings and states that still have to be logged and published."""
 
 
 async def replay_log(
     store: Store, *, monitor: HealthMonitor, providers: ProviderTraffic, arrivals: ArrivalLog, clock: Clock
 ) -> ReplayedLog:
     """
-    Restore the snapshot in a new monitor and replay the event log after it, without publishing anything.
+    Restore the snapshot in a new monitor, and replay the later event log without publishing.
 
-    A restart must not lose a count or repeat an alert. The time that the service was away is taken out
-    of every age: nothing could be received then.
+    A restart must not lose a count or repeat an alert. The downtime is excluded from every age, because
+    nothing could be received during it.
     """
     began = clock()
     since = began - REBUILD_SECONDS
     notes = arrivals.read(since)
     if store.former_lease_at is not None:
-        # Another process may have been the last to run; the file is this one's.
+        # Another process may have run last, but the file belongs to this one.
         arrivals.alive_until = store.former_lease_at
     monitor.listening_since = began
 

@@ -57,13 +57,13 @@ WORKER_CHANGES: Final = frozenset(
         EventType.AGENT_RENAMED,
     }
 )
-"""Events after which ``EventPipeline.update_tickets`` has something to do."""
+"""Events after which ``EventPipeline.update_tickets`` must run."""
 
 _SPENDING: Final = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESCALATION_TICKET})
-"""After these a worker may have reached a spending limit."""
+"""Events after which a worker may have reached a spending limit."""
 
-_BATCH: Final = 256
-"""Events fanned out between two turns of the loop: about 10 ms if their workers are in trouble."""
+_BATCH_SIZE: Final = 256
+"""Events fanned out between two iterations of the event loop: about 10 ms if their workers are in trouble."""
 
 _RETRY_PAUSE_SECONDS: Final = 1.0
 _WRITE_CHECK_PAUSE_SECONDS: Final = 2.0
@@ -91,23 +91,23 @@ class EventPipeline:
     feed: Feed
     arrivals: ArrivalLog
     can_receive: Callable[[], bool]
-    """Whether agents can send telemetry, as far as the service does not know it itself."""
+    """Returns whether agents can send telemetry, apart from what the service itself knows."""
     reads_step_logs: bool
     stopping: asyncio.Event
-    """Set when the service stops: no further intervention starts."""
+    """Set when the service stops. No intervention starts after that."""
     clock: Clock
     pending: list[AgentEvent] = field(default_factory=list, init=False)
     """Findings and states that are not published yet."""
     _publishing: dict[str, AgentEvent] = field(default_factory=dict, init=False)
-    """Those that are being published, by id."""
+    """Findings and states that are being published, by id."""
     _unobserved_seqs: dict[str, int] = field(default_factory=dict, init=False)
-    """Sequence numbers of the stored events that the monitor has not got yet, by id."""
+    """Sequence numbers of stored events that the monitor has not processed yet, by event id."""
     _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _listened_until: float | None = field(default=None, init=False)
-    """When telemetry could last arrive, as far as was looked."""
+    """The last check at which telemetry could arrive."""
     _live: set[WorkerKey] = field(default_factory=set, init=False)
-    """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
+    """Workers that report by OTLP or on the bus. Their step logs have nothing new."""
     _is_reading_step_log: bool = field(default=False, init=False)
     _replayed_times: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
 
@@ -132,17 +132,17 @@ class EventPipeline:
             StoreError: Writing failed; no event was ingested.
         """
         await self.store.append(events, also=also)
-        # Under a lock: a worker's events are applied in the order of the log.
+        # Hold a lock, so that a worker's events are applied in the order of the log.
         async with self._fan_out_lock:
-            for first in range(0, len(events), _BATCH):
+            for first in range(0, len(events), _BATCH_SIZE):
                 if first:
                     await asyncio.sleep(0)
-                self.bus.fan_out(*events[first : first + _BATCH])
+                self.bus.fan_out(*events[first : first + _BATCH_SIZE])
         await self.publish_pending()
 
     async def ingest_step_log(self, events: Sequence[AgentEvent]) -> None:
         """
-        Ingest events of a step log, except those that are known already.
+        Ingest the new events of a step log.
 
         Raises:
             StoreError: Writing failed; no event was ingested.
@@ -171,7 +171,7 @@ class EventPipeline:
     # -- 3. monitor -----------------------------------------------------------------------------
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
-        """Apply events of the bus. Every event of the service passes here exactly once."""
+        """Apply events of the bus. Every event of the service is passed to this method exactly once."""
         self.event_metrics.count_events(events)
         self.metrics.acting.count_events(events)
         for event in events:
@@ -208,9 +208,9 @@ class EventPipeline:
 
     async def publish_pending(self) -> bool:
         """
-        Publish findings and states: durable first, then to the subscribers. Return whether it succeeded.
+        Store pending findings and states, then publish them to subscribers. Return whether it succeeded.
 
-        Events that cannot be stored stay pending and are retried: the monitor reports each once.
+        Events that cannot be stored stay pending and are retried, because the monitor reports each only once.
         """
         events, self.pending = self.pending, []
         being_published = {event.id: event for event in events}
@@ -229,7 +229,7 @@ class EventPipeline:
         return True
 
     async def run_publishing(self) -> None:
-        """Publish findings of events that agents on the bus published themselves, until cancelled."""
+        """Publish findings from events that agents put on the bus themselves, until cancelled."""
         while True:
             await self._has_pending.wait()
             self._has_pending.clear()
@@ -237,7 +237,7 @@ class EventPipeline:
                 await asyncio.sleep(_RETRY_PAUSE_SECONDS)
 
     async def run_write_checks(self) -> None:
-        """After a failed write, try to write until it succeeds: until then the service is not ready."""
+        """After a failed write, retry until a write succeeds. The service is not ready until then."""
         while True:
             await asyncio.sleep(_WRITE_CHECK_PAUSE_SECONDS)
             if not self.store.is_writable:
@@ -247,7 +247,7 @@ class EventPipeline:
     # -- 5. tickets -----------------------------------------------------------------------------
 
     async def update_tickets(self, event: AgentEvent) -> None:
-        """Update a worker's tickets and interventions after a change of its findings or state, or its end."""
+        """Update a worker's tickets and interventions after a change of its health, or after its end."""
         key = (event.agent_id, event.session_id)
         if event.type is EventType.AGENT_RENAMED and "former_agent_id" not in event.data:
             new = (event.data["agent_id"], event.data["session_id"])
@@ -274,7 +274,7 @@ class EventPipeline:
 
     def describe_position(self, last_seq: int) -> SnapshotHead:
         """
-        Return which part of the log the monitor has.
+        Return which part of the log the monitor has processed.
 
         Args:
             last_seq: The number of the last event in the log.
@@ -284,7 +284,7 @@ class EventPipeline:
             event for event_id, event in self._publishing.items() if event_id not in self._unobserved_seqs
         ]
         return SnapshotHead(
-            # The rest of an outage is yet to be excluded from every age.
+            # The rest of an outage still has to be excluded from every age.
             time=now if self.check_listening(now) else self._listened_until or now,
             seq=last_seq,
             unobserved=tuple(self._unobserved_seqs.values()),
@@ -292,11 +292,11 @@ class EventPipeline:
         )
 
     def forget_unobserved(self, last_seq: int) -> None:
-        """Do not wait any longer for events up to this number, such as those of a cancelled request."""
+        """Stop waiting for events up to this number, such as those of a cancelled request."""
         self._unobserved_seqs = {key: seq for key, seq in self._unobserved_seqs.items() if seq > last_seq}
 
     async def close_ended_tickets(self) -> None:
-        """Close tickets of workers that ended just before a kill; move those of renamed ones."""
+        """Close tickets of workers that ended just before a kill; move tickets of renamed workers."""
         for ticket in self.tickets.open_tickets():
             key = (ticket.agent_id, ticket.session_id)
             health, new = self.monitor.get(*key), self.monitor.current_key(key)
@@ -322,15 +322,17 @@ class EventPipeline:
         """
         Return whether telemetry can arrive and be stored.
 
-        While it cannot, a silence means nothing. Once it can again, the time in between is excluded from
-        every age, as after a restart.
+        While it cannot, silence means nothing. Afterwards, the time in between is excluded from every age, as
+        after a restart.
         """
         was_listening, since = self.metrics.is_listening, self._listened_until
         is_listening = self.metrics.is_listening = self.store.is_writable and self.can_receive()
         if is_listening or since is None:
             self._listened_until = now
         if is_listening and not was_listening and since is not None and since < now:
-            _log.info("telemetry can arrive again after %.0f s, which count as no silence", now - since)
+            _log.info(
+                "telemetry can arrive again after %.0f s; this time does not count as silence", now - since
+            )
             self.monitor.exclude_outage(since, now)
             self.remediation.handle_clock_jump(now, now - since)
             self.arrivals.record_gap(Gap("away", since, now))
@@ -347,7 +349,7 @@ class EventPipeline:
         Evaluate every worker, ``batch`` at a time, and return how many were evaluated.
 
         Args:
-            batch: How many workers are evaluated between two turns of the loop.
+            batch: Number of workers evaluated between two iterations of the event loop.
         """
         worker_count, is_done = 0, False
         while not is_done:

@@ -32,7 +32,7 @@ from queenright.judge.queen_actions import QueenActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.agents.worker_control import EachRuntime
-from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
+from queenright.server.ops.secret_files import read_orchestrator_secret, read_respawner_secret
 from queenright.server.settings import Settings
 from queenright.server.webhooks.orchestrator import OrchestratorWebhook
 from queenright.server.webhooks.respawn import RespawnWebhook
@@ -40,14 +40,14 @@ from queenright.server.webhooks.respawn import RespawnWebhook
 _log = logging.getLogger(__name__)
 
 TICKET_DECISIONS: Final = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_RESOLVED})
-"""Events after which ``Remediation.close_approvals`` has something to do."""
+"""Events after which ``Remediation.close_approvals`` must run."""
 
 _EXPIRE_SECONDS: Final = 30.0
 _MAX_WORSE: Final = 1_000
-"""The most changes of health that are read after a restart; far above any number that begins a storm."""
+"""Maximum health changes that are read after a restart. Far above any number that starts a storm."""
 
-_BATCH: Final = 200
-"""Workers considered between two turns of the loop: about 5 ms."""
+_BATCH_SIZE: Final = 200
+"""Workers checked between two iterations of the event loop: about 5 ms."""
 
 
 class Remediation:
@@ -60,10 +60,10 @@ class Remediation:
         settings: All settings.
         monitor: The workers' health.
         runtime: Runs judge and queen, and other graphs.
-        runtimes: The runtimes that are in the service at the time of an iteration.
+        runtimes: The runtimes of the service, at the time of an iteration.
         breakers: The circuit breakers.
-        on_approval: Is called in the transaction of every change of an approval request.
-        publish: Is given events once they are durable (``EventBus.fan_out``).
+        on_approval: Called in the transaction of every change of an approval request.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
         clock: Seconds since the epoch.
         fleet: The services that watch other parts of the fleet.
 
@@ -152,7 +152,7 @@ class Remediation:
         return self.stop_switch.reason
 
     def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
-        """Return the cause that a worker shares with others, else the storm that it is part of, else ""."""
+        """Return the cause that a worker shares with others, otherwise the id of its storm, otherwise ""."""
         elsewhere = self._fleet.failing_elsewhere()
         cause = shared_cause(worker, finding, self._monitor.workers, self._clock(), elsewhere=elsewhere)
         return cause or self.storm.storm_of(worker.key)
@@ -161,10 +161,10 @@ class Remediation:
 
     async def load(self, seconds_away: float = 0.0) -> None:
         """
-        Load interventions in progress before a restart; call it after the monitor knows its workers.
+        Load the interventions that a restart interrupted. Call this once the monitor knows its workers.
 
         Args:
-            seconds_away: How long the service was not running; no wait counts this time.
+            seconds_away: Seconds for which the service was not running. Waits exclude this time.
         """
         await self._breakers.load()
         self._apply_open_breakers()
@@ -177,10 +177,10 @@ class Remediation:
 
     async def resume_storm(self, tickets: Iterable[EscalationTicket]) -> None:
         """
-        Go on with the storm from before a restart: else the next worker would begin another one.
+        Continue the storm from before a restart. Otherwise the next worker would start another one.
 
         Args:
-            tickets: Those that are open, or were closed lately.
+            tickets: The open and the recently closed tickets.
 
         Raises:
             StoreError: The database cannot be read.
@@ -196,7 +196,7 @@ class Remediation:
         self.interventions.resume_storm([event for event in changes if event.time > since], shared_storm)
 
     def _apply_open_breakers(self) -> None:
-        """Let the monitor know of breakers that opened before the events that were replayed; log nothing."""
+        """Pass open breakers, which may predate the replayed events, to the monitor. Log nothing."""
         now = self._clock()
         for breaker in self._breakers.registry.all():
             if breaker.agent_id and breaker.state is not BreakerState.CLOSED:
@@ -225,7 +225,7 @@ class Remediation:
         await self._breakers.run()
 
     async def run_expiry(self) -> None:
-        """Close instructions whose time is over, until cancelled."""
+        """Close expired instructions, until cancelled."""
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
             try:
@@ -236,7 +236,7 @@ class Remediation:
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do; None without a deadline."""
+        """Return when ``advance`` must run next; None without a deadline."""
         quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
         if self._clock() < self._quiet_until:
             quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]
@@ -252,7 +252,7 @@ class Remediation:
         await self.approvals.advance(now, begin=now >= self._quiet_until)
 
     def handle_clock_jump(self, now: float, by: float) -> None:
-        """Hold all actions for the quiet time and extend every wait: ages mean nothing after a jump."""
+        """Hold all actions for the quiet time, and extend every wait, because ages are wrong after a jump."""
         self._hold(now)
         self.interventions.handle_clock_jump(now)
         self.recovery.handle_clock_jump(by)
@@ -262,16 +262,16 @@ class Remediation:
         self.interventions.hold_until(self._quiet_until)
 
     async def check_all(self) -> None:
-        """Consider every worker that is stuck or failing, in case a change was missed."""
+        """Check every stuck or failing worker, in case a change was missed."""
         for number, key in enumerate(list(self._monitor.keys())):
             worker = self._monitor.get(*key)
             if worker is not None and worker.state.rank >= HealthState.STUCK.rank:
                 self.interventions.consider(worker)
-            if number % _BATCH == 0:
+            if number % _BATCH_SIZE == 0:
                 await asyncio.sleep(0)
 
     async def update(self, worker: WorkerHealth) -> None:
-        """Let recovery, interventions and approvals follow a worker that has changed."""
+        """Update recovery, interventions and approvals after a change of a worker."""
         await self.recovery.observe(worker)
         self.interventions.consider(worker)
         await self.approvals.observe(worker)
@@ -289,7 +289,7 @@ def _open_orchestrator_webhook(settings: Settings) -> OrchestratorWebhook | None
     escalation = settings.health_monitoring.intervention.escalation
     if escalation.orchestrator != "webhook" or escalation.webhook_url is None:
         return None
-    secret = orchestrators_secret(settings.health_monitoring)
+    secret = read_orchestrator_secret(settings.health_monitoring)
     api = str(settings.alerting.console_url)
     return OrchestratorWebhook(escalation.webhook_url, api=api, secret=secret)
 
@@ -300,5 +300,5 @@ def _open_respawn_webhook(
     health = settings.health_monitoring
     if health.recovery.webhook_url is None:
         return None
-    secret = respawners_secret(health)
+    secret = read_respawner_secret(health)
     return RespawnWebhook(health.recovery.webhook_url, store, local=own_respawner, secret=secret)

@@ -22,16 +22,16 @@ _MAX_SLEEP_SECONDS: Final = 1.0
 _MIN_SLEEP_SECONDS: Final = 0.02
 
 _OVERSLEPT_SECONDS: Final = 30.0
-"""A sleep of a second that takes this long means that nothing was received during it."""
+"""If a sleep of one second takes this long, nothing was received during it."""
 
 _JUMP_SECONDS: Final = 5.0
-"""Wall and monotonic clock that part by this much between two ticks: the clock jumped or the host slept."""
+"""If wall and monotonic clock diverge by this much between two ticks, the clock jumped or the host slept."""
 
 _SWEEP_BATCH: Final = 500
-"""Workers evaluated between two turns of the loop in a sweep: about 5 ms."""
+"""Workers that a sweep evaluates between two iterations of the event loop: about 5 ms."""
 
 _DUE_BATCH: Final = 200
-"""Workers past a deadline that are evaluated between two turns of the loop: about 20 ms."""
+"""Workers past a deadline that are evaluated between two iterations of the event loop: about 20 ms."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,7 +46,7 @@ class Scheduler:
     clock: Clock
 
     async def run_deadlines(self) -> None:
-        """Act on every deadline that has passed; wake at the next one, after a second at the latest."""
+        """Act on every deadline that has passed. Wake at the next one, or after one second."""
         offset = self.clock() - time.monotonic()
         while True:
             slept_from = time.monotonic()
@@ -55,7 +55,7 @@ class Scheduler:
             jump_seconds, slept = now - monotonic - offset, monotonic - slept_from
             offset = now - monotonic
             if abs(jump_seconds) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
-                # Only the sleep counts: a turn that takes long is a slow database, not a jump.
+                # Measure only the sleep: a slow iteration means a slow database, not a jump.
                 self.handle_clock_jump(now, jump_seconds if abs(jump_seconds) > _JUMP_SECONDS else slept)
             if not self.pipeline.check_listening(now):
                 continue

@@ -1,4 +1,4 @@
-"""Snapshots of the workers, which a restart or a takeover begins with instead of a day of the event log."""
+"""Snapshots of the workers, so that a restart or takeover need not replay a day of the event log."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from queenright.server.stream.feed import Feed
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 60.0
-"""If few events come. Those of a minute are read within seconds, as many as one process can take."""
-_EVENTS: Final = 20
-"""After so many events, a snapshot is written sooner, so that takeovers in a row read few events again."""
-_SHORTEST_SECONDS: Final = 2.0
-"""At least so many seconds are between two snapshots."""
+"""Interval while few events arrive. The events of a minute are replayed within seconds, even at full load."""
+_MAX_EVENTS: Final = 20
+"""Number of events after which a snapshot is written early, so that repeated takeovers replay few events."""
+_MIN_INTERVAL_SECONDS: Final = 2.0
+"""Minimum seconds between snapshots."""
 _GRACE_SECONDS: Final = 60.0
-"""So long after it was stored, an event may still be observed."""
+"""Seconds after its storage for which an event may still be unobserved."""
 _PAUSE_FACTOR: Final = 200
-"""The event loop spends half a percent of its time on snapshots, at most."""
+"""Minimum pause per second of work: the event loop spends at most half a percent of its time on snapshots."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Snapshots:
-    """Writes snapshots of the workers: often while many events come. Belongs to one event loop."""
+    """Writes snapshots of the workers, more often while many events arrive. Belongs to one event loop."""
 
     store: Store
     monitor: HealthMonitor
@@ -45,27 +45,27 @@ class Snapshots:
     feed: Feed
     _last_seq: int = field(default=0, init=False)
     _mark: tuple[int, float] = field(default=(0, 0.0), init=False)
-    """The number of an event in the log, and a monotonic time by which it was stored."""
+    """The sequence number of a logged event, and a monotonic time by which it was stored."""
 
     async def run(self) -> None:
-        """Take a snapshot of what has changed, again and again, until cancelled."""
+        """Write snapshots when there are new events, until cancelled."""
         busy, taken_at = 0.0, time.monotonic()
         while True:
-            await asyncio.sleep(max(_SHORTEST_SECONDS, _PAUSE_FACTOR * busy))
+            await asyncio.sleep(max(_MIN_INTERVAL_SECONDS, _PAUSE_FACTOR * busy))
             events, age = self.feed.head.seq - self._last_seq, time.monotonic() - taken_at
-            if events >= _EVENTS or (events and age >= _INTERVAL_SECONDS):
+            if events >= _MAX_EVENTS or (events and age >= _INTERVAL_SECONDS):
                 busy, taken_at = await self.take(), time.monotonic()
 
     async def take(self) -> float:
         """
-        Write a snapshot, which replaces the last one. A failure is logged, and the last one stays.
+        Write a snapshot that replaces the last one. If this fails, log it and keep the last one.
 
         Returns:
-            How many seconds of the processor the event loop has used for it.
+            The CPU seconds that it took on the event loop.
         """
         if not self.monitor.settings.enabled or not self.store.is_writable:
             return 0.0
-        # Not by the clock: on a busy machine, the thread waits for others meanwhile.
+        # Measure CPU time, because on a busy machine the thread also waits for others.
         snapshot_id, number, began = new_id(), 0, time.thread_time()
         head = self.pipeline.describe_position(self.feed.head.seq)
         snapshot = MonitorSnapshot(self.monitor)
@@ -86,10 +86,10 @@ class Snapshots:
                 partial(complete_snapshot, snapshot_id=snapshot_id, parts=number, head=head)
             )
         except (StoreError, SnapshotDiscardedError) as error:
-            _log.warning("no snapshot of the workers was written, the last one stays: %s", error)
+            _log.warning("cannot write a snapshot of the workers; the last one is kept: %s", error)
             return busy
         except Exception:
-            _log.exception("no snapshot of the workers was written, the last one stays")
+            _log.exception("cannot write a snapshot of the workers; the last one is kept")
             return busy
         finally:
             snapshot.close()

@@ -1,4 +1,4 @@
-"""Requests to the operator: decisions and actions that need a person, sent once, on the ticket."""
+"""Requests to the operator: decisions and actions that need a person. Each is sent once, on the ticket."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 _log = logging.getLogger(__name__)
 
-REQUESTING: Final = frozenset(
+REQUEST_EVENTS: Final = frozenset(
     {
         EventType.ESCALATION_TRIGGERED,
         EventType.ESCALATION_DECIDED,
@@ -54,7 +54,7 @@ REQUESTING: Final = frozenset(
         EventType.TERMINATION_REQUESTED,
     }
 )
-"""Events after which there may be a request to the operator."""
+"""Events that may cause a request to the operator."""
 
 _MAX_REQUESTS: Final = 1_000
 
@@ -69,7 +69,7 @@ _NOT_STOPPED: Final = {
 def find_requests(
     conn: Connection, ticket: EscalationTicket, settings: InterventionSettings
 ) -> list[OperatorRequest]:
-    """Return the requests to the operator that a ticket's notification carries."""
+    """Return the requests to the operator in a ticket's notification."""
     who = (ticket.agent_id, ticket.session_id)
     approval = latest_about(conn, *who)
     requests = [find_request(conn, *who, settings, approval)]
@@ -88,7 +88,7 @@ def find_request(
     """
     Return the decision or action that a session needs from a person; None if it needs none.
 
-    ``approval`` is the latest approval request about it.
+    ``approval`` is the latest approval request for the session.
     """
     ladder = find_ladder(conn, (agent_id, session_id))
     if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
@@ -119,7 +119,7 @@ def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Inte
 
 
 def _approval(approval: Approval) -> OperatorRequest:
-    # A model may have written the reason; the command next to it is ours.
+    # A model may have written the reason; the command next to it is from Queenright.
     approval = approval.model_copy(update={"reason": plain(approval.reason, 500)})
     return OperatorRequest(
         title=f"Approve or deny its termination until {wording.clock_time(approval.expires_at)}.",
@@ -163,7 +163,7 @@ def _undecided_request(ladder: Ladder) -> OperatorRequest:
 
 @dataclass(kw_only=True, eq=False)
 class OperatorRequests:
-    """Puts requests to the operator on tickets. Belongs to one event loop."""
+    """Adds requests to the operator to tickets. Belongs to one event loop."""
 
     store: Store
     tickets: TicketService
@@ -172,7 +172,7 @@ class OperatorRequests:
     settings: InterventionSettings
 
     async def load(self) -> None:
-        """Send the requests that a restart interrupted; a request that was sent is not sent again."""
+        """Send the requests that a restart interrupted. Requests that were sent are not sent again."""
         for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._send(key)
@@ -182,7 +182,7 @@ class OperatorRequests:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)
 
     async def note_change(self, event: AgentEvent) -> None:
-        """Send the request that an event calls for, if any."""
+        """Send the request that an event requires, if any."""
         if event.type is EventType.TERMINATION_REQUESTED:
             await self.tickets.request_attention(str(event.data["ticket_id"]), since=event.time)
             return
@@ -199,7 +199,7 @@ class OperatorRequests:
         if request is None or worker is None or worker.vitals.has_ended:
             return
         try:
-            await self._raise_paging_ticket(worker)
+            await self._ensure_paging_ticket(worker)
         except TicketRejectedError as error:
             ticket = self.tickets.open_for(*key)
             if ticket is None:
@@ -213,8 +213,8 @@ class OperatorRequests:
         else:
             await self.tickets.request_attention(ticket.ticket_id, since=request.since)
 
-    async def _raise_paging_ticket(self, worker: WorkerHealth) -> None:
-        """Make sure that the worker has a ticket that pages: only a person can act now."""
+    async def _ensure_paging_ticket(self, worker: WorkerHealth) -> None:
+        """Ensure that the worker has a ticket that pages, because only a person can act now."""
         ticket = self.tickets.open_for(*worker.key)
         if ticket is not None and ticket.severity.rank >= Severity.HIGH.rank:
             return

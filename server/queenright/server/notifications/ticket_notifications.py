@@ -1,4 +1,4 @@
-"""The last step of an event's way: a ticket's notification is written in the ticket's own transaction."""
+"""The last step of an event's path: write a ticket's notification in the transaction of the ticket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TicketNotifications:
     loop: asyncio.AbstractEventLoop
 
     def write(self, connection: Connection, ticket: EscalationTicket) -> None:
-        """Write a ticket's notification; the decision and its notification are one transaction."""
+        """Write a ticket's notification in the transaction of the decision."""
         health = self.settings.health_monitoring
         earlier = self._find_earlier_sessions(connection, ticket)
         enqueue(
@@ -61,7 +61,7 @@ class TicketNotifications:
             self.write(connection, ticket)
 
     def find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:
-        """Return the ticket of an earlier session whose incident a new ticket joins, if there is one."""
+        """Return the ticket of an earlier session whose incident a new ticket joins, or None."""
         earlier_tickets = self._find_earlier_sessions(connection, ticket).tickets
         ticket_id = find_joined(connection, ticket, earlier_tickets, self.clock())
         return None if ticket_id is None else find_ticket(connection, ticket_id)
@@ -78,12 +78,12 @@ class TicketNotifications:
 
 
 RECENT_SECONDS: Final = 3600.0
-"""How far back an agent's sessions are counted."""
+"""Seconds for which earlier sessions of an agent are counted."""
 SHORT_SECONDS: Final = 600.0
-"""A longer session, or one that begins this long after the one before it, is not part of a crash loop."""
+"""Sessions that are longer, or that start this long after the previous one, are not part of a crash loop."""
 
 _SILENT_SESSIONS: Final = 2
-"""After this many notified sessions in a row, a session that falls silent counts as crashed."""
+"""Number of consecutive notified sessions after which a silent session counts as crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class EarlierSessions:
     """Earlier tickets of the same agent and cause."""
 
     tickets: tuple[str, ...] = ()
-    """Tickets whose alert the new one joins if one of them fires, newest first."""
+    """Tickets whose alert the new ticket joins if it fires, newest first."""
     is_recurring: bool = False
     """Whether people were notified of an earlier session within the last hour."""
     is_replaced: bool = False
@@ -108,12 +108,12 @@ def find_earlier_sessions(
     Find the tickets of earlier sessions of a ticket's agent with the same cause.
 
     A session is an earlier one if its last event is before this session began. The agent is in a crash loop
-    if this session was short and began soon after the earlier one; any other trouble is notified on its own.
-    A session without heartbeats that did not report its end may be silent or gone; it counts as gone once two
+    if this session was short and began soon after the earlier one; any other problem is notified separately.
+    A session without heartbeats that did not report its end may be silent or dead; it counts as dead once two
     sessions were notified within the hour.
 
-    A failed recovery needs a person for each run: from the third within the hour on, it joins a ticket that
-    is not acknowledged. Nothing joins an incident that a person resolved in PagerDuty.
+    A failed recovery needs a person for each run. From the third within an hour, it joins a ticket that is
+    not acknowledged. No ticket joins an incident that a person resolved in PagerDuty.
 
     Args:
         ticket: The new ticket.
@@ -144,8 +144,8 @@ def find_earlier_sessions(
         joinable = [
             ticket
             for ticket in unresolved_tickets
-            if _ended_lately(ticket, sessions.get(ticket.session_id), began)
-            and (are_many or _is_known_to_be_over(ticket, sessions.get(ticket.session_id)))
+            if _has_ended_recently(ticket, sessions.get(ticket.session_id), began)
+            and (are_many or _is_known_to_have_ended(ticket, sessions.get(ticket.session_id)))
         ]
     ids = tuple(earlier.ticket_id for earlier in joinable)
     is_replaced = mine.incarnation_id not in ("", ticket.incarnation_id)
@@ -156,17 +156,17 @@ def _is_earlier(
     earlier: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
 ) -> bool:
     if earlier.session_id == ticket.session_id:
-        # The same session, restarted by another process.
+        # Another process restarted the same session.
         return earlier.closed_at is not None and earlier.incarnation_id != ticket.incarnation_id
     if session is not None:
         return session.last_event <= began
     return earlier.closed_at is not None and earlier.closed_at <= began
 
 
-def _ended_lately(earlier: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
+def _has_ended_recently(earlier: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
     last = session.last_event if session is not None else earlier.closed_at or 0.0
     return began - last <= SHORT_SECONDS
 
 
-def _is_known_to_be_over(earlier: EscalationTicket, session: VitalSigns | None) -> bool:
+def _is_known_to_have_ended(earlier: EscalationTicket, session: VitalSigns | None) -> bool:
     return session is None or shows_its_end(session) or earlier.status is TicketStatus.WORKER_GONE

@@ -1,8 +1,8 @@
 """
-Arrival times of logged events, in a small file next to the event log, which has only the senders' clocks.
+Arrival times of logged events, in a small file, because the event log has only the times of the senders.
 
-The service records until when it was running, how far the log was at a given time, and when it was down or
-its clock jumped. After a restart, events are replayed with the times at which they arrived. If a part of the
+The service records the last time at which it ran, the position of the log at certain times, outages, and
+clock jumps. After a restart, events are replayed with the times at which they arrived. If a part of the
 file is lost, replayed times are less exact; nothing else depends on it.
 """
 
@@ -21,26 +21,26 @@ from queenright.runtime.events import TRANSIENT, AgentEvent
 _log = logging.getLogger(__name__)
 
 NOTE_INTERVAL_SECONDS: Final = 10.0
-"""Minimum seconds between two notes of the log's position; a gap writes at once."""
+"""Minimum seconds between notes of the log's position. A gap is written immediately."""
 
 REBUILD_SECONDS: Final = 24 * 3600
 """
-How far back the event log is replayed at start, if there is no snapshot of the workers.
+Seconds of the event log that are replayed at start, if there is no snapshot of the workers.
 
-For sessions that began earlier, the events that matter are looked up.
+Of sessions that started earlier, only the events that still matter are read.
 """
 
 _MAX_NOTES: Final = 50_000
-"""After this many new lines, old ones are removed from the file."""
+"""Number of new lines after which old ones are removed from the file."""
 
 _HEAD: Final = "alive_until {:020.6f}\n"
-"""Its width is fixed, because it is overwritten in place."""
+"""The first line. Its width is fixed, because it is overwritten in place."""
 _LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalMark:
-    """The event ``event_id``, and all earlier ones in the log, had arrived at ``time``."""
+    """The event ``event_id`` and all earlier ones in the log had arrived by ``time``."""
 
     time: float
     event_id: str
@@ -48,7 +48,7 @@ class ArrivalMark:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From ``start`` to ``end`` the service was down or nothing could arrive, or its clock jumped."""
+    """A period in which the service was down, nothing could arrive, or the clock jumped."""
 
     kind: Literal["away", "jump"]
     start: float
@@ -66,7 +66,7 @@ Note = ArrivalMark | Gap
 @dataclass(slots=True)
 class ArrivalLog:
     """
-    The file of arrival times. Writing never raises: errors are logged, and the data is missing.
+    The file of arrival times. Writing never raises. Errors are logged, and the data is missing.
 
     Args:
         path: The file's path.
@@ -95,7 +95,7 @@ class ArrivalLog:
         return [note for line in lines[1:] if (note := _parse_note(line)) and note.time >= since]
 
     def start(self, notes: Sequence[Note], now: float) -> None:
-        """Rewrite the file with ``notes``, and append to it from now on."""
+        """Rewrite the file with ``notes``, and open it for appending."""
         new = self.path.with_name(self.path.name + ".new")
         try:
             new.write_text(_HEAD.format(now) + "".join(f"{_format_note(note)}\n" for note in notes), "ascii")
@@ -109,7 +109,7 @@ class ArrivalLog:
         self.alive_until, self._notes = now, 0
 
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
-        """Record events that are in the log as of now. No I/O."""
+        """Record events that are in the log now. No I/O."""
         first = next((event for event in events if event.type not in TRANSIENT), None)
         if first is None:
             return
@@ -119,7 +119,7 @@ class ArrivalLog:
         self._last = ArrivalMark(now, last.id)
 
     def write_alive(self, now: float, *, at_once: bool = False) -> None:
-        """Write that the service is running, and the log's position if it is due."""
+        """Write that the service is running and, if due, the position of the log."""
         first, last = self._first, self._last
         if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL_SECONDS):
             self._first = self._last = None
@@ -128,7 +128,7 @@ class ArrivalLog:
         self.alive_until = now
 
     def record_gap(self, gap: Gap) -> None:
-        """Write that nothing could arrive, or that the clock jumped."""
+        """Write a gap."""
         self.write_alive(gap.start, at_once=True)
         self._append([gap])
         self.write_alive(gap.end)
@@ -140,7 +140,7 @@ class ArrivalLog:
             self._file = None
 
     def _append(self, notes: Sequence[Note]) -> None:
-        # The line break comes first, so that a line torn by a full disk does not damage the next one.
+        # Write the line break first, so that a line truncated by a full disk does not damage the next one.
         self._write("".join(f"\n{_format_note(note)}" for note in notes).encode(), None)
         self._notes += len(notes)
         if self._notes > _MAX_NOTES:

@@ -10,7 +10,7 @@ from typing import Final
 _log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS: Final = 5.0
-"""After so long a task that has not ended is cancelled again."""
+"""Seconds after which a task that has not ended is cancelled again."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -19,7 +19,7 @@ class BackgroundTasks:
     """
     Runs named tasks until ``stop``. Belongs to one event loop.
 
-    A task that fails does not cancel the others: the service keeps running and reports that it is not ready.
+    A failed task does not cancel the others. The service keeps running and reports that it is not ready.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class BackgroundTasks:
         self._supervisor: asyncio.Task[None] | None = None
 
     def __getitem__(self, name: str) -> asyncio.Task[None]:
-        """Return a task by name; raises ``KeyError`` if there is none."""
+        """Return a task by name. Raises ``KeyError`` if there is none."""
         return self._tasks[name]
 
     @property
@@ -55,12 +55,12 @@ class BackgroundTasks:
             self.add(name, function)
 
     def add(self, name: str, work: Work) -> None:
-        """Start one more task. Call it after ``start``."""
+        """Start another task. Call ``start`` first."""
         assert self._group is not None, "start() opens the task group"
         self._tasks[name] = self._group.create_task(_run(name, work), name=name)
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for them."""
+        """Cancel all tasks, and wait until they have ended."""
         if self._supervisor is None:
             return
         self._supervisor.cancel()

@@ -30,7 +30,7 @@ class ChildProcessFailedError(QueenrightError):
 
 
 def _die_with_parent() -> None:
-    """Linux: send the child SIGTERM if this process is killed, so that no port stays in use."""
+    """Have Linux send the child SIGTERM when this process is killed, so that no port stays in use."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -82,7 +82,7 @@ class Child:
         Wait until ``url`` answers 200.
 
         Raises:
-            ChildProcessFailedError: The program exited, or did not answer ``within`` seconds.
+            ChildProcessFailedError: The program exited, or did not answer within ``within`` seconds.
         """
         async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
             for _ in range(int(within / 0.1)):
@@ -96,7 +96,7 @@ class Child:
         raise ChildProcessFailedError(self.name, f"did not answer within {within:.0f} s", self.log)
 
     async def stop(self, *, within: float = 5) -> None:
-        """Terminate the program; kill it if it has not exited ``within`` seconds."""
+        """Terminate the program. Kill it if it has not exited after ``within`` seconds."""
         if self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -12,8 +12,8 @@ class UnusableStorageError(QueenrightError):
     """Raised when the storage folder cannot be written to."""
 
 
-def folder_error(folder: Path) -> str:
-    """Create a folder if it is missing; return why it cannot be written to, or ""."""
+def prepare_folder(folder: Path) -> str:
+    """Create a folder if it is missing. Return why it cannot be written to, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -31,7 +31,7 @@ def require_usable_storage(storage: Path) -> None:
     Raises:
         UnusableStorageError: The folder cannot be created or written to.
     """
-    if why := folder_error(storage):
+    if why := prepare_folder(storage):
         raise UnusableStorageError(
-            f"The storage folder {storage} cannot be used ({why}); name another with --storage."
+            f"The storage folder {storage} cannot be used ({why}); choose another with --storage."
         )

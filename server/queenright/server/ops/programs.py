@@ -18,8 +18,8 @@ class _Program(NamedTuple):
     """The package on Debian and Ubuntu."""
     brew: str
     """The arguments of `brew install` on macOS."""
-    others: tuple[str, ...] = ()
-    """Other names and paths."""
+    aliases: tuple[str, ...] = ()
+    """Alternative names and paths."""
 
 
 _PROGRAMS: Final = {
@@ -42,7 +42,7 @@ _PROGRAMS: Final = {
 
 
 class ProgramNotFoundError(QueenrightError):
-    """Raised when a program is not found; says where it was searched and how to install it."""
+    """Raised when a program is not found. The message says where it was searched and how to install it."""
 
     def __init__(self, name: str, *, chosen_program: str | None = None) -> None:
         if chosen_program is not None:
@@ -76,8 +76,8 @@ def find_program(name: str) -> Path | None:
         if path := shutil.which(chosen_program):
             return Path(path)
         raise ProgramNotFoundError(name, chosen_program=chosen_program)
-    others = _PROGRAMS[name].others if name in _PROGRAMS else ()
-    for candidate in (name, *others, *(str(folder / name) for folder in _tool_folders())):
+    aliases = _PROGRAMS[name].aliases if name in _PROGRAMS else ()
+    for candidate in (name, *aliases, *(str(folder / name) for folder in _tool_folders())):
         if path := shutil.which(candidate):
             return Path(path)
     return None
@@ -88,11 +88,11 @@ def _variable(name: str) -> str:
 
 
 def _tool_folders() -> Iterator[Path]:
-    """Yield each ``.tools/bin`` upwards of the working folder, then of this file's checkout."""
+    """Yield each ``.tools/bin`` in the working folder and its parents, then in those of this file."""
     for start in (Path.cwd(), Path(__file__).resolve().parent):
         for folder in (start, *start.parents):
             tools = folder / ".tools" / "bin"
-            # A parent folder may be writable by anyone, like /tmp: programs of other users are not run.
+            # A parent folder such as /tmp may be writable by anyone, so do not run programs of other users.
             with contextlib.suppress(OSError):
                 if tools.stat().st_uid in (0, os.getuid()):
                     yield tools

@@ -1,12 +1,12 @@
 """
-Rebuild the monitor's workers from the event log after a restart, as they were when the service last ran.
+Rebuild the state of the workers from the event log after a restart, as of when the service last ran.
 
-With a snapshot, only the events after it are read. Without one, or with one that this version cannot read, it
-is the last day of the log, and of earlier events those that still matter.
+With a snapshot, only later events are read. Without one, or if this version cannot read it, the last day of
+the log is read, and the earlier events that still matter.
 
-The log is ordered by arrival, but has the senders' clocks. Events are replayed at their arrival times, as far
-as known: from the notes in ``arrivals``, the service's own events and the time of the start. The clock of one
-worker does not affect another.
+The log is ordered by arrival, but has the times of the senders' clocks. Events are replayed at their arrival
+times as far as these are known from the notes in ``arrivals``, the service's own events and the start time.
+So the clock of one worker does not affect another.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 
 _log = logging.getLogger(__name__)
 
-_PAGE: Final = 1000
+_PAGE_SIZE: Final = 1000
 _SLACK_SECONDS: Final = 2.0
-"""Seconds that the service may run without recording it, at most."""
+"""Maximum seconds for which the service may run without recording it."""
 
 _SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
 _IGNORED_EVENTS: Final = TRANSIENT | {EventType.AGENT_HEARTBEAT, EventType.CIRCUIT_BREAKER_STATE_CHANGED}
-"""Earlier events of these types have no lasting effect, or do not belong to a session."""
+"""Types whose earlier events have no lasting effect or do not belong to a session."""
 
 _STEPS: Final = 25
 _MAX_STEPS: Final = 1000
-"""Earlier steps to read per session: no detector counts more."""
+"""Maximum earlier steps to read per session. No detector counts more."""
 
 _EARLIER_EVENTS: Final = {
     **dict.fromkeys((WORKER_EVENTS | ABOUT_WORKERS) - _IGNORED_EVENTS, 1),
@@ -76,10 +76,10 @@ _EARLIER_EVENTS: Final = {
     EventType.MCP_SERVER_CHANGED: 64,
     EventType.STEP_COMPLETED: _STEPS,
 }
-"""For a session that started before the replayed window: how many of its latest events to read, by type."""
+"""Number of latest events to read, by type, of a session that started before the replayed window."""
 
 _MAX_RUNS: Final = 1000
-"""Earlier failed runs to count per agent."""
+"""Maximum earlier failed runs to count per agent."""
 
 _RUN_EVENTS: Final = (
     EventType.EXECUTION_STARTED,
@@ -88,7 +88,7 @@ _RUN_EVENTS: Final = (
     EventType.AGENT_TERMINATED,
     EventType.TICKET_RESOLVED,
 )
-"""The events from which runs are counted."""
+"""Types of the events from which runs are counted."""
 
 _RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
 _WORK_EVENTS: Final = (
@@ -100,16 +100,16 @@ _WORK_EVENTS: Final = (
     EventType.OUTPUT_REPORTED.value,
     *sorted(kind.value for kind in WORK_HANDLERS),
 )
-"""Events that start another execution in a session whose last one has ended."""
+"""Types of events that start another execution in a session whose last one has ended."""
 
 _EARLIER_RUN_EVENTS: Final = dict.fromkeys(_RUN_EVENTS[:4], 3)
-"""For a session whose start is not among these events: how many earlier ones to read, by type."""
+"""Number of earlier events to read, by type, of a session whose start is not among the read events."""
 
 _SESSIONS_PER_QUERY: Final = 100
-"""Sessions of one agent per query."""
+"""Maximum sessions of one agent per query."""
 
 _MAX_DEPTH: Final = 5000
-"""Events of one agent and type to scan for a session."""
+"""Maximum events of one agent and type to scan for a session."""
 
 _MAX_FREQUENT_DEPTH: Final = 1000
 _FREQUENT: Final = frozenset(
@@ -138,16 +138,16 @@ class Rebuilt:
     """When the snapshot was taken, in seconds since the epoch; None without one."""
     logged_health: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
     unlogged: dict[str, AgentEvent] = field(default_factory=dict)
-    """Findings and states that the snapshot has and the log has not, by id."""
+    """Findings and states in the snapshot that are not in the log, by id."""
 
 
 class ArrivalBounds:
     """
-    Upper bounds of each row's arrival: never later than the known time of a later row.
+    Upper bounds of the arrival time of each row. A row never arrives after a later row.
 
     Args:
-        moments: Rows, and the times at which they arrived; ascending between two ``gaps``.
-        gaps: Rows, and the gaps that follow them.
+        moments: Rows with known arrival times, ascending between two ``gaps``.
+        gaps: Rows, each with the gap that follows it.
         end: The latest possible time.
         begin: The earliest possible time.
     """
@@ -196,7 +196,7 @@ class ArrivalBounds:
 def _lower_to_later(
     moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
 ) -> list[tuple[int, float]]:
-    """Lower each time to those of later rows, up to a gap: an earlier row cannot have arrived later."""
+    """Lower each time to those of later rows up to the next gap, because no row arrives after a later one."""
     bounded_gaps, remaining = list[tuple[int, float]](), list(gaps)
     for seq, time in reversed(moments):
         while remaining and seq <= remaining[-1][0]:
@@ -260,7 +260,7 @@ def rebuild(
         _restore_earlier(conn, monitor, result, first=first, since=since, stopped_seqs=stopped_seqs)
     else:
         monitor.restart_processes(now)
-        _read_logged_health(monitor, result, snapshot)
+        _restore_logged_health(monitor, result, snapshot)
     remaining = sorted(_read_events(conn, unobserved_seqs).items())
     for seq, event in chain(remaining, _iter_events(conn, first)):
         for gap in timeline.gaps_before(seq):
@@ -276,7 +276,7 @@ def rebuild(
         min(now, max(alive_until or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
     )
     if result.alive_until is not None:
-        monitor.sweep(result.alive_until)  # finds a known silence again
+        monitor.sweep(result.alive_until)  # detects a known silence again
         monitor.advance(result.alive_until)
     for worker in monitor.workers():
         logged_health = result.logged_health.get(worker.key)
@@ -298,9 +298,9 @@ def _restore_earlier(
     since: float,
     stopped_seqs: Collection[int],
 ) -> None:
-    """Restore what still matters of the events before row ``first``."""
-    monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped_seqs))
-    for agent, sessions in _sessions_begun_before(conn, first).items():
+    """Restore the effects of events before row ``first`` that still matter."""
+    monitor.restore_failed_runs(_count_failed_runs(conn, first, monitor.settings, stopped_seqs))
+    for agent, sessions in _list_sessions_begun_before(conn, first).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
             for _, events in _events_before(
                 conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first
@@ -311,8 +311,8 @@ def _restore_earlier(
                     _apply(monitor, result, event, at, counts_runs=False)
 
 
-def _read_logged_health(monitor: HealthMonitor, result: Rebuilt, snapshot: SnapshotHead) -> None:
-    """Set what the log has of the restored workers, once it has what it had not yet."""
+def _restore_logged_health(monitor: HealthMonitor, result: Rebuilt, snapshot: SnapshotHead) -> None:
+    """Set the logged health of the restored workers, as if the unlogged events were in the log."""
     result.unlogged = {event.id: event for event in snapshot.unlogged}
     for worker in monitor.workers():
         if worker.findings or worker.state is not HealthState.HEALTHY:
@@ -352,7 +352,7 @@ _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
 def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
     after = first - 1
     while rows := conn.execute(
-        select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
+        select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE_SIZE)
     ).all():
         after = rows[-1].seq
         yield from _parse_rows(rows)
@@ -379,11 +379,11 @@ def _parse_rows(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:
 def _locate_notes(
     conn: Connection, notes: Sequence[Note]
 ) -> tuple[list[tuple[int, float]], list[tuple[int, Gap]]]:
-    """Map notes to rows; notes without a row or out of order are dropped."""
+    """Map notes to rows. Drop notes without a row or out of order."""
     ids = [note.event_id for note in notes if isinstance(note, ArrivalMark)]
     rows: dict[str, int] = {}
-    for start in range(0, len(ids), _PAGE):
-        query = select(EVENTS.c.id, EVENTS.c.seq).where(EVENTS.c.id.in_(ids[start : start + _PAGE]))
+    for start in range(0, len(ids), _PAGE_SIZE):
+        query = select(EVENTS.c.id, EVENTS.c.seq).where(EVENTS.c.id.in_(ids[start : start + _PAGE_SIZE]))
         rows.update((row.id, row.seq) for row in conn.execute(query))
     moments, gaps, last = list[tuple[int, float]](), list[tuple[int, Gap]](), 0
     for note in notes:
@@ -395,14 +395,14 @@ def _locate_notes(
     return moments, gaps
 
 
-def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
-    """Return by agent the sessions that started before row ``first``."""
+def _list_sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
+    """Return the sessions that started before row ``first``, by agent."""
     kind: SQLColumnExpression[str] = EVENTS.c.type
     started = func.min(_seq_if(kind == EventType.EXECUTION_STARTED.value))
     worked = func.min(_seq_if(kind != EventType.AGENT_HEARTBEAT.value))
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
-        # The appended text makes the planner read by sequence number.
+        # The concatenation makes the planner read by sequence number.
         .where(
             EVENTS.c.seq >= first,
             (kind + "").in_([type_.value for type_ in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
@@ -428,8 +428,8 @@ def _seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
 def _events_before(
     conn: Connection, agent: str, sessions: Sequence[str], first: int
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
-    """Yield the events of an agent's sessions before row ``first`` that still matter, each in order."""
-    seqs = _last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
+    """Yield each session of an agent with its events before row ``first`` that still matter, in order."""
+    seqs = _find_last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
     events = _read_events(conn, [seq for session_seqs in seqs.values() for seq in session_seqs])
     longer = [
         session
@@ -438,7 +438,7 @@ def _events_before(
     ]
     if longer:
         steps = {EventType.STEP_COMPLETED: _MAX_STEPS}
-        for session, session_seqs in _last_of_each(conn, agent, longer, first, steps).items():
+        for session, session_seqs in _find_last_of_each(conn, agent, longer, first, steps).items():
             more = _read_events(conn, [seq for seq in session_seqs if seq not in events])
             events |= more
             seqs[session] = [*seqs[session], *more]
@@ -447,17 +447,17 @@ def _events_before(
 
 
 def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
-    """Return whether the bad steps may start before the events that were read."""
+    """Return whether the series of bad steps may start before the read events."""
     steps = [event for event in events if event is not None and event.type is EventType.STEP_COMPLETED]
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
 def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple[str, str, str]]]:
     """
-    Return the rows in which terminated runs reported their end, before or after the termination, and these
-    runs: agent, session and incarnation. Rows before ``first`` are not read.
+    Return the rows in which terminated runs reported their end, before or after the termination, and the keys
+    of these runs (agent, session, incarnation). Rows before ``first`` are not read.
 
-    In live operation, the monitor treats them as the end of the terminated run.
+    The running monitor treats these rows as the end of the terminated run.
     """
     terminated = EventType.AGENT_TERMINATED.value
     ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
@@ -486,10 +486,10 @@ def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple
     return rows, runs
 
 
-def _failed_runs(
+def _count_failed_runs(
     conn: Connection, first: int, settings: HealthSettings, stopped_seqs: Collection[int]
 ) -> dict[str, FailedRuns]:
-    """Return by agent the number of consecutive failed runs before row ``first``."""
+    """Return the number of consecutive failed runs before row ``first``, by agent."""
     failed_agents = (
         select(EVENTS.c.agent_id)
         .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
@@ -497,9 +497,9 @@ def _failed_runs(
     )
     runs_by_agent = {}
     for (agent,) in conn.execute(failed_agents).all():
-        # A monitor counts them, as in live operation.
+        # A second monitor counts them, as in live operation.
         monitor, at = HealthMonitor(settings), 0.0
-        for seq, event in _since_completed(conn, agent, first, stopped_seqs).items():
+        for seq, event in _read_since_completed(conn, agent, first, stopped_seqs).items():
             at = max(at, event.time)
             monitor.replay(as_terminated(event) if seq in stopped_seqs else event, at)
         runs = monitor.failed_runs(agent)
@@ -508,18 +508,18 @@ def _failed_runs(
     return runs_by_agent
 
 
-def _since_completed(
+def _read_since_completed(
     conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]
 ) -> dict[int, AgentEvent]:
     """
-    Return the starts and ends of an agent's runs since the last completed one, and resolutions of its
+    Return the starts and ends of an agent's runs since its last completed run, and the resolutions of its
     tickets.
 
-    This includes what is needed to detect a repeated end: earlier starts and ends of the sessions, and work
-    between two equal ends.
+    To detect repeated ends, this includes earlier starts and ends of the sessions, and work between two equal
+    ends.
     """
     of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
-    after = _last_completed(conn, agent, first, stopped_seqs)
+    after = _find_last_completed(conn, agent, first, stopped_seqs)
     seqs: list[int] = []
     for kind in _RUN_EVENTS:
         query = (
@@ -539,13 +539,13 @@ def _since_completed(
     sessions, oldest = list(begun_before), min(events, default=first)
     for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
         batch = sessions[start : start + _SESSIONS_PER_QUERY]
-        for event_seqs in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
+        for event_seqs in _find_last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
             events |= _read_events(conn, event_seqs)
-    return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
+    return dict(sorted((events | _read_work_between_equal_ends(conn, agent, events)).items()))
 
 
-def _last_completed(conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]) -> int:
-    """Return the row of an agent's last completed run, ignoring repeated ends, or 0."""
+def _find_last_completed(conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]) -> int:
+    """Return the row of an agent's last completed run, ignoring repeated ends; 0 if there is none."""
     completed_runs = (
         select(EVENTS.c.seq, EVENTS.c.session_id)
         .where(
@@ -560,24 +560,24 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped_seqs: Coll
         if seq in stopped_seqs:
             continue
         start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
-        start_seq = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
-        # Without a start, the search must be bounded; with one, it is short.
+        start_seq = max(_find_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
+        # Without a start, the search must be bounded. With one, it is short.
         if start_seq:
-            ended_seq = _last_between(conn, agent, session, [end.value], start_seq, seq) or 0
+            ended_seq = _find_last_between(conn, agent, session, [end.value], start_seq, seq) or 0
         else:
-            ended_seq = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
+            ended_seq = max(_find_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
         if (
             start_seq >= ended_seq
-            or _last_between(conn, agent, session, _WORK_EVENTS, ended_seq, seq) is not None
+            or _find_last_between(conn, agent, session, _WORK_EVENTS, ended_seq, seq) is not None
         ):
             return int(seq)
     return 0
 
 
-def _work_between_equal_ends(
+def _read_work_between_equal_ends(
     conn: Connection, agent: str, events: Mapping[int, AgentEvent]
 ) -> dict[int, AgentEvent]:
-    """Return the work between two equal ends of a session that have no start between them."""
+    """Return the work between two equal ends of a session without a start in between."""
     last: dict[str, tuple[int, EventType]] = {}
     work: list[int] = []
     for seq, event in sorted(events.items()):
@@ -585,16 +585,16 @@ def _work_between_equal_ends(
             continue
         before, kind = last.get(event.session_id, (0, None))
         if kind is event.type and kind in _RUN_ENDS:
-            last_seq = _last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
+            last_seq = _find_last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
             work += [] if last_seq is None else [last_seq]
         last[event.session_id] = (seq, event.type)
     return _read_events(conn, work)
 
 
-def _last_between(
+def _find_last_between(
     conn: Connection, agent: str, session: str, kinds: Sequence[str], after: int, before: int
 ) -> int | None:
-    """Return the last row of a session between two rows with one of these types."""
+    """Return the last row of a session that has one of these types and is between two rows."""
     query = select(func.max(EVENTS.c.seq)).where(
         EVENTS.c.agent_id == agent,
         EVENTS.c.type.in_(kinds),
@@ -605,10 +605,10 @@ def _last_between(
     return conn.execute(query).scalar()
 
 
-def _last_of_each(
+def _find_last_of_each(
     conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted_counts: Mapping[EventType, int]
 ) -> dict[str, list[int]]:
-    """Return by session the rows of its latest events, up to ``wanted_counts`` of each type."""
+    """Return the rows of the latest events of each session, up to ``wanted_counts`` per type."""
     rows = conn.execute(
         _last_rows_query(tuple(wanted_counts.items()), len(sessions)),
         {"agent_id": agent, "sessions": list(sessions), "first": first},
@@ -624,7 +624,7 @@ def _last_of_each(
 
 @functools.lru_cache(maxsize=2 * _SESSIONS_PER_QUERY)
 def _last_rows_query(wanted_counts: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
-    """Build one subquery per type: the index on agent and type is in log order."""
+    """Build one subquery per type, because the index on agent and type is in log order."""
     subqueries = []
     for kind, most in wanted_counts:
         depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT else _MAX_DEPTH) + 200 * sessions + most
@@ -648,7 +648,7 @@ def _last_rows_query(wanted_counts: tuple[tuple[EventType, int], ...], sessions:
 
 def _read_events(conn: Connection, seqs: Sequence[int]) -> dict[int, AgentEvent]:
     events: dict[int, AgentEvent] = {}
-    for start in range(0, len(seqs), _PAGE):
-        query = select(*EVENT_COLUMNS).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE]))
+    for start in range(0, len(seqs), _PAGE_SIZE):
+        query = select(*EVENT_COLUMNS).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE_SIZE]))
         events.update(_parse_rows(conn.execute(query)))
     return events

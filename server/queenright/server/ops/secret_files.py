@@ -18,15 +18,15 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 class InvalidSecretError(QueenrightError):
-    """Raised when a secret file is not usable; never includes its content."""
+    """Raised when a secret file cannot be used. The message never includes its content."""
 
 
-def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
+def read_orchestrator_secret(settings: HealthSettings) -> SecretStr | None:
     """
-    Return the signing secret for escalations; None if they are not signed, or no webhook is set.
+    Return the signing secret for escalations; None without a secret or a webhook.
 
     Raises:
-        InvalidSecretError: as ``read_secret``.
+        InvalidSecretError: See ``read_secret``.
     """
     escalation = settings.intervention.escalation
     is_used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
@@ -35,24 +35,24 @@ def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
     )
 
 
-def respawners_secret(settings: HealthSettings) -> SecretStr | None:
+def read_respawner_secret(settings: HealthSettings) -> SecretStr | None:
     """
-    Return the signing secret for respawn requests; None if they are not signed, or no webhook is set.
+    Return the signing secret for respawn requests; None without a secret or a webhook.
 
     Raises:
-        InvalidSecretError: as ``read_secret``.
+        InvalidSecretError: See ``read_secret``.
     """
     recovery = settings.recovery
     is_used = recovery.webhook_url is not None
     return _read_webhook_secret(recovery.webhook_secret_file if is_used else None, "recovery")
 
 
-def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
+def read_stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
     """
-    Return the bearer tokens for the user's Prometheus and Tempo; None for each that has no token or no URL.
+    Return the bearer tokens for the user's Prometheus and Tempo; None for each without a token or a URL.
 
     Raises:
-        InvalidSecretError: as ``read_secret``.
+        InvalidSecretError: See ``read_secret``.
     """
     tokens: list[SecretStr | None] = []
     for url, file, setting in (
@@ -66,12 +66,12 @@ def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr |
     return tokens[0], tokens[1]
 
 
-def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:
+def read_callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:
     """
-    Return the secrets of Slack's clicks and PagerDuty's webhooks; None and () if not configured.
+    Return the secrets for Slack's clicks and PagerDuty's webhooks; None and () if not configured.
 
     Raises:
-        InvalidSecretError: as ``read_secret``.
+        InvalidSecretError: See ``read_secret``.
     """
     file = settings.slack_signing_secret_file
     slack = None if file is None else read_secret(file, setting="alerting.slack_signing_secret_file")
@@ -95,7 +95,7 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
     Raises:
         InvalidSecretError: The file cannot be read, is accessible to others, or is empty.
     """
-    if file == Path():  # the value of an empty string
+    if file == Path():  # an empty setting
         raise InvalidSecretError(f"{setting} is empty; set it to the secret's file, or remove it")
     label = f"{setting}: the secret file {file}"
     try:

@@ -11,35 +11,35 @@ from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, ProviderUnavailableError
 from queenright.server.access.access import Access, tokens_file
-from queenright.server.access.addresses import address_of
+from queenright.server.access.addresses import resolve_listen_address
 from queenright.server.access.token_file import read_tokens
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 from queenright.server.ops.secret_files import (
-    callback_secrets,
-    orchestrators_secret,
-    respawners_secret,
-    stack_tokens,
+    read_callback_secrets,
+    read_orchestrator_secret,
+    read_respawner_secret,
+    read_stack_tokens,
 )
 from queenright.server.settings import InvalidSettingsError, Settings
 
 _TLS_FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
-"""The parameters of PostgreSQL's address that name files."""
+"""The parameters of a PostgreSQL URL that name files."""
 
 
 def check_files(settings: Settings) -> None:
     """
-    Check every file that a setting names; nothing is created.
+    Check every file that a setting names. Create nothing.
 
     Raises:
         InvalidSecretError: A secret file is not usable.
         ModelUnavailableError: A configured model is not available.
         InvalidPromptError: A prompt file is not valid.
     """
-    orchestrators_secret(settings.health_monitoring)
-    respawners_secret(settings.health_monitoring)
-    stack_tokens(settings.judging)
-    callback_secrets(settings.alerting)
+    read_orchestrator_secret(settings.health_monitoring)
+    read_respawner_secret(settings.health_monitoring)
+    read_stack_tokens(settings.judging)
+    read_callback_secrets(settings.alerting)
     check_judging(settings.health_monitoring, settings.judging)
 
 
@@ -48,10 +48,10 @@ def check_use(settings: Settings) -> None:
     Check what a running service would report later: storage, tokens, agents, step logs and model names.
 
     Raises:
-        InvalidSettingsError: One of them cannot be used; has a line for each.
+        InvalidSettingsError: At least one cannot be used. The message has a line for each.
     """
-    faults = _folder_faults("storage", settings.storage) or _token_faults(settings)
-    faults += _database_faults(settings.database_url)
+    faults = _check_folder("storage", settings.storage) or _check_tokens(settings)
+    faults += _check_tls_files(settings.database_url)
     roots = Roots(settings.agents.roots)
     for path in settings.agents.load:
         try:
@@ -59,10 +59,10 @@ def check_use(settings: Settings) -> None:
         except PathNotAllowedError as error:
             faults.append(f"agents.load: {error}")
     if settings.agents.storage is not None:
-        faults += _folder_faults("agents.storage", settings.agents.storage)
+        faults += _check_folder("agents.storage", settings.agents.storage)
     if "roots" in settings.agents.model_fields_set:
-        faults += _missing_folders("agents.roots", settings.agents.roots)
-    faults += _missing_folders("step_logs", settings.step_logs)
+        faults += _check_folders_exist("agents.roots", settings.agents.roots)
+    faults += _check_folders_exist("step_logs", settings.step_logs)
     for role, model in (("judge", settings.judging.judge.model), ("queen", settings.judging.queen.model)):
         try:
             if model != RULES and not model.startswith(SCRIPTED):
@@ -73,21 +73,22 @@ def check_use(settings: Settings) -> None:
         raise InvalidSettingsError("\n".join(("Settings refused:", *(f"  {fault}." for fault in faults))))
 
 
-def _token_faults(settings: Settings) -> list[str]:
+def _check_tokens(settings: Settings) -> list[str]:
     file = settings.auth.tokens_file
     if file is not None and not file.exists():
         remedy = f"create it with `queenright token create NAME --tokens-file {file}`, or remove the setting"
         return [f"auth.tokens_file: there is no file {file}; {remedy}"]
     try:
         read_tokens(tokens_file(settings))
-        Access(settings).require_live_token(*map(address_of, (settings.http.host, settings.otlp.host)))
+        hosts = settings.http.host, settings.otlp.host
+        Access(settings).require_live_token(*map(resolve_listen_address, hosts))
     except InvalidTokensError as error:
         return [f"auth.tokens_file: {error}"]
     return []
 
 
-def _database_faults(url: str) -> list[str]:
-    """Check the files of TLS in the address of a database."""
+def _check_tls_files(url: str) -> list[str]:
+    """Return faults of the TLS files in a database URL."""
     from queenright.health.store.engines import parse_address
 
     return [
@@ -99,7 +100,7 @@ def _database_faults(url: str) -> list[str]:
     ]
 
 
-def _missing_folders(setting: str, folders: Iterable[Path]) -> list[str]:
+def _check_folders_exist(setting: str, folders: Iterable[Path]) -> list[str]:
     return [
         f"{setting}: {folder} is not a folder; create it, or remove it from the list"
         for folder in folders
@@ -107,10 +108,12 @@ def _missing_folders(setting: str, folders: Iterable[Path]) -> list[str]:
     ]
 
 
-def _folder_faults(setting: str, folder: Path) -> list[str]:
-    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    if not there.is_dir():
-        return [f"{setting}: {there} is not a folder; name a folder, or one that can be created"]
-    if not os.access(there, os.W_OK | os.X_OK):
-        return [f"{setting}: {there} cannot be written by this user; name another folder"]
+def _check_folder(setting: str, folder: Path) -> list[str]:
+    existing_path = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if not existing_path.is_dir():
+        return [
+            f"{setting}: {existing_path} is not a folder; set it to a folder that exists or can be created"
+        ]
+    if not os.access(existing_path, os.W_OK | os.X_OK):
+        return [f"{setting}: {existing_path} cannot be written by this user; set it to another folder"]
     return []

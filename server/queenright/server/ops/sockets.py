@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything starts so that a port in use is reported at once."""
+"""Listening sockets. They are bound before anything starts, so that a port in use is reported immediately."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import uvicorn
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.http_url import http_url
-from queenright.server.access.addresses import family_of
+from queenright.server.access.addresses import find_address_family
 from queenright.server.middleware.connections import Connections, GuardedProtocol, connection_limit
 
 # Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
 _NOT_EPHEMERAL: Final = range(20000, 32000)
 _SEND_BYTES: Final = 256 * 1_024
-"""Half of what the kernel keeps for a client that does not read; by itself it would keep megabytes."""
+"""Half of the data that the kernel buffers for a client that does not read; by default megabytes."""
 
 
 class PortInUseError(QueenrightError):
-    """Raised when another program listens on a port; names the option for another port."""
+    """Raised when another program listens on a port. The message has the option for another port."""
 
     def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
         super().__init__(
@@ -49,7 +49,7 @@ def _describe_listener(host: str, port: int) -> str:
 
 def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) -> socket.socket:
     """
-    Return a listening socket; port 0 takes any free port.
+    Return a listening socket. Port 0 takes any free port.
 
     Args:
         what: The purpose, for error messages.
@@ -60,9 +60,9 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
         PortInUseError: Another program uses the port.
         QueenrightError: The address cannot be used.
     """
-    sock = socket.socket(family_of(host), socket.SOCK_STREAM)
+    sock = socket.socket(find_address_family(host), socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
-    # Accepted connections inherit it.
+    # Accepted connections inherit this option.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     try:
         sock.bind((host, port))
@@ -80,8 +80,8 @@ def find_free_port(host: str, port: int, *, what: str, option: str) -> int:
     """
     Return a free port for a child program; see `listen`.
 
-    Port 0 takes a free port below the ephemeral range: the system could give an ephemeral one to another
-    connection before the child binds it.
+    Port 0 takes a free port below the ephemeral range, because the system could give an ephemeral port to
+    another connection before the child binds it.
     """
     for candidate in [port] if port else random.sample(_NOT_EPHEMERAL, 100):
         try:
@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def url_of(sock: socket.socket) -> str:
+def socket_url(sock: socket.socket) -> str:
     """Return the URL of a listening socket on this machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
@@ -119,22 +119,22 @@ async def serve_app(
     Args:
         app: The ASGI app.
         sock: A socket that listens; see `listen`.
-        protocol: Makes the protocol of a connection, of the port's `Connections` and uvicorn's arguments.
+        protocol: Creates the protocol of a connection from the port's `Connections` and uvicorn's arguments.
     """
     connections = Connections(connection_limit())
     http = Server(
         uvicorn.Config(
             app,
-            log_config=None,  # its log lines use the handlers and limits of the service
+            log_config=None,  # uvicorn's log lines use the handlers and limits of the service
             log_level="warning",
             access_log=False,
             lifespan="off",
-            interface="asgi3",  # a bound method is taken for another interface
+            interface="asgi3",  # uvicorn would detect another interface for a bound method
             timeout_graceful_shutdown=2,
             server_header=False,
-            proxy_headers=False,  # otherwise any client could set its address with a header
+            proxy_headers=False,  # otherwise any client could set its own address with a header
             ws="none",
-            # uvicorn calls it like a class.
+            # uvicorn calls the factory like a class.
             http=cast("type[GuardedProtocol]", partial(protocol, connections)),
         )
     )

@@ -24,7 +24,7 @@ class StepLogs:
 
     Args:
         folders: Folders with ``sessions/{id}/logs/tool_logs.jsonl``.
-        ingest: Stores and processes events; after a `StoreError` it is retried.
+        ingest: Stores and processes events. It is retried after a `StoreError`.
         on_skipped: Called with the number of new lines that are not valid steps.
     """
 
@@ -50,7 +50,7 @@ class StepLogs:
     async def _follow(self, reader: StepLogReader) -> None:
         path, skipped_before = reader.path, reader.skipped_lines
         try:
-            # Events that were read but not stored go first: the reader has moved past them.
+            # Store the events of an earlier failure first, because the reader has moved past them.
             while events := self._unstored_events.get(path) or await asyncio.to_thread(reader.read):
                 self._unstored_events[path] = events
                 await self._ingest(events)

@@ -1,4 +1,4 @@
-"""The user's Prometheus and Tempo, which judge and queen may query."""
+"""The user's Prometheus and Tempo, which the judge and the queen may query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import stack_tools
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.ops.secret_files import stack_tokens
+from queenright.server.ops.secret_files import read_stack_tokens
 
 
 class UserStack:
@@ -24,11 +24,11 @@ class UserStack:
         clock: Seconds since the epoch.
 
     Raises:
-        InvalidSecretError: A token file is not usable.
+        InvalidSecretError: A token file cannot be used.
     """
 
     def __init__(self, settings: JudgeSettings, store: Store, clock: Clock) -> None:
-        prometheus_token, tempo_token = stack_tokens(settings)
+        prometheus_token, tempo_token = read_stack_tokens(settings)
         self._prometheus: Prometheus | None = None
         self._tempo: Tempo | None = None
         if settings.prometheus_url is not None:
@@ -40,7 +40,7 @@ class UserStack:
         self.tools: list[Tool] = stack_tools(
             prometheus=self._prometheus, traces=self._tempo or EventTraces(store), clock=clock
         )
-        """``query_metrics``, if there is a Prometheus, and ``get_trace``."""
+        """``query_metrics`` if a Prometheus is configured, and ``get_trace``."""
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -42,7 +42,7 @@ def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: 
 
 
 def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: float) -> Batch:
-    """Return the events of the log records in a request; raises as `decode_spans` does."""
+    """Return the events of the log records in a request. Raises the errors of `decode_spans`."""
     batch = Batch()
     for _ in decode_logs_in_steps(request, assembler, now, batch):
         pass
@@ -52,7 +52,7 @@ def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: fl
 def decode_spans_in_steps(
     request: ExportTraceServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Decode spans as `decode_spans` does; yield after each span and each group."""
+    """Decode spans as `decode_spans` does, yielding after each span and each group."""
     groups = (
         (group.resource, ((part.scope, part.spans) for part in group.scope_spans))
         for group in request.resource_spans
@@ -63,7 +63,7 @@ def decode_spans_in_steps(
 def decode_logs_in_steps(
     request: ExportLogsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Decode log records as `decode_logs` does; yield after each record and each group."""
+    """Decode log records as `decode_logs` does, yielding after each record and each group."""
     groups = (
         (group.resource, ((part.scope, part.log_records) for part in group.scope_logs))
         for group in request.resource_logs
@@ -74,7 +74,7 @@ def decode_logs_in_steps(
 def count_metrics_in_steps(
     request: ExportMetricsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Count metrics, which are not read, by source; yield after each group."""
+    """Count metrics by source without reading them, yielding after each group."""
     size = _RequestSize()
     for resource in request.resource_metrics:
         size.add_group()
@@ -120,7 +120,7 @@ def _decode_in_steps(
                     else:
                         origin = source
                         if observation.library != scope.name:
-                            # A record about a span counts for the library of the span.
+                            # Count a record about a span for the library of the span.
                             origin = batch.sources.for_process(process, observation.library)
                             source.records -= 1
                             origin.records += 1
@@ -141,7 +141,7 @@ class _RequestSize:
 
     def add_group(self) -> None:
         """
-        Count a resource or a scope; raise `RejectedRequestError` (413) beyond the limit.
+        Count a resource or a scope. Raise `RejectedRequestError` (413) beyond the limit.
         """
         self._groups += 1
         if self._groups > MAX_GROUPS:
@@ -149,41 +149,41 @@ class _RequestSize:
 
     def add_items(self, count: int) -> None:
         """
-        Count spans or records; raise `RejectedRequestError` (413) beyond the limit.
+        Count spans or records. Raise `RejectedRequestError` (413) beyond the limit.
         """
         self._items += count
         if self._items > MAX_ITEMS:
             raise too_many_error("spans or records", MAX_ITEMS)
 
 
-_FUTURE: Final = round(FUTURE_LIMIT * 1e9)
-_PAST: Final = round(MAX_DURATION * 1e9)
-"""Nanoseconds. Exporters do not hold records for a year."""
+_MAX_FUTURE_NS: Final = round(FUTURE_LIMIT * 1e9)
+_MAX_AGE_NS: Final = round(MAX_DURATION * 1e9)
+"""Maximum age of a record. Exporters do not hold records for a year."""
 
 
 def correct_times(observation: Observation, now: int) -> str:
     """
-    Replace impossible times of an observation; return what was wrong, or an empty string.
+    Replace impossible times of an observation. Return what was wrong, or "".
 
-    An impossible end becomes ``now``, its arrival in nanoseconds since the epoch, and a start that is
+    An impossible end becomes ``now``, the arrival time in nanoseconds since the epoch. A start that is
     impossible or after the end becomes the end. Missing times stay missing.
     """
     start, end = observation.start, observation.end
     at = end or start
     if not at:
         return ""
-    earliest, latest = now - _PAST, now + _FUTURE
+    earliest, latest = now - _MAX_AGE_NS, now + _MAX_FUTURE_NS
     if earliest <= at <= latest and (earliest <= start <= at or not start):
         return ""
     duration = end - start if start and end else -1
     if not earliest <= at <= latest:
-        problem = f"{'ends' if end else 'begins'} at {_text(at)}, but arrived at {_text(now)}"
+        problem = f"{'ends' if end else 'begins'} at {_format_time(at)}, but arrived at {_format_time(now)}"
         at = now
     else:
-        problem = f"begins at {_text(start)} and ends at {_text(end)}"
+        problem = f"begins at {_format_time(start)} and ends at {_format_time(end)}"
     observation.end = at if end else 0
-    if 0 <= duration <= _FUTURE and at == now:
-        observation.start = at - duration  # its clock is off, and its duration is known
+    if 0 <= duration <= _MAX_FUTURE_NS and at == now:
+        observation.start = at - duration  # the sender's clock is wrong, but the duration is known
     else:
         observation.start = at
         if "duration" in observation.data:
@@ -192,5 +192,5 @@ def correct_times(observation: Observation, now: int) -> str:
     return f"{what} of scope {observation.library!r} {problem}"
 
 
-def _text(nanoseconds: int) -> str:
+def _format_time(nanoseconds: int) -> str:
     return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

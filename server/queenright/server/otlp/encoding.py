@@ -19,7 +19,7 @@ from queenright.server.http.json_limits import (
     JsonFormatError,
     JsonSizeError,
     check_json_size,
-    without_lone_surrogates,
+    replace_lone_surrogates,
 )
 from queenright.server.otlp.errors import (
     INVALID_ARGUMENT,
@@ -35,12 +35,12 @@ _ID_KEYS: Final = frozenset({"traceId", "trace_id", "spanId", "span_id", "parent
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 _MAX_MEMBERS: Final = 1_000
 
-CHUNK: Final = 256 * 1024
-"""Bytes to decompress in one step."""
+CHUNK_BYTES: Final = 256 * 1024
+"""Maximum bytes to decompress in one step."""
 
 MAX_JSON: Final = 8 * 1024 * 1024
 MAX_VALUES: Final = 200_000
-"""Values in a JSON body: brackets, commas and colons. Parsing this many holds the GIL for 25 ms."""
+"""Maximum values in a JSON body (brackets, commas and colons). Parsing this many holds the GIL for 25 ms."""
 
 
 class MediaType(StrEnum):
@@ -67,7 +67,7 @@ class MediaType(StrEnum):
 
 def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
     """
-    Decompress a body in chunks of at most `CHUNK` bytes, up to ``limit`` bytes in total.
+    Decompress a body in chunks of at most `CHUNK_BYTES` bytes, up to ``limit`` bytes in total.
 
     Raises:
         RejectedRequestError: The encoding is unknown (415), or the body is damaged (400) or too long (413).
@@ -86,15 +86,15 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
     try:
         while pending or at < len(body):
             if not pending:
-                # In chunks, because the rest after each member is copied for the next.
-                pending = body[at : at + CHUNK]
-                at += CHUNK
+                # Work in chunks, because the rest after each member is copied for the next.
+                pending = body[at : at + CHUNK_BYTES]
+                at += CHUNK_BYTES
             if stream is None:
                 members += 1
                 if members > _MAX_MEMBERS:
                     raise malformed_error(f"the body has more than {_MAX_MEMBERS} {name} streams")
                 stream = zlib.decompressobj(bits)
-            chunk = stream.decompress(pending, CHUNK)
+            chunk = stream.decompress(pending, CHUNK_BYTES)
             pending = stream.unconsumed_tail
             remaining -= len(chunk)
             if remaining < 0:
@@ -105,8 +105,8 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
             if chunk:
                 yield chunk
         while stream is not None:
-            # Output that is still buffered, one chunk at a time.
-            chunk = stream.decompress(b"", CHUNK)
+            # Read output that is still buffered, one chunk at a time.
+            chunk = stream.decompress(b"", CHUNK_BYTES)
             remaining -= len(chunk)
             if remaining < 0:
                 raise too_large_error("the body, decompressed,", limit)
@@ -122,7 +122,7 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
 
 def check_json(body: bytes | bytearray) -> None:
     """
-    Reject JSON that is slow to parse or expands too much. The work is bounded; meant for a thread.
+    Reject JSON that is slow to parse or expands too much. The work is bounded. Call this in a thread.
 
     Raises:
         RejectedRequestError: The body is longer than `MAX_JSON` bytes or has more than `MAX_VALUES` values
@@ -140,10 +140,10 @@ def check_json(body: bytes | bytearray) -> None:
 
 def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
     """
-    Parse a body. An empty body is an empty message; unknown fields are ignored.
+    Parse a body. An empty body becomes an empty message. Unknown fields are ignored.
 
     Raises:
-        RejectedRequestError: The body is not such a message (400).
+        RejectedRequestError: The body is not a message of this type (400).
     """
     message = make()
     if not body:
@@ -152,27 +152,27 @@ def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable
         if media_type is MediaType.PROTOBUF:
             message.ParseFromString(bytes(body))
         else:
-            value = _loads(body)
+            value = _load_json(body)
             if not isinstance(value, dict):
                 raise malformed_error("the body must be a JSON object")
-            json_format.ParseDict(_with_base64_ids(value, 0), message, ignore_unknown_fields=True)
+            json_format.ParseDict(_convert_ids(value, 0), message, ignore_unknown_fields=True)
     except (DecodeError, json_format.Error, orjson.JSONDecodeError) as error:
         raise malformed_error(
             f"the body is not a valid {message.DESCRIPTOR.name}: {str(error)[:300]}"
         ) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        # Errors that json_format does not wrap for values of the wrong type.
+        # json_format does not wrap these errors for values of the wrong type.
         raise malformed_error(
             f"the body is not a valid {message.DESCRIPTOR.name}: {type(error).__name__}"
         ) from None
     return message
 
 
-def _loads(body: bytes | bytearray) -> Any:
+def _load_json(body: bytes | bytearray) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        return orjson.loads(without_lone_surrogates(body))
+        return orjson.loads(replace_lone_surrogates(body))
 
 
 def render_message(message: Message, media_type: MediaType) -> bytes:
@@ -187,21 +187,21 @@ def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
     return render_message(Status(code=code, message=reason), media_type)
 
 
-def _with_base64_ids(value: Any, depth: int) -> Any:
-    """Convert OTLP's JSON to protobuf's, which has trace and span ids in base64 instead of hexadecimal."""
+def _convert_ids(value: Any, depth: int) -> Any:
+    """Convert OTLP's JSON to protobuf's JSON, whose trace and span ids are base64 instead of hexadecimal."""
     if depth > MAX_DEPTH:
         raise malformed_error(f"the body is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):
-        return [_with_base64_ids(item, depth + 1) for item in value]
+        return [_convert_ids(item, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: _base64_id(key, item) if key in _ID_KEYS else _with_base64_ids(item, depth + 1)
+        key: _encode_id(key, item) if key in _ID_KEYS else _convert_ids(item, depth + 1)
         for key, item in value.items()
     }
 
 
-def _base64_id(key: str, value: Any) -> str:
+def _encode_id(key: str, value: Any) -> str:
     if value is None:
         return ""
     try:

@@ -15,7 +15,7 @@ UNAVAILABLE = 14
 
 
 class RejectedRequestError(QueenrightError):
-    """Raised to answer a request with an error: an HTTP ``status`` and a gRPC ``code``."""
+    """Raised to respond to a request with an HTTP ``status`` and a gRPC ``code``."""
 
     def __init__(
         self, status: int, code: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -27,7 +27,7 @@ class RejectedRequestError(QueenrightError):
 
 
 class OverloadedError(QueenrightError):
-    """Raised by an ingest function that cannot accept more events for now."""
+    """Raised by an ingest function that temporarily cannot accept more events."""
 
     def __init__(self, *, retry_after: int = 5) -> None:
         super().__init__("the service is overloaded; retry later")
@@ -66,5 +66,5 @@ def too_many_error(what: str, limit: int) -> RejectedRequestError:
 
 
 def unavailable_error(reason: str, retry_after: int) -> RejectedRequestError:
-    """Return the error for a valid request that cannot be accepted now; clients retry (503)."""
+    """Return the error for a valid request that cannot be accepted now (503). Clients retry it."""
     return RejectedRequestError(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

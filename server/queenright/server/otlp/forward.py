@@ -23,24 +23,24 @@ from prometheus_client import Counter
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.identity import new_id
 from queenright.server.access.tokens import PREFIX
-from queenright.server.http.hop_by_hop import Header, passed_headers
+from queenright.server.http.hop_by_hop import Header, forward_headers
 
 logger = logging.getLogger(__name__)
 
-RETRIED: Final = frozenset({429, 502, 503, 504})
-"""The statuses that OTLP/HTTP defines as retryable; any other failure is final."""
+RETRYABLE_STATUSES: Final = frozenset({429, 502, 503, 504})
+"""The statuses that OTLP/HTTP defines as retryable. Any other failure is final."""
 
 VIA: Final = b"x-queenright-via"
-"""Lists the receivers that a request has passed, to prevent forwarding loops."""
+"""Header with the receivers that a request has passed, to prevent forwarding loops."""
 
 _SET_BY_CLIENT: Final = frozenset({b"content-length", b"expect", b"host", VIA})
-"""The client of the other endpoint sets these itself."""
+"""Headers that the HTTP client sets itself."""
 
 _MAX_RESPONSE_BYTES: Final = 64 << 10
-_SENDERS: Final = 4
-"""Requests sent concurrently."""
+_MAX_CONCURRENT: Final = 4
+"""Maximum number of concurrent requests."""
 _TIMEOUT_SECONDS: Final = 10.0
-"""For one attempt."""
+"""Timeout of one attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Forwarder:
     Args:
         url: The endpoint without the signal's path (``https://collector:4318``). A user and password in it
             become an ``Authorization`` header if the agent sent none, and are never printed.
-        max_bytes: Bytes of queued requests.
+        max_bytes: Maximum bytes of queued requests.
         dropped_counter: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
         first_delay: Seconds before the second attempt; doubled for each later one, up to ``max_delay``.
         give_up_after: Seconds after which a failing request is dropped.
@@ -86,7 +86,7 @@ class Forwarder:
         except httpx.InvalidURL:
             parsed_url = httpx.URL()
         if parsed_url.scheme not in ("http", "https") or not parsed_url.host:
-            # The message omits the URL and the parser's error: either could contain the password.
+            # Omit the URL and the parser's error, because both could contain the password.
             raise ValueError(
                 "the forwarding URL must be an http or https URL such as https://collector.example.com:4318"
             ) from None
@@ -125,7 +125,7 @@ class Forwarder:
 
     @property
     def pending(self) -> int:
-        """Requests that are queued or being sent."""
+        """The number of requests that are queued or being sent."""
         return len(self._queue) + self._under_way
 
     async def start(self) -> None:
@@ -135,7 +135,9 @@ class Forwarder:
             follow_redirects=False,
             verify=certificates(self._base),
         )
-        self._tasks = [asyncio.create_task(self._send_all(), name=f"forward-{n}") for n in range(_SENDERS)]
+        self._tasks = [
+            asyncio.create_task(self._send_all(), name=f"forward-{n}") for n in range(_MAX_CONCURRENT)
+        ]
 
     async def stop(self, *, flush_seconds: float = 2.0) -> None:
         """Send queued requests for at most ``flush_seconds``; count the rest as dropped."""
@@ -154,7 +156,7 @@ class Forwarder:
 
     def offer(self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """
-        Queue a request, without a Queenright token, which is for this service.
+        Queue a request. A Queenright token, which is for this service, is removed.
 
         Never blocks or raises; call it from the event loop's thread.
         """
@@ -163,7 +165,7 @@ class Forwarder:
         if self._via in via:
             return
         forwarded_headers = [
-            header for header in passed_headers(headers, without=_SET_BY_CLIENT) if not _is_own_token(header)
+            header for header in forward_headers(headers, without=_SET_BY_CLIENT) if not _is_own_token(header)
         ]
         forwarded_headers.append((VIA, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, forwarded_headers, body, signal)
@@ -208,7 +210,7 @@ class Forwarder:
                     self._drop(request)
 
     async def _send(self, request: _Request) -> bool:
-        """Send a request, with retries; return whether it was delivered."""
+        """Send a request with retries, and return whether it was delivered."""
         until = time.monotonic() + self._give_up_after
         delay = self._first_delay
         while True:
@@ -217,7 +219,7 @@ class Forwarder:
                 self._report(None)
                 return True
             self._report(reason)
-            # Jitter: otherwise all receivers behind one collector retry at the same moment.
+            # Add jitter; otherwise all receivers retry at the same collector at the same moment.
             wait = max(wait, delay * random.uniform(0.5, 1.0))
             if not is_retried or time.monotonic() + wait > until:
                 return False
@@ -225,7 +227,7 @@ class Forwarder:
             delay = min(delay * 2, self._max_delay)
 
     async def _try(self, request: _Request) -> tuple[str, bool, float]:
-        """Send a request once; return the failure or "", whether to retry, and the delay in seconds."""
+        """Send a request once. Return the failure or "", whether to retry, and the delay in seconds."""
         if self._client is None:
             raise RuntimeError("the forwarder is not started; call start() first")
         url = f"{self._base}{request.path}"
@@ -240,10 +242,14 @@ class Forwarder:
             return type(error).__name__, True, 0.0
         if response.is_success:
             return "", False, 0.0
-        return f"status {response.status_code}", response.status_code in RETRIED, _retry_after(response)
+        return (
+            f"status {response.status_code}",
+            response.status_code in RETRYABLE_STATUSES,
+            _retry_after(response),
+        )
 
     def _report(self, reason: str | None) -> None:
-        """Log when the endpoint starts to fail and when it recovers, not each request."""
+        """Log when the endpoint starts to fail and when it recovers, but not each request."""
         if reason is not None and not self._is_failing:
             logger.warning("cannot forward telemetry to %s: %s", self._base, reason)
         elif reason is None and self._is_failing:
@@ -252,7 +258,7 @@ class Forwarder:
 
 
 async def _drain(response: httpx.Response) -> None:
-    """Read a response, so that its connection can be reused; one that is too long closes it."""
+    """Read a response, so that its connection can be reused. If it is too long, close the connection."""
     read = 0
     try:
         async for part in response.aiter_raw():
@@ -269,12 +275,12 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 @contextlib.asynccontextmanager
-async def forwarding(url: str | None, count_in: Callable[[], Counter]) -> AsyncIterator[Forwarder | None]:
+async def run_forwarder(url: str | None, count_in: Callable[[], Counter]) -> AsyncIterator[Forwarder | None]:
     """
     Run a forwarder until the block ends.
 
     Args:
-        url: The endpoint; None: there is no forwarder.
+        url: The endpoint; None for no forwarder.
         count_in: Returns the counter of dropped requests.
     """
     if url is None:

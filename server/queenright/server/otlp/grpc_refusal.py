@@ -1,8 +1,8 @@
 """
-gRPC and TLS on a port that serves HTTP/1.1.
+Refusal of gRPC and TLS on a port that serves HTTP/1.1.
 
-Exporters whose default protocol is gRPC open an HTTP/2 connection. Each of their calls is answered with
-UNIMPLEMENTED and the setting to change, so that the exporter prints it.
+Exporters whose default protocol is gRPC open an HTTP/2 connection. The response to each call is UNIMPLEMENTED
+with the setting to change, so that the exporter prints it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_REPLIES: Final = 256
 
 class GrpcRefusal:
     """
-    Refuses the calls of one HTTP/2 connection. No I/O: takes received bytes and returns bytes to send.
+    Refuses the calls of one HTTP/2 connection. No I/O: it takes received bytes and returns bytes to send.
 
     Args:
         reason: What the client has to change.
@@ -48,10 +48,10 @@ class GrpcRefusal:
         self._buffer = b""
         self._replies = 0
         self.is_finished = False
-        """True once the connection is to be closed: the client sent too much, or no valid frame."""
+        """True once the connection must be closed, because the client sent too much or an invalid frame."""
 
     def receive(self, data: bytes) -> bytes:
-        """Return the frames that answer what a client sent after the preface; see RFC 9113 §4.1."""
+        """Return the frames that respond to data of a client after the preface; see RFC 9113 §4.1."""
         self._buffer += data
         reply_frames = b""
         while len(self._buffer) >= 9 and not self.is_finished:
@@ -86,11 +86,11 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def _header(name: bytes, value: bytes) -> bytes:
     """Encode a header as a literal without indexing (RFC 7541 §6.2.2); ``value`` is at most 16 kB long."""
-    length = bytes([len(value)]) if len(value) < 127 else b"\x7f" + _varint(len(value) - 127)
+    length = bytes([len(value)]) if len(value) < 127 else b"\x7f" + _encode_varint(len(value) - 127)
     return b"\x00" + bytes([len(name)]) + name + length + value
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     encoded_message = bytearray()
     while number > 0x7F:
         encoded_message.append(number & 0x7F | 0x80)
@@ -109,13 +109,13 @@ def _trailers(reason: str) -> bytes:
 
 class Http1Protocol(GuardedProtocol):
     """
-    HTTP/1.1; a connection that begins with HTTP/2's preface is refused call by call, one with TLS at once.
+    HTTP/1.1. Refuses each call of an HTTP/2 connection, and closes a TLS connection.
 
     Args:
         on_grpc: Called with the client's address and ``reason`` for each refused gRPC connection.
         reason: What a gRPC client has to change.
         connections: The connections of the port.
-        arguments: Those of uvicorn.
+        arguments: uvicorn's arguments.
     """
 
     _is_http1 = False
@@ -134,7 +134,7 @@ class Http1Protocol(GuardedProtocol):
         self._reason = reason
 
     def data_received(self, data: bytes) -> None:
-        """Refuse HTTP/2 and TLS; pass anything else on."""
+        """Refuse HTTP/2 and TLS. Parse anything else as HTTP/1.1."""
         if self._refusal is not None:
             self._refuse(self._refusal, data)
             return
@@ -164,8 +164,8 @@ class Http1Protocol(GuardedProtocol):
         return self.client[0] if self.client else "an unknown address"
 
     def _refuse(self, refusal: GrpcRefusal, data: bytes) -> None:
-        # Not closed after the answer: bytes that the client still sends would reset the connection before
-        # it has read the answer. It expires as one that sends no headers does.
+        # Do not close the connection after the response: bytes that the client still sends would reset it
+        # before the client has read the response. It expires like a connection without headers.
         if refusal.is_finished:
             return
         self.transport.write(refusal.receive(data))

@@ -1,4 +1,4 @@
-"""Limit how much of the event loop decoding uses, so that other tasks continue."""
+"""Limit the share of the event loop that decoding uses, so that other tasks continue."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-SLICE: Final = 0.01
-"""Seconds of work per turn of the loop. A step may exceed it by up to the same time."""
+SLICE_SECONDS: Final = 0.01
+"""Seconds of work per iteration of the event loop. A step may exceed it by up to the same time."""
 
 
 class EventLoopShare:
     """
-    Divides work into slices of at most ``seconds`` per turn of the loop.
+    Divides work into slices of at most ``seconds`` per iteration of the event loop.
 
     Waiting work runs in order of arrival, after the other tasks of the loop. Time beyond a slice is deducted
-    from the following turns.
+    from later slices.
 
     Args:
-        seconds: Seconds of work per turn of the loop.
+        seconds: Seconds of work per iteration of the event loop.
         timer: Measures time, in the unit of ``seconds``.
     """
 
-    def __init__(self, seconds: float = SLICE, timer: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, seconds: float = SLICE_SECONDS, timer: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._seconds = seconds
         self._timer = timer
         self._spent_seconds = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
-        """Run ``work`` in this turn or a later one; its argument returns whether its time is used up."""
+        """Run ``work`` in this iteration or a later one. Its argument returns whether its time is used up."""
         if self._waiting or self._spent_seconds >= self._seconds:
             await self._turn()
         began = self._timer()
@@ -78,7 +80,7 @@ class EventLoopShare:
 
 class CapacityLimiter:
     """
-    A semaphore with weights; waiters are served in order of arrival.
+    A weighted semaphore that serves waiters in order of arrival.
 
     Args:
         size: The total capacity. A bigger request is admitted alone.

@@ -1,4 +1,4 @@
-"""The OTLP port's guard: senders need the role reporter."""
+"""Middleware that authorizes senders on the OTLP port (role `reporter`)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from queenright.server.access.caller import Caller, client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token
 from queenright.server.access.roles import AccessLevel
 from queenright.server.access.tokens import PREFIX
-from queenright.server.middleware.gate import check_host, check_origin, names_of
+from queenright.server.middleware.gate import accepted_hosts, check_host, check_origin
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
 
 # gRPC codes, which OTLP also uses for errors over HTTP.
-_CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
+_GRPC_CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
 
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
-"""Names of the host inside containers. No site can have them: ``internal`` is a reserved TLD."""
+"""Names of the host inside containers. No public site can use them: ``internal`` is a reserved TLD."""
 
 
 class OtlpGuard:
     """
-    ASGI middleware. If no token is required, an ``Authorization`` header without a Queenright token is meant
-    for a collector and not looked at.
+    ASGI middleware. If no token is required, an ``Authorization`` header without a Queenright token is
+    ignored, because it is meant for a collector.
 
     Args:
         app: The OTLP receiver.
         access: Authenticates and authorizes callers.
-        bound: The address of the port.
+        bind_address: The address that the port listens on.
         on_denied: Called with the path, status and reason of each denied request.
     """
 
@@ -41,24 +41,24 @@ class OtlpGuard:
         app: Any,
         *,
         access: Access,
-        bound: str,
+        bind_address: str,
         on_denied: Callable[[str, int, str], None] = lambda path, status, reason: None,
     ) -> None:
         self._app = app
         self._access = access
-        self._is_token_required = access.is_token_required(bound)
+        self._is_token_required = access.is_token_required(bind_address)
         self._on_denied = on_denied
         settings = access.settings
-        self._names = names_of(
+        self._accepted_hosts = accepted_hosts(
             settings.otlp.host,
             settings.http.host,
             settings.alerting.console_url,
             *_FROM_CONTAINERS,
-            bound=bound,
+            bind_address=bind_address,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Deny a request, or pass it on."""
+        """Deny a request, or pass it to the app."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -66,7 +66,7 @@ class OtlpGuard:
         caller = self._identify(scope, headers)
         if isinstance(caller, Denial):
             self._on_denied(scope["path"], caller.status, caller.reason)
-            await _answer(caller, headers.get("content-type", ""), send)
+            await _send_denial(caller, headers.get("content-type", ""), send)
             return
         await self._app(scope, receive, send)
 
@@ -90,19 +90,21 @@ class OtlpGuard:
         return self._access.check_role(caller, AccessLevel.REPORTER) or caller
 
     def _check_browser_origin(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and reason to deny a cross-site browser request, as the API's gate does."""
-        if self._names is None:
+        """Return the status and reason for denying a cross-site browser request, like the API's gate."""
+        if self._accepted_hosts is None:
             return None
         hosts = headers.getlist("host")
-        return check_host(hosts, self._names, setting="otlp.host") or check_origin(scope["method"], headers)
+        return check_host(hosts, self._accepted_hosts, setting="otlp.host") or check_origin(
+            scope["method"], headers
+        )
 
 
-async def _answer(denial: Denial, content_type: str, send: Send) -> None:
+async def _send_denial(denial: Denial, content_type: str, send: Send) -> None:
     try:
         media_type = MediaType.from_header(content_type)
     except RejectedRequestError:
         media_type = MediaType.JSON
-    body = render_status(_CODES[denial.status], denial.reason, media_type)
+    body = render_status(_GRPC_CODES[denial.status], denial.reason, media_type)
     headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),

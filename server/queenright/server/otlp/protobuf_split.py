@@ -2,8 +2,8 @@
 Check and split big OTLP protobuf bodies before they are parsed. No I/O.
 
 Protobuf's parser is C code that holds the GIL for the whole input, and a message of two bytes costs as much
-as one of two hundred. So it never gets more than `MAX_PIECE` unchecked bytes: a longer body is split between
-resources, scopes, and their spans, records or metrics.
+as one of two hundred. It therefore never gets more than `MAX_PIECE` unchecked bytes. A longer body is split
+between resources, scopes, and their spans, records or metrics.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from queenright.server.otlp.errors import (
 )
 
 MAX_PIECE: Final = 256 * 1024
-"""Bytes that are parsed at once: 4 ms for the worst case, only empty messages."""
+"""Maximum bytes that are parsed at once: 4 ms in the worst case of only empty messages."""
 
 MAX_GROUPS: Final = 10_000
-"""Resources and scopes of a request."""
+"""Maximum resources and scopes of a request."""
 
 MAX_ITEMS: Final = 200_000
-"""Spans, log records or metrics of a request."""
+"""Maximum spans, log records or metrics of a request."""
 
 MAX_ITEM: Final = 4 * 1024 * 1024
-"""Bytes of one span, log record or metric."""
+"""Maximum bytes of one span, log record or metric."""
 
 MAX_FIELDS: Final = 20_000
-"""Fields, including nested ones, of one span, log record or metric that is longer than a piece."""
+"""Maximum fields, including nested ones, of a span, log record or metric that is longer than a piece."""
 
 MAX_SHARED: Final = 64 * 1024
-"""Bytes of a resource or scope that is repeated in several pieces."""
+"""Maximum bytes of a resource or scope that is repeated in several pieces."""
 
-_CHILD: Final = (1, 2, 2)
-"""Field numbers of resources in a request, scopes in a resource, and items in a scope."""
+_CHILD_FIELDS: Final = (1, 2, 2)
+"""Field numbers of the resources in a request, scopes in a resource, and items in a scope."""
 _ITEM: Final = 2
 _MAX_DEPTH: Final = 100
 
@@ -59,20 +59,21 @@ def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> li
         request: Creates an empty request of this kind.
 
     Raises:
-        RejectedRequestError: The body is not such a request (400), or has too many or long messages (413).
+        RejectedRequestError: The body is not a request of this kind (400), or has too many or too long
+            messages (413).
     """
     message: Any = request().DESCRIPTOR
-    for number in _CHILD:
+    for number in _CHILD_FIELDS:
         message = message.fields_by_number[number].message_type
     return [bytes(piece) for piece in _Splitter(body, message).cut(0, len(body), 0)]
 
 
-def fields_in(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
+def iter_fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
     """
     Yield each field's number, the offsets of its start, value and end, and whether it has a length.
 
     Raises:
-        RejectedRequestError: The body is no valid protobuf message (400).
+        RejectedRequestError: The body is not a valid protobuf message (400).
     """
     while at < end:
         begin = at
@@ -125,8 +126,8 @@ class _Splitter:
         body = self._body
         shared_fields = bytearray()
         children: list[tuple[int, int, int]] = []
-        for number, begin, value, stop, has_length in fields_in(body, at, end):
-            if number == _CHILD[level] and has_length:
+        for number, begin, value, stop, has_length in iter_fields(body, at, end):
+            if number == _CHILD_FIELDS[level] and has_length:
                 self._count(level)
                 children.append((begin, value, stop))
             else:
@@ -145,7 +146,7 @@ class _Splitter:
                 piece += body[begin:stop]
             else:
                 for part in self.cut(value, stop, level + 1):
-                    yield shared_fields + field_header(_CHILD[level], len(part)) + part
+                    yield shared_fields + encode_field_header(_CHILD_FIELDS[level], len(part)) + part
         if piece or not children:
             yield shared_fields + piece
 
@@ -169,8 +170,8 @@ class _Splitter:
             at, end, message, depth = inside.pop()
             if depth > _MAX_DEPTH:
                 raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
-            nested_messages = _messages_in(message)
-            for number, _, value, stop, has_length in fields_in(self._body, at, end):
+            nested_messages = _list_nested_messages(message)
+            for number, _, value, stop, has_length in iter_fields(self._body, at, end):
                 remaining -= 1
                 if remaining < 0:
                     raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
@@ -179,12 +180,12 @@ class _Splitter:
 
 
 @cache
-def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
+def _list_nested_messages(message: Descriptor) -> dict[int, Descriptor]:
     return {f.number: f.message_type for f in message.fields if f.message_type is not None}
 
 
-def field_header(number: int, length: int) -> bytes:
-    """Return the tag and length of a field that has a length."""
+def encode_field_header(number: int, length: int) -> bytes:
+    """Encode the tag and length of a length-delimited field."""
     header = bytearray((number << 3 | _LENGTH,))
     while length > 0x7F:
         header.append(length & 0x7F | 0x80)

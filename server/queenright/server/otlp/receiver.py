@@ -1,7 +1,8 @@
 """
 The OTLP/HTTP receiver: an ASGI app for ``/v1/traces``, ``/v1/logs`` and ``/v1/metrics``.
 
-A response of 200 means that the events are durable: it is sent after the ingest function has returned.
+A response of 200 means that the events are durable, because it is sent after the ingest function has
+returned.
 """
 
 from __future__ import annotations
@@ -74,12 +75,12 @@ NoteAlive = Callable[[Mapping[str, float | None]], None]
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
-"""Bytes of bodies in memory at one time, compressed and decompressed."""
+"""Maximum bytes of bodies in memory at one time, compressed and decompressed."""
 BODY_TIMEOUT_SECONDS: Final = 30.0
-SMALL_JSON: Final = 8 * 1024
-"""Longer JSON is parsed in a thread: parsing takes 1 ms per kilobyte."""
+MAX_INLINE_JSON: Final = 8 * 1024
+"""Maximum bytes of JSON that is parsed on the event loop: parsing takes 1 ms per kilobyte."""
 MAX_STORING: Final = 2_048
-"""Events that are being stored at one time; the monitor processes a stored group in one go."""
+"""Maximum events that are stored at one time. The monitor processes a stored group without interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class _Signal:
 
 
 _END_CHECK_SECONDS: Final = 5.0
-"""Seconds between two checks for runs that have ended without a record."""
+"""Seconds between checks for runs that have ended without a record."""
 _SIGNALS: Final = {
     "/v1/traces": _Signal(
         ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decode_spans_in_steps
@@ -99,7 +100,7 @@ _SIGNALS: Final = {
     "/v1/logs": _Signal(
         ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decode_logs_in_steps
     ),
-    # Accepted, so that a client's exporter does not fail, and forwarded. Workers' metrics are scraped.
+    # Metrics are accepted, so that exporters do not fail, and forwarded, but not read.
     "/v1/metrics": _Signal(
         ExportMetricsServiceRequest,
         ExportMetricsServiceResponse,
@@ -111,7 +112,7 @@ _SIGNALS: Final = {
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start, of spans and records together."""
+    """Totals of spans and records since the start."""
 
     requests: int = 0
     refused: int = 0
@@ -136,16 +137,16 @@ class OtlpReceiver:
         registry: The registry for ``queenright_ingest_spans_total``.
         assembler: The assembler, shared with hooks; a new one by default.
         intake: The statistics of senders, shared with hooks; new ones by default.
-        record_process_alive: Called with the processes that sent something: by incarnation id, the seconds
-            after which each reports open work again (None if it does not).
+        record_process_alive: Called with the processes that sent something: by incarnation id, the interval
+            in seconds at which each reports open work (None if it does not).
         forwarder: Forwards every accepted request; started and stopped by the caller.
         publish: Called with the path and protobuf of each piece of a request, instead of storing its events:
-            in a cluster, the owner does that (`store_pieces`). Raises `RejectedRequestError`.
-        max_body: Longest body, in bytes as sent.
-        max_inflated: The same, decompressed.
-        max_in_flight: Bytes of bodies in memory at one time, compressed and decompressed; beyond it, requests
-            are answered with 503.
-        body_timeout: Seconds that a body may take to arrive.
+            in a cluster, the owner stores them (`store_pieces`). Raises `RejectedRequestError`.
+        max_body: Maximum length of a body as sent, in bytes.
+        max_inflated: Maximum length of a decompressed body, in bytes.
+        max_in_flight: Maximum bytes of bodies in memory at one time, compressed and decompressed. Beyond it,
+            requests get status 503.
+        body_timeout: Maximum seconds until a body has arrived.
         clock: Seconds since the epoch.
         share: Limits how much of the event loop decoding uses.
     """
@@ -179,7 +180,7 @@ class OtlpReceiver:
         self._in_flight = 0
         self._share = share or EventLoopShare()
         self._storing = CapacityLimiter(MAX_STORING)
-        # One thread, so that no number of requests gets more than half of the GIL.
+        # Use one thread, so that requests get at most half of the GIL, however many there are.
         self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
@@ -304,7 +305,7 @@ class OtlpReceiver:
     async def _split_body(
         self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held_bytes: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
-        """Return a body decompressed, and split if it is big."""
+        """Return a body decompressed, and split if it is large."""
         body: bytes | bytearray = raw
         if encoding.strip():
             parts = decompress_chunks(raw, encoding, self._max_inflated)
@@ -313,12 +314,12 @@ class OtlpReceiver:
                 held_bytes.add(len(part))
                 body += part
         if media_type is MediaType.JSON:
-            if len(body) <= SMALL_JSON:
+            if len(body) <= MAX_INLINE_JSON:
                 return [(body, media_type)]
-            body = await self._in_thread(_as_protobuf, body, signal.request)
+            body = await self._run_in_thread(_to_protobuf, body, signal.request)
         if len(body) <= MAX_PIECE:
             return [(body, MediaType.PROTOBUF)]
-        pieces = await self._in_thread(split_request, body, signal.request)
+        pieces = await self._run_in_thread(split_request, body, signal.request)
         return ((piece, MediaType.PROTOBUF) for piece in _pop_each(pieces))
 
     async def _parse(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
@@ -326,26 +327,26 @@ class OtlpReceiver:
 
     async def store_pieces(self, path: str, pieces: Sequence[bytes], ingest: Ingest) -> None:
         """
-        Store the events of pieces that a receiver published, in one call of ``ingest``.
+        Store the events of published pieces, in one call of ``ingest``.
 
         Args:
             path: The path of their requests.
             pieces: The pieces, oldest first.
-            ingest: Stores the events, and returns once they are durable. Called without events too.
+            ingest: Stores the events, and returns once they are durable. Also called without events.
 
         Raises:
-            Exception: Whatever ``ingest`` raises; nothing of these pieces is stored.
+            Exception: What ``ingest`` raises. Nothing of these pieces is stored.
         """
         signal = _SIGNALS[path]
         batch = Batch()
         try:
             for piece in pieces:
                 request = await self._parse(signal, piece, MediaType.PROTOBUF)
-                self._note_metrics(request)
+                self._record_metrics_source(request)
                 steps = signal.decode(request, self._assembler, self._clock(), batch)
                 while await self._share.run(partial(_run_until, steps)):
                     pass
-                # A span that is in two of the pieces is refused the second time.
+                # A span in two of the pieces is refused the second time.
                 self._assembler.duplicates.begin_storing(batch.identities)
             batch.finish()
             await ingest(batch.events)
@@ -366,24 +367,24 @@ class OtlpReceiver:
                 logger.exception("cannot end finished runs")
 
     async def end_held_runs(self) -> None:
-        """End runs whose agent has ended and that received nothing more in time."""
+        """End the runs of ended agents that received nothing more within the time limit."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:
             logger.warning("cannot end finished runs now; retrying")
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def _run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
         """Decode a message and store its events, a bounded number at a time."""
-        self._note_metrics(request)
+        self._record_metrics_source(request)
         steps = signal.decode(request, self._assembler, self._clock(), batch)
 
-        def decode(is_over: Callable[[], bool]) -> bool:
+        def decode(is_time_up: Callable[[], bool]) -> bool:
             events = batch.events
             for _ in steps:  # noqa: SIM110  # `any` costs a span 2 % more
-                if is_over() or len(events) >= MAX_EVENTS:
+                if is_time_up() or len(events) >= MAX_EVENTS:
                     return True
             return False
 
@@ -391,7 +392,7 @@ class OtlpReceiver:
         try:
             while more:
                 more = await self._share.run(decode)
-                # From now on, a retry of one of these has to wait.
+                # From here on, retries of these spans must wait.
                 self._assembler.duplicates.begin_storing(batch.identities)
                 if more and len(batch.events) < MAX_EVENTS:
                     continue
@@ -406,9 +407,9 @@ class OtlpReceiver:
             self._assembler.duplicates.finish_storing(batch.identities, is_stored=False)
             batch.undo()
 
-    def _note_metrics(self, request: Message) -> None:
+    def _record_metrics_source(self, request: Message) -> None:
         if isinstance(request, ExportMetricsServiceRequest):
-            # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
+            # Metrics arrive at a steady rate, independent of work, and so show that the process is alive.
             groups = request.resource_metrics[:MAX_GROUPS]
             self._record_process_alive(
                 {Process.from_resource(group.resource).incarnation_id: None for group in groups}
@@ -423,7 +424,7 @@ class OtlpReceiver:
         except OverloadedError as error:
             raise unavailable_error(str(error), error.retry_after) from None
         except Exception:
-            # The client retries what was not stored, so nothing is lost.
+            # The client retries the request, so nothing is lost.
             logger.exception("cannot store %d events received over OTLP", len(batch.events))
             raise unavailable_error("the events could not be stored; retry later", 5) from None
 
@@ -456,7 +457,7 @@ class _HeldBytes:
         Hold more bytes.
 
         Raises:
-            RejectedRequestError: All requests together hold too many (503).
+            RejectedRequestError: All requests together hold too many bytes (503).
         """
         self._check(count)
         self._receiver._in_flight += count
@@ -472,12 +473,12 @@ class _HeldBytes:
             raise unavailable_error("too many requests are in progress; retry later", 2)
 
 
-def _run_until(steps: Iterator[None], is_over: Callable[[], bool]) -> bool:
-    """Run steps until they end or the turn is over; return whether there are more."""
-    return any(is_over() for _ in steps)
+def _run_until(steps: Iterator[None], is_time_up: Callable[[], bool]) -> bool:
+    """Run steps until they end or their time is used up. Return whether there are more."""
+    return any(is_time_up() for _ in steps)
 
 
-def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
+def _to_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
     check_json(body)
     return parse_message(body, MediaType.JSON, make).SerializeToString()
 

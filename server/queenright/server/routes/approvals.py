@@ -10,9 +10,9 @@ from queenright import api
 from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import ApprovalsDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import By, Open, SeenWorker, Text
-from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.preconditions import require_unchanged_worker
 from queenright.server.routes.short_ids import complete_id
 from queenright.server.service import Service
 
@@ -35,14 +35,14 @@ async def list_approvals(
     approvals: ApprovalsDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.ApprovalsPage:
     """List requests to terminate a worker, newest first; with ``open`` only the pending ones."""
-    before = place_of(cursor, "approvals", float, str)
+    before = decode_cursor(cursor, "approvals", float, str)
     return await page(
         api.ApprovalsPage,
         "approvals",
         await approvals.history(limit=limit + 1, only_open=only_open, before=before),
         limit,
         row=api.Approval.of,
-        place=lambda approval: (approval.created_at, approval.approval_id),
+        position=lambda approval: (approval.created_at, approval.approval_id),
         descending=True,
     )
 
@@ -70,10 +70,10 @@ async def deny_termination(
 
 
 def _complete_and_check(service: Service, seen_worker: SeenWorker, prefix: str) -> str:
-    """Return the whole id of a request, if the caller has seen its worker as it is."""
+    """Return the complete id of a request. Refuse it if its worker has changed since the caller saw it."""
     pending = {approval.approval_id: approval for approval in service.approvals.pending()}
     agents = {id_: approval.agent_id for id_, approval in pending.items()}
     approval_id = complete_id(prefix, "approvals", agents)
     if approval_id in pending:
-        require_seen(service, seen_worker, pending[approval_id].target)
+        require_unchanged_worker(service, seen_worker, pending[approval_id].target)
     return approval_id

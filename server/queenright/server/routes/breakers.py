@@ -10,7 +10,7 @@ from queenright import api
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import HealthDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import Body, By, Open
 
 router = APIRouter(prefix="/api/breakers", tags=["circuit breakers"])
@@ -31,14 +31,14 @@ async def list_breakers(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.BreakersPage:
     """List circuit breakers by name; with ``open`` only those that are not closed."""
-    (after,) = place_of(cursor, "breakers", str) or ("",)
+    (after,) = decode_cursor(cursor, "breakers", str) or ("",)
     return await page(
         api.BreakersPage,
         "breakers",
         await health.circuit_breakers(limit + 1, after=after, only_open=only_open),
         limit,
         row=api.Breaker.of,
-        place=lambda breaker: (breaker.name,),
+        position=lambda breaker: (breaker.name,),
     )
 
 

@@ -14,7 +14,7 @@ from queenright.server.routes.openapi import body_schema, operation, request_bod
 
 router = APIRouter(tags=["callbacks"])
 
-_SYMPTOMS = body_schema(
+_SYMPTOMS_SCHEMA = body_schema(
     SymptomsBody,
     {
         "version": "4",
@@ -22,8 +22,8 @@ _SYMPTOMS = body_schema(
         "alerts": [{"status": "firing", "labels": {"alertname": "QueenrightStall", "agent": "researcher"}}],
     },
 )
-_SIGNED = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
-_NOTIFICATIONS = body_schema(
+_SIGNATURE_ERRORS = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
+_NOTIFICATIONS_SCHEMA = body_schema(
     NotificationBody,
     {
         "version": "4",
@@ -32,13 +32,13 @@ _NOTIFICATIONS = body_schema(
         "alerts": [{"status": "firing", "labels": {"agent": "researcher"}, "annotations": {}}],
     },
 )
-_CLICK = {
+_CLICK_SCHEMA = {
     "type": "object",
     "required": ["payload"],
     "properties": {"payload": {"type": "string", "description": "JSON, as Slack sends it."}},
     "examples": [{"payload": '{"type": "block_actions", "actions": []}'}],
 }
-_INCIDENT = {
+_INCIDENT_SCHEMA = {
     "type": "object",
     "description": "Other fields are ignored.",
     "required": ["event"],
@@ -50,10 +50,10 @@ _INCIDENT = {
 @router.post(
     "/api/alertmanager/webhook",
     **operation(status=202),
-    openapi_extra=request_body(_SYMPTOMS, description="Alertmanager's webhook payload."),
+    openapi_extra=request_body(_SYMPTOMS_SCHEMA, description="Alertmanager's webhook payload."),
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
-    """Receive symptom alerts from Alertmanager: they wake the judge and do not page anyone."""
+    """Receive symptom alerts from Alertmanager. They wake the judge and page nobody."""
     symptoms = parse_symptoms(await request.body())
     for symptom in symptoms:
         if symptom.status == "firing":
@@ -63,24 +63,26 @@ async def record_symptoms(request: Request, service: ServiceDep) -> api.Symptoms
 
 @router.post("/api/deadman", **operation(status=204, description="The alert was received."))
 async def record_watchdog() -> None:
-    """Receive the Watchdog alert through Prometheus and Alertmanager, which shows that the chain works."""
+    """Receive the Watchdog alert, which shows that Prometheus and Alertmanager work."""
 
 
 @router.post(
     DELIVERED_PATH,
     **operation(status=202),
-    openapi_extra=request_body(_NOTIFICATIONS, description="Alertmanager's webhook payload."),
+    openapi_extra=request_body(_NOTIFICATIONS_SCHEMA, description="Alertmanager's webhook payload."),
 )
 async def record_notifications(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
-    """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
+    """Receive the notifications that Alertmanager sent to people, and record them for each ticket."""
     return api.DeliveriesReceipt(noted=await service.callbacks.record_notification(await request.body()))
 
 
 @router.post(
     "/api/slack/actions",
-    **operation(errors=_SIGNED),
+    **operation(errors=_SIGNATURE_ERRORS),
     openapi_extra=request_body(
-        _CLICK, media="application/x-www-form-urlencoded", description="An interaction payload of Slack."
+        _CLICK_SCHEMA,
+        media="application/x-www-form-urlencoded",
+        description="An interaction payload of Slack.",
     ),
 )
 async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundTasks) -> api.SlackReply:
@@ -90,7 +92,7 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
         timestamp=_single_header(request, "x-slack-request-timestamp"),
         signature=_single_header(request, "x-slack-signature"),
     )
-    # The gateway of a cluster asks all partitions: one that does not know the ticket stays silent.
+    # The gateway of a cluster asks all partitions. A partition that does not know the ticket must not reply.
     is_answer = reply["response_type"] == "in_channel" or not is_from_gateway(request)
     if reply_url and is_answer:
         tasks.add_task(post_reply, reply_url, reply)
@@ -99,18 +101,18 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 
 @router.post(
     "/api/pagerduty/webhook",
-    **operation(status=202, errors=_SIGNED),
-    openapi_extra=request_body(_INCIDENT, description="A webhook event of PagerDuty, version 3."),
+    **operation(status=202, errors=_SIGNATURE_ERRORS),
+    openapi_extra=request_body(_INCIDENT_SCHEMA, description="A webhook event of PagerDuty, version 3."),
 )
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
-    """Receive a signed change of a PagerDuty incident; return what was done."""
+    """Receive a signed change of a PagerDuty incident. Return what was done."""
     signatures = _single_header(request, "x-pagerduty-signature")
     receipt = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
     return api.IncidentReceipt.model_validate(receipt)
 
 
 def _single_header(request: Request, name: str) -> str:
-    """Return a header; a signed request that has it twice is forged."""
+    """Return a header. Reject a signed request that has it twice, because it is forged."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise HTTPException(400, f"the header {name} is present {len(values)} times; send it once")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from queenright import api
 from queenright.judge.chat import MAX_MESSAGE_LENGTH, Subject
-from queenright.server.access.caller import caller_of, person_name
+from queenright.server.access.caller import find_caller, person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -61,7 +61,7 @@ async def chat_about_ticket(
         body.message,
         by=person_name(request, body.by),
         act=body.act,
-        is_admin=caller_of(request).role is Role.ADMIN,
+        is_admin=find_caller(request).role is Role.ADMIN,
     )
     return api.ChatMessage.of(answer)
 

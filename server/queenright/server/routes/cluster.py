@@ -13,10 +13,10 @@ router = APIRouter(tags=["service"])
 
 
 class ClusterState(Protocol):
-    """What a process of a cluster knows of itself and of the others."""
+    """The state of a cluster, as one of its processes knows it."""
 
     def ready(self) -> list[str]:
-        """Return what is not ready, as sentences; empty if all is well."""
+        """Return the reasons why the process is not ready, as sentences."""
 
     async def render_metrics(self, content_type: str) -> bytes:
         """Return the exposition of the process's metrics."""
@@ -29,7 +29,7 @@ class ClusterState(Protocol):
 
     async def set_emergency_stop(self, on: bool, *, by: str, reason: str) -> SwitchState:
         """
-        Stop the actions of that fleet, or release the stop.
+        Stop the actions of a fleet with several partitions, or release the stop.
 
         Raises:
             StoreError: Writing failed; see ``ClusterFleet.set_emergency_stop``.
@@ -37,7 +37,7 @@ class ClusterState(Protocol):
 
 
 async def get_cluster_state(request: Request) -> ClusterState | None:
-    """Return the cluster; None if the service is one process."""
+    """Return the cluster; None if the service is a single process."""
     state: ClusterState | None = request.state.cluster
     return state
 
@@ -47,7 +47,7 @@ ClusterDep = Annotated[ClusterState | None, Depends(get_cluster_state)]
 
 @router.get("/api/cluster")
 async def get_cluster(cluster: ClusterDep) -> api.ClusterStatus:
-    """Return the processes of the cluster as this one sees them, and the telemetry that waits."""
+    """Return the processes of the cluster, as this process sees them, and the telemetry backlog."""
     if cluster is None:
         return api.ClusterStatus(answered_by="", members=[], partitions=[], backlog=None, faults=[])
     return await cluster.status()

@@ -13,11 +13,11 @@ from queenright.health.monitoring_service import HealthMonitoringService
 from queenright.health.store.store import Store
 from queenright.server.service import Service
 
-# Each is a coroutine: FastAPI runs any other dependency in a thread.
+# All are coroutines, because FastAPI runs other dependencies in a thread.
 
 
 async def get_service(request: Request) -> Service:
-    """Return the service that the request came to."""
+    """Return the service that handles the request."""
     service: Service = request.state.service
     return service
 

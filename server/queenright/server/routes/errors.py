@@ -1,4 +1,4 @@
-"""Exception handlers: the status of every error that a route may raise, as a problem or as a page."""
+"""Exception handlers: turn every error that a route may raise into a problem or a page."""
 
 from __future__ import annotations
 
@@ -61,26 +61,26 @@ STATUS: Final[Mapping[type[Exception], int]] = {
 }
 """The status of each exception and its subclasses."""
 
-_RETRY_AFTER: Final = "5"
-"""Seconds, if too many runs are queued."""
+_RETRY_AFTER_SECONDS: Final = "5"
+"""Value of ``Retry-After`` if too many runs are queued."""
 
 
 ErrorPage = Callable[[int, str], Response]
-"""Renders a status and what is wrong for a browser."""
+"""Renders a status and an error message for a browser."""
 
 
 def add_exception_handlers(app: Starlette, page: ErrorPage) -> None:
-    """Respond to every exception with a problem, or with a page where a browser asks for one."""
+    """Respond to every exception with a problem, or with a page if a browser requests one."""
     for kind in (HTTPException, RequestValidationError, *STATUS):
         app.add_exception_handler(kind, partial(_handle_error, page))
     app.add_exception_handler(Exception, _handle_unexpected_error)
 
 
-def problem_of(request: Request, error: Exception) -> Problem | None:
-    """Return the problem that an exception is answered with; None for an unexpected exception."""
+def to_problem(request: Request, error: Exception) -> Problem | None:
+    """Convert an exception to a problem; None for an unexpected exception."""
     if isinstance(error, HTTPException):
         title = str(error.detail)
-        if title == HTTPStatus.NOT_FOUND.phrase:  # the router's
+        if title == HTTPStatus.NOT_FOUND.phrase:  # raised by the router
             title = f"there is no {shorten_value(request.url.path)}; the API is described at /docs"
             if request.url.path in OTLP_PATHS:
                 otlp = request.state.service.settings.otlp
@@ -101,7 +101,7 @@ def problem_of(request: Request, error: Exception) -> Problem | None:
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether a browser asks for a page."""
+    """Return whether a browser requests a page."""
     is_api = request.url.path.startswith(("/api/", "/-/"))
     return not is_api and "text/html" in request.headers.get("accept", "")
 
@@ -113,7 +113,7 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
         )
         if new is not None and (address := _rename_in_url(request, error.agent_id, *new)):
             return RedirectResponse(address)
-    problem = problem_of(request, error)
+    problem = to_problem(request, error)
     assert problem is not None
     response: Response
     if wants_page(request):
@@ -123,14 +123,14 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     if isinstance(error, TooManyWaitingError):
-        response.headers["Retry-After"] = _RETRY_AFTER
+        response.headers["Retry-After"] = _RETRY_AFTER_SECONDS
     if problem.status == 405:
-        response.headers["Allow"] = ", ".join(sorted(_allowed_methods(request)))
+        response.headers["Allow"] = ", ".join(sorted(_find_allowed_methods(request)))
     return response
 
 
 def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -> str:
-    """Return the address of a renamed worker instead of a former one; "" if the path has no such name."""
+    """Return the URL with the new name of a renamed worker; "" if the path does not have the old name."""
     base, is_found, rest = request.scope["path"].partition(f"/agents/{old}")
     if not is_found or rest[:1] not in ("", "/"):
         return ""
@@ -142,7 +142,7 @@ def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -
 
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
-    # The log has the traceback; the response says nothing of it.
+    # The log has the traceback. The response must not reveal it.
     response = problem(500, "the service has an internal error; see its log before you retry")
     set_security_headers(response.headers)  # the middleware that does so is further in
     return response
@@ -152,8 +152,8 @@ def _problem(status: int, title: str, *, reason: str = "", field: str = "") -> P
     return Problem(type="about:blank", title=title, status=status, reason=reason, field=field)
 
 
-def _allowed_methods(request: Request) -> set[str]:
-    """Return the methods of the most specific path that matches: an agent's name matches many."""
+def _find_allowed_methods(request: Request) -> set[str]:
+    """Return the methods of the most specific matching path, because an agent's name matches many paths."""
     matching = [
         route
         for route in iter_route_contexts(request.app.routes)

@@ -1,4 +1,4 @@
-"""Server-sent events, which a client resumes with ``Last-Event-ID``."""
+"""Event streams (server-sent events), which a client can resume with ``Last-Event-ID``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
 from queenright.server.access.addresses import is_loopback
-from queenright.server.access.caller import Caller, caller_of
+from queenright.server.access.caller import Caller, find_caller
 from queenright.server.middleware.connections import ABORT
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -48,17 +48,17 @@ DEFAULT_TYPES: Final = frozenset(
         EventType.QUEEN_INTERVENTION_REQUESTED,
     }
 )
-"""Types of events that a stream has by default."""
+"""Event types that a stream has by default."""
 
 _ALL: Final = frozenset({"all", "*"})
-_RETRY: Final = 2000
+_RETRY_MILLISECONDS: Final = 2000
 """Milliseconds after which a browser reconnects."""
 _END_SECONDS: Final = 0.1
-"""Time for a client to receive what is before the end of its stream."""
+"""Seconds for a client to receive the rest of its stream."""
 _BEGINNING: Final = Place(0, "beginning")
-"""The place before the first event, with the id that an empty log gives its readers."""
+"""The position before the first event, with the id that readers of an empty log get."""
 MAX_STREAMS: Final = 500
-"""Each holds a socket and a queue; more readers than this are a leak or an attack, not an audience."""
+"""Maximum number of open streams. Each holds a socket and a queue. More readers are a leak or an attack."""
 
 _EXAMPLE: Final = (
     "retry: 2000\n"
@@ -71,28 +71,28 @@ _EXAMPLE: Final = (
     '"node_id":"","execution_id":"","trace_id":"","span_id":"","data":{}}\n'
     "\n"
 )
-_REFUSED: Final = {
+_STREAM_ERRORS: Final = {
     400: "An unknown event type; `title` names similar ones.",
     503: "Too many streams are open.",
 }
-_REFUSED_OF_ONE: Final = {**_REFUSED, 404: "The worker is unknown."}
+_AGENT_STREAM_ERRORS: Final = {**_STREAM_ERRORS, 404: "The worker is unknown."}
 _CONTENT: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}}
-_WHAT: Final = "Events as they happen, until either side closes the connection."
+_DESCRIPTION: Final = "Events as they happen, until either side closes the connection."
 
-Types = Annotated[
+EventTypesQuery = Annotated[
     list[str] | None,
     Query(
         description="Comma-separated types; `all` for every type.",
         examples=["worker_escalation_ticket,queen_intervention_requested"],
     ),
 ]
-After = Annotated[
+AfterQuery = Annotated[
     str | None,
     Query(
         max_length=256, description="The same as `Last-Event-ID`, for clients that cannot send the header."
     ),
 ]
-LastEventId = Annotated[
+LastEventIdHeader = Annotated[
     str | None, Header(max_length=256, description="The id of the last event that the client received.")
 ]
 
@@ -104,9 +104,9 @@ async def _is_known(service: Service, agent_id: str) -> bool:
     return bool(await service.store.read(lambda conn: read_page(conn, agent_id=agent_id, limit=1)))
 
 
-def wanted_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
+def parse_event_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
     """
-    Return the event types of a request; None is all.
+    Parse the event types of a request; None means all types.
 
     Args:
         names: Comma-separated names; None returns the default types.
@@ -132,7 +132,7 @@ def wanted_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
 
 class Shares:
     """
-    Counts the streams of each caller, who may have a quarter of all.
+    Counts open streams. Each caller may have a quarter of them.
 
     Args:
         most: The maximum number of streams of all callers.
@@ -144,7 +144,7 @@ class Shares:
         self._open: Counter[str] = Counter()
 
     def is_used_up(self, caller: Caller) -> bool:
-        """Return whether a caller has its share. A caller on loopback without a token is not limited."""
+        """Return whether a caller has used up its share. Loopback without a token has no limit."""
         local = not caller.token_id and is_loopback(caller.address)
         return not local and self._open[caller.key] >= self.each
 
@@ -162,13 +162,13 @@ class Shares:
 
 class EventStream(Response):
     """
-    A stream of events of the feed, sent no faster than the client receives.
+    A stream of events from the feed. It sends no faster than the client receives.
 
     Args:
         feed: The feed.
         event_filter: The events to send.
-        after: The place to resume after; None starts now.
-        unknown: The id to resume after, if the log does not have it.
+        after: The position to resume after; None starts now.
+        unknown: The requested id, if it is not in the log.
         count_stream: Returns a context manager that is entered while the stream is open.
     """
 
@@ -192,7 +192,7 @@ class EventStream(Response):
         self._count_stream = count_stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the client disconnects or stops receiving, or the service stops."""
+        """Send events until the client disconnects or stops receiving, or the service stops."""
         with self._count_stream():
             await self._stream(scope, receive, send)
 
@@ -220,15 +220,15 @@ class EventStream(Response):
         finally:
             abort = scope.get("extensions", {}).get(ABORT)
             if should_abort and abort is not None:
-                # Otherwise the unsent data would stay in memory, and delay the stop of the service.
+                # Otherwise unsent data would stay in memory and delay the stop of the service.
                 abort()
                 await disconnect
             disconnect.cancel()
             reader.close()
 
     def _first(self, after: Place) -> bytes:
-        """Return the retry time and the id to resume after, should no event follow."""
-        first = f"retry: {_RETRY}\n".encode()
+        """Return the first block: the retry time, and the id to resume after if no event follows."""
+        first = f"retry: {_RETRY_MILLISECONDS}\n".encode()
         if self._unknown is None:
             return first + id_line(after.event_id) + b"\n"
         reason = (
@@ -245,7 +245,7 @@ async def _wait_for_disconnect(receive: Receive, reader: Reader) -> None:
 
 
 async def _send_events(reader: Reader, send: Send) -> bytes:
-    """Send events until the stream ends; return the comment that says why it does."""
+    """Send events until the stream ends. Return the comment that states why it ends."""
     try:
         while (piece := await reader.read()) is not None:
             await _send(reader, send, piece)
@@ -264,49 +264,51 @@ router = APIRouter(prefix="/api", tags=["events"])
 
 
 @router.get(
-    "/events", response_class=EventStream, **operation(errors=_REFUSED, description=_WHAT, content=_CONTENT)
+    "/events",
+    response_class=EventStream,
+    **operation(errors=_STREAM_ERRORS, description=_DESCRIPTION, content=_CONTENT),
 )
 async def stream_events(
     request: Request,
     service: ServiceDep,
-    types: Types = None,
+    types: EventTypesQuery = None,
     agent_id: Annotated[str | None, Query(max_length=1000, description="Only events of this worker.")] = None,
-    last_event_id: LastEventId = None,
-    after: After = None,
+    last_event_id: LastEventIdHeader = None,
+    after: AfterQuery = None,
 ) -> EventStream:
     """
     Stream events of all workers as server-sent events, in the order of the event log.
 
     In a cluster with partitions, the order is that of each partition's log.
-    With `agent_id`, those of one worker, which may be unknown yet.
+    With `agent_id`, only events of one worker, which may still be unknown.
     With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
     """
-    if "agent" in request.query_params:  # ignoring it would stream the events of all workers
+    if "agent" in request.query_params:  # if it were ignored, the stream would have the events of all workers
         raise HTTPException(400, "agent is not a parameter of event streams; use agent_id")
-    # The header is the newer one: a browser that reconnects repeats the URL as it was.
-    return await _open_stream(request, service, wanted_types(types), agent_id, last_event_id or after)
+    # The header takes precedence, because a reconnecting browser repeats the original URL.
+    return await _open_stream(request, service, parse_event_types(types), agent_id, last_event_id or after)
 
 
 @router.get(
     "/agents/{agent_id:agent}/events",
     response_class=EventStream,
-    **operation(errors=_REFUSED_OF_ONE, description=_WHAT, content=_CONTENT),
+    **operation(errors=_AGENT_STREAM_ERRORS, description=_DESCRIPTION, content=_CONTENT),
 )
 async def stream_agent_events(
     request: Request,
     service: ServiceDep,
     agent_id: AgentId,
-    types: Types = None,
-    last_event_id: LastEventId = None,
-    after: After = None,
+    types: EventTypesQuery = None,
+    last_event_id: LastEventIdHeader = None,
+    after: AfterQuery = None,
 ) -> EventStream:
     """
-    Stream events of one worker as server-sent events; 404 for an unknown worker.
+    Stream events of one worker as server-sent events. An unknown worker is an error (404).
 
-    For a loaded agent, those of all its graphs, whose workers have names of their own.
+    For a loaded agent, the stream includes all its graphs, whose workers have their own names.
     With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
     """
-    wanted = wanted_types(types)
+    wanted = parse_event_types(types)
     if not await _is_known(service, agent_id):
         raise AgentNotFoundError(agent_id)
     return await _open_stream(request, service, wanted, agent_id, last_event_id or after)
@@ -322,7 +324,7 @@ async def _open_stream(
     name = None if agent is None else clean_name(agent)
     wanted = StreamFilter(types, name, None if name is None else service.agents.companions)
     shares: Shares = request.state.stream_shares
-    caller = caller_of(request)
+    caller = find_caller(request)
     if service.feed.readers >= shares.most:
         raise HTTPException(
             503,

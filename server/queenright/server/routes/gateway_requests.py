@@ -1,4 +1,4 @@
-"""Requests that the gateway of a cluster sends to several partitions, and the responses for it alone."""
+"""Requests that the gateway of a cluster sends to several partitions, and the responses that only it gets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from queenright.server.views.incident_parts import IncidentPart
 
 
 class LocatedWorker(ApiModel):
-    """A worker that this partition knows."""
+    """The response for a worker that this partition knows."""
 
     last_activity: float
 
 
 class IncidentParts(ApiModel):
-    """Parts of incidents; a part may have a single worker."""
+    """Parts of incidents. A part may have a single worker."""
 
     incidents: list[IncidentPart]
 
@@ -35,10 +35,10 @@ class MatchingTickets(ApiModel):
 
 
 def is_from_gateway(request: Request) -> bool:
-    """Return whether a gateway sends the request to several partitions."""
+    """Return whether the gateway sends this request to several partitions."""
     return GATEWAY_HEADER in request.headers
 
 
-def gateway_response(model: ApiModel) -> Response:
-    """Return a response for a gateway; other callers get the documented model."""
+def make_gateway_response(model: ApiModel) -> Response:
+    """Return a response for the gateway. Other callers get the documented model."""
     return Response(model.model_dump_json(), media_type="application/json")

@@ -10,14 +10,14 @@ from queenright import api
 from queenright.health.monitoring.heartbeat import parse_heartbeat
 from queenright.server.http.gateway_header import GATEWAY_HEADER, LOCATE_WORKER
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
-from queenright.server.routes.gateway_requests import LocatedWorker, gateway_response, is_from_gateway
+from queenright.server.routes.gateway_requests import LocatedWorker, is_from_gateway, make_gateway_response
 from queenright.server.routes.openapi import operation, request_body
 from queenright.server.routes.params import AgentId
 from queenright.server.routes.preconditions import require_known_worker
 
 router = APIRouter(prefix="/api", tags=["health"])
 
-_MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
+_TIMESTAMP = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
 _EMPTY = {"const": ""}
 _COUNT = {"anyOf": [{"type": ["integer", "null"], "minimum": 0}, _EMPTY]}
 _SECONDS = {"anyOf": [{"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 604_800}, _EMPTY]}
@@ -33,9 +33,9 @@ _HEARTBEAT: dict[str, Any] = {
         "task_id": _NAME,
         "service_name": _NAME,
         "service_namespace": _NAME,
-        "timestamp": _MOMENT,
+        "timestamp": _TIMESTAMP,
         "phase": _NAME,
-        "last_tool_call": _MOMENT,
+        "last_tool_call": _TIMESTAMP,
         "token_count": _COUNT,
         "error_count": _COUNT,
         "progress_indicator": {"type": ["string", "number", "null"], "maxLength": 1000},
@@ -69,6 +69,6 @@ async def record_heartbeat(request: Request, service: ServiceDep) -> api.Heartbe
     if is_from_gateway(request):
         worker = require_known_worker(service, heartbeat.agent_id, heartbeat.session_id)
         if request.headers[GATEWAY_HEADER] == LOCATE_WORKER:
-            return gateway_response(LocatedWorker(last_activity=worker.vitals.last_activity))
+            return make_gateway_response(LocatedWorker(last_activity=worker.vitals.last_activity))
     await service.health.record_heartbeat(heartbeat)
     return api.HeartbeatReceipt(agent_id=heartbeat.agent_id)

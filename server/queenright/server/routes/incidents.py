@@ -1,4 +1,4 @@
-"""What needs a person, incidents, and the health of model providers."""
+"""Attention items, incidents, and the health of model providers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from queenright import api
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.gateway_requests import IncidentParts, gateway_response, is_from_gateway
+from queenright.server.routes.gateway_requests import IncidentParts, is_from_gateway, make_gateway_response
 from queenright.server.routes.params import AgentQuery, SessionQuery
 from queenright.server.views.api_models import provider_row
 from queenright.server.views.attention import attention, attention_part, incidents_of_tickets
@@ -20,14 +20,14 @@ _HISTORY_SECONDS: Final = 7 * 86_400.0
 _MAX_TICKETS: Final = 10_000
 
 
-# Not tagged "tickets": most items have no ticket id, so links to operations on tickets would be wrong.
+# Not tagged "tickets", because most items have no ticket id, so links to ticket operations would be wrong.
 @router.get("/attention", tags=["service"], response_model=api.AttentionList)
 async def list_attention(
     service: ServiceDep, request: Request, agent_id: AgentQuery = None, session_id: SessionQuery = None
 ) -> api.AttentionList | Response:
-    """List what needs a person now, most urgent first: requests, questions, decisions, tickets, incidents."""
+    """List what needs a person, most urgent first: requests, questions, decisions, tickets, incidents."""
     if is_from_gateway(request):
-        return gateway_response(attention_part(service, agent_id=agent_id, session_id=session_id))
+        return make_gateway_response(attention_part(service, agent_id=agent_id, session_id=session_id))
     return attention(service, agent_id=agent_id, session_id=session_id)
 
 
@@ -44,9 +44,9 @@ async def list_incidents(service: ServiceDep, request: Request) -> api.Incidents
     if not is_from_gateway(request):
         incidents = incidents_of_tickets(service, tickets)
         return api.Incidents(incidents=[api.Incident.of(incident) for incident in incidents])
-    # A gateway joins the parts of an incident: also of a worker that shares its cause with those of others.
+    # The gateway joins the parts of an incident, so it also needs parts with a single worker.
     parts = incidents_of_tickets(service, tickets, least_workers=1)
-    return gateway_response(IncidentParts(incidents=[IncidentPart.of(part) for part in parts]))
+    return make_gateway_response(IncidentParts(incidents=[IncidentPart.of(part) for part in parts]))
 
 
 @router.get("/providers", tags=["health"])

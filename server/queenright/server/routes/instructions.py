@@ -1,4 +1,4 @@
-"""Routes with which a worker in another process fetches and answers its instructions."""
+"""Routes for workers in other processes to fetch and answer their instructions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def pull_instructions(
     ] = 0.0,
 ) -> api.Instructions:
     """Fetch a worker's instructions by a long poll of up to ``wait`` seconds. Polls make it reachable."""
-    target = _target(agent_id, session_id, incarnation_id)
+    target = _parse_target(agent_id, session_id, incarnation_id)
     if is_from_gateway(request):
         require_known_worker(service, target.agent_id, target.session_id)
     pulled_instructions = await _pull_until_stopping(service, target, wait)
@@ -66,14 +66,14 @@ async def answer_instruction(
     body: InstructionAnswer,
 ) -> None:
     """Record a worker's answer to an instruction. Sending the same answer again has no effect."""
-    target = _target(agent_id, body.session_id, body.incarnation_id)
+    target = _parse_target(agent_id, body.session_id, body.incarnation_id)
     checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
     await instructions.answer(
         target, instruction_id, body.outcome, detail=body.detail, checkpoint_id=checkpoint
     )
 
 
-def _target(agent_id: str, session_id: str, incarnation_id: str) -> Target:
+def _parse_target(agent_id: str, session_id: str, incarnation_id: str) -> Target:
     if not agent_id:
         raise HTTPException(404, "the path names no worker; give its name after /api/agents/")
     return Target(

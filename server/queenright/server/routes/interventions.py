@@ -14,9 +14,9 @@ from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.server.access.caller import audit_name, person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, SeenWorker, Text
-from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.preconditions import require_unchanged_worker
 from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api", tags=["interventions"])
@@ -113,14 +113,14 @@ async def list_interventions(
     cursor: Cursor = None,
 ) -> api.InterventionsPage:
     """List interventions, dry runs included, newest first."""
-    before = place_of(cursor, "interventions", float, str)
+    before = decode_cursor(cursor, "interventions", float, str)
     return await page(
         api.InterventionsPage,
         "interventions",
         await health.interventions(limit + 1, agent_id, kind=kind, outcome=outcome, before=before),
         limit,
         row=api.Intervention.of,
-        place=lambda intervention: (intervention.created_at, intervention.intervention_id),
+        position=lambda intervention: (intervention.created_at, intervention.intervention_id),
         descending=True,
     )
 
@@ -130,14 +130,14 @@ async def list_escalations(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EscalationsPage:
     """List escalations to the orchestrator, newest first; with ``open`` only those without a decision."""
-    before = place_of(cursor, "escalations", float, str)
+    before = decode_cursor(cursor, "escalations", float, str)
     return await page(
         api.EscalationsPage,
         "escalations",
         await health.escalations(open_only=only_open, limit=limit + 1, before=before),
         limit,
         row=api.Escalation.of,
-        place=lambda escalation: (escalation.created_at, escalation.escalation_id),
+        position=lambda escalation: (escalation.created_at, escalation.escalation_id),
         descending=True,
     )
 
@@ -151,12 +151,12 @@ async def decide_escalation(
     ],
     body: EscalationDecisionRequest,
 ) -> api.Escalation:
-    """Decide an escalation: more time, a hand-off, or termination."""
+    """Decide an escalation: more time, hand-off or termination."""
     pending = service.interventions.ledger.pending
     agents = {id_: escalation.target.agent_id for id_, escalation in pending.items()}
     escalation_id = complete_id(escalation_id, "escalations", agents)
     if escalation_id in pending:
-        require_seen(service, body, pending[escalation_id].target)
+        require_unchanged_worker(service, body, pending[escalation_id].target)
     return api.Escalation.of(
         await service.health.decide_escalation(
             escalation_id,

@@ -9,7 +9,7 @@ from queenright import api
 from queenright.health.store.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes.dependencies import StoreDep
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 
 router = APIRouter(prefix="/api/judge", tags=["judge"])
 
@@ -19,7 +19,7 @@ async def list_judge_checks(
     store: StoreDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.JudgeChecksPage:
     """List the judge's checks, newest first: trigger, result and cost."""
-    (before,) = place_of(cursor, "checks", int) or (None,)
+    (before,) = decode_cursor(cursor, "checks", int) or (None,)
     return await page(
         api.JudgeChecksPage,
         "checks",
@@ -28,14 +28,14 @@ async def list_judge_checks(
         ),
         limit,
         row=lambda check: check_row(check[1]),
-        place=lambda check: (check[0],),
+        position=lambda check: (check[0],),
         rank=lambda check: (check[1].time, check[0]),
         descending=True,
     )
 
 
 def check_row(event: AgentEvent) -> api.JudgeCheck:
-    """Return the check that an event records. Invalid fields are left out."""
+    """Convert an event to the check that it records. Invalid fields are omitted."""
     data = {**event.data, "checked_at": event.time}
     try:
         return api.JudgeCheck.model_validate(data)

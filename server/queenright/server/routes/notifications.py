@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from queenright import api
 from queenright.alerting import notification_records
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.views.api_models import notification_row
 
 router = APIRouter(prefix="/api", tags=["tickets"])
@@ -17,8 +17,8 @@ router = APIRouter(prefix="/api", tags=["tickets"])
 async def list_notifications(
     service: ServiceDep, limit: Limit = 50, cursor: Cursor = None
 ) -> api.NotificationsPage:
-    """List notifications, newest first, with their delivery to each Alertmanager, and the outbox."""
-    (before,) = place_of(cursor, "notifications", int) or (None,)
+    """List notifications, newest first, with their deliveries to each Alertmanager, and the outbox."""
+    (before,) = decode_cursor(cursor, "notifications", int) or (None,)
     now = service.clock()
     outbox = api.Outbox.of(service.outbox.status())
     return await page(
@@ -29,7 +29,7 @@ async def list_notifications(
         ),
         limit,
         row=lambda notification: notification_row(notification, outbox),
-        place=lambda notification: (notification.id,),
+        position=lambda notification: (notification.id,),
         rank=lambda notification: (notification.written_at, notification.id),
         descending=True,
         outbox=outbox,

@@ -28,13 +28,13 @@ _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch"})
 
 ERRORS: Final[Mapping[int, str]] = {
     400: "The request is malformed, such as a cursor of another list or a NUL character.",
-    401: "The token is missing, wrong, revoked or expired.",
+    401: "The token is missing, invalid, revoked or expired.",
     403: "The role of the token does not allow this, or the request comes from a page of another site.",
-    404: "Nothing has this name or id.",
-    409: "Not possible in the current state; `title` says why, and what to do.",
+    404: "There is no item with this name or id.",
+    409: "Not possible in the current state; `title` states why, and what to do.",
     413: "The body is too long.",
     415: "The body is not JSON; send `Content-Type: application/json`.",
-    422: "A value is not allowed; `title` names it and what is allowed.",
+    422: "A value is not allowed; `title` states it and what is allowed.",
     429: "Too many requests; retry after `Retry-After` seconds.",
     502: "An upstream, such as Alertmanager, did not respond.",
     503: "Nothing was done: the store cannot be written or read, or the service is stopping.",
@@ -102,7 +102,7 @@ def operation(
     arguments: dict[str, Any] = {
         "status_code": status,
         "responses": {status: success}
-        | {code: _problem(code, text) for code, text in descriptions.items()}
+        | {code: _problem_response(code, text) for code, text in descriptions.items()}
         | {
             code: {"model": model, "description": text}
             for code, (model, text) in (other_responses or {}).items()
@@ -139,7 +139,7 @@ def body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
 
 
 def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
-    """Set the app's OpenAPI document, completed and then changed by ``changes`` in order."""
+    """Set the app's OpenAPI document: complete it, then apply ``changes`` in order."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -160,14 +160,14 @@ def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
 
 
 def _complete(schema: dict[str, Any]) -> None:
-    """Add what all operations share: problems, tags, and descriptions of responses."""
+    """Add the parts that all operations share: problems, tags, and descriptions of responses."""
     components = schema.setdefault("components", {}).setdefault("schemas", {})
     for schema_name in ("HTTPValidationError", "ValidationError"):
         components.pop(schema_name, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
     # FastAPI adds these suffixes if a request body and a response have the same name.
     for base, suffix in ((ApiModel, "-Output"), (Body, "-Input")):
-        for model in _subclasses_of(base):
+        for model in _iter_subclasses(base):
             for name in (model.__name__, f"{model.__name__}{suffix}"):
                 if name in components:
                     components[name]["examples"] = [example_of(model)]
@@ -195,44 +195,44 @@ def _add_links(schema: dict[str, Any]) -> None:
         if method in _METHODS
     ]
     for operation in operations:
-        path_links = {name: f"$request.path.{name}" for name in _path_names(operation)}
-        all_links = path_links | dict(_values_in(operation, schema["components"]["schemas"]))
+        path_links = {name: f"$request.path.{name}" for name in _list_path_parameters(operation)}
+        all_links = path_links | dict(_iter_values(operation, schema["components"]["schemas"]))
         links = {
             other["operationId"]: {
                 "operationId": other["operationId"],
-                "parameters": {name: all_links[name] for name in sorted(_path_names(other))},
+                "parameters": {name: all_links[name] for name in sorted(_list_path_parameters(other))},
             }
             for other in operations
             if other["tags"] == operation["tags"]
-            and path_links.keys() < path_links.keys() | _path_names(other) <= all_links.keys()
+            and path_links.keys() < path_links.keys() | _list_path_parameters(other) <= all_links.keys()
         }
         if links:
-            _success(operation)["links"] = links
+            _find_success(operation)["links"] = links
 
 
-def _success(operation: Mapping[str, Any]) -> dict[str, Any]:
+def _find_success(operation: Mapping[str, Any]) -> dict[str, Any]:
     success: dict[str, Any] = next(
         response for code, response in operation["responses"].items() if code.startswith("2")
     )
     return success
 
 
-def _path_names(operation: Mapping[str, Any]) -> set[str]:
+def _list_path_parameters(operation: Mapping[str, Any]) -> set[str]:
     return {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "path"}
 
 
-def _values_in(operation: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _iter_values(operation: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield fields of a response, and of the first items of its lists, with their runtime expressions."""
-    schema = _success(operation).get("content", {}).get("application/json", {}).get("schema", {})
-    fields = _properties(schema, components)
+    schema = _find_success(operation).get("content", {}).get("application/json", {}).get("schema", {})
+    fields = _find_properties(schema, components)
     for name, field in fields.items():
-        for inner in _properties(field.get("items", {}), components):
+        for inner in _find_properties(field.get("items", {}), components):
             yield inner, f"$response.body#/{name}/0/{inner}"
     for name in fields:
         yield name, f"$response.body#/{name}"
 
 
-def _properties(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_properties(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Mapping[str, Any]:
     model = components.get(schema.get("$ref", "").rpartition("/")[2], {})
     fields: Mapping[str, Any] = model.get("properties", {})
     return fields
@@ -246,10 +246,10 @@ def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) 
             response["description"] = _first_line(components[model].get("description")) or "Done."
 
 
-def _subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _iter_subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for kind in model.__subclasses__():
         yield kind
-        yield from _subclasses_of(kind)
+        yield from _iter_subclasses(kind)
 
 
 def _describe_problems(path: str, operation: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ def _describe_problems(path: str, operation: dict[str, Any]) -> None:
     if "application/json" in operation.get("requestBody", {}).get("content", {}):
         codes.append(415)
     for code in (*codes, *((422,) if has_input else ())):
-        responses.setdefault(str(code), _problem(code, ERRORS[code]))
+        responses.setdefault(str(code), _problem_response(code, ERRORS[code]))
     operation["responses"] = dict(sorted(responses.items()))
 
 
@@ -269,7 +269,7 @@ def _is_default_validation_response(response: Any) -> bool:
     return response is not None and "application/json" in response.get("content", {})
 
 
-def _problem(status: int, description: str) -> dict[str, Any]:
+def _problem_response(status: int, description: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
     response = {"description": description, "content": {"application/problem+json": {"schema": reference}}}
     if status in _ERROR_HEADERS:

@@ -27,35 +27,35 @@ P = TypeVar("P", bound=ApiModel)
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")]
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 
-_PART: Final = 50
-"""Rows rendered before other requests may run."""
-_LARGEST: Final = 2**63 - 1
+_CHUNK_SIZE: Final = 50
+"""Number of rows that are rendered before other requests may run."""
+_MAX_INTEGER: Final = 2**63 - 1
 NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
-"""Finds characters that PostgreSQL, or any database, cannot store in a text."""
+"""Matches characters that a database cannot store in a text."""
 
 
 @dataclass
 class RowOrder:
-    """The order of the rows of a page, with which pages of several partitions of a cluster are merged."""
+    """The order of the rows of a page, which the gateway of a cluster uses to merge pages."""
 
     what: str = ""
-    """The name of the list; empty: the response is not a page."""
+    """The name of the list; empty if the response is not a page."""
     limit: int = 0
     is_descending: bool = False
     is_backwards: bool = False
-    """Whether the page shows the first of these rows last."""
+    """Whether the page shows these rows in reverse order."""
     cursors: list[str] = field(default_factory=list)
-    """The cursor of the place of each row."""
+    """The cursor of each row."""
     ranks: list[list[float | int | str]] = field(default_factory=list)
-    """What each row is ordered by."""
+    """The sort key of each row."""
 
 
 row_order: Final[ContextVar[RowOrder | None]] = ContextVar("row_order", default=None)
-"""Filled by `page` if a gateway asks for it."""
+"""Filled by `page` for requests of the gateway."""
 
 
 class InvalidCursorError(QueenrightError):
-    """Raised for a cursor that is malformed, or of another list."""
+    """Raised when a cursor is malformed or belongs to another list."""
 
     def __init__(self, cursor: str, what: str) -> None:
         super().__init__(
@@ -64,20 +64,20 @@ class InvalidCursorError(QueenrightError):
         )
 
 
-def cursor_at(what: str, *place: float | int | str) -> str:
-    """Return the cursor of a place in the list of ``what``; ``place_of`` returns the place."""
-    parts = json.dumps([what, *place], ensure_ascii=False, separators=(",", ":"))
+def encode_cursor(what: str, *position: float | int | str) -> str:
+    """Return the cursor of a position in the list ``what``. ``decode_cursor`` is the inverse."""
+    parts = json.dumps([what, *position], ensure_ascii=False, separators=(",", ":"))
     return base64.urlsafe_b64encode(parts.encode()).rstrip(b"=").decode()
 
 
-def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...] | None:
+def decode_cursor(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...] | None:
     """
-    Return the place that a cursor names; None without a cursor.
+    Return the position in a cursor; None without a cursor.
 
     Args:
         cursor: The cursor of the request.
         what: The name of the list.
-        kinds: The types of the parts of a place: float, int and str.
+        kinds: The types of the parts of the position: float, int or str.
 
     Raises:
         InvalidCursorError: The text is not a cursor of this list.
@@ -97,12 +97,12 @@ def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...
 
 
 def _is_a(kind: type[Any], value: Any) -> bool:
-    # No cursor of ours contains a value that a database cannot store.
+    # Queenright issues no cursor with a value that a database cannot store.
     if kind is str:
         return isinstance(value, str) and not NO_TEXT.search(value)
     if isinstance(value, bool) or not isinstance(value, int | kind):
         return False
-    return bool(abs(value) <= _LARGEST)  # False for NaN, too
+    return bool(abs(value) <= _MAX_INTEGER)  # also False for NaN
 
 
 async def page(
@@ -112,7 +112,7 @@ async def page(
     limit: int,
     *,
     row: Callable[[T], Any],
-    place: Callable[[T], tuple[float | int | str, ...]],
+    position: Callable[[T], tuple[float | int | str, ...]],
     rank: Callable[[T], tuple[float | int | str, ...]] | None = None,
     descending: bool = False,
     backwards: bool = False,
@@ -124,25 +124,25 @@ async def page(
     Args:
         model: The model of the page.
         what: The name of the list in the model, and in its cursors.
-        values: The values of the page, and one more if there is a next page.
-        limit: How many rows a page has.
-        row: Makes the row of a value.
-        place: Returns the place of a value in the list.
-        rank: Returns what the list is ordered by, if its places are numbers of one database.
-        descending: Whether the values fall by their rank.
-        backwards: Whether the page shows the list's first value last.
+        values: The values of the page, plus one if there is a next page.
+        limit: Maximum number of rows of a page.
+        row: Converts a value to a row.
+        position: Returns the position of a value in the list.
+        rank: Returns the sort key of a value, if positions are numbers of one database.
+        descending: Whether the values are in descending order.
+        backwards: Whether the page shows the values in reverse order.
         more: Other fields of the model.
     """
     page_values = values[:limit]
     rows = []
     for number, item in enumerate(page_values, start=1):
         rows.append(row(item))
-        if number % _PART == 0:
+        if number % _CHUNK_SIZE == 0:
             await asyncio.sleep(0)
     if (order := row_order.get()) is not None:
         order.what, order.limit = what, limit
         order.is_descending, order.is_backwards = descending, backwards
-        order.cursors = [cursor_at(what, *place(item)) for item in page_values]
-        order.ranks = [list((rank or place)(item)) for item in page_values]
-    following = cursor_at(what, *place(page_values[-1])) if len(values) > limit else None
+        order.cursors = [encode_cursor(what, *position(item)) for item in page_values]
+        order.ranks = [list((rank or position)(item)) for item in page_values]
+    following = encode_cursor(what, *position(page_values[-1])) if len(values) > limit else None
     return model(**{what: rows[::-1] if backwards else rows, "next": following}, **more)

@@ -1,4 +1,4 @@
-"""Path, query and body parameters that several routes have."""
+"""Path, query and body parameters that several routes share."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ By = Annotated[
 
 class AgentName(Convertor[str]):
     """
-    Converts a worker's name in a path to the name that the service stores.
+    Converts a worker's name in a path to the stored name.
 
-    A client may send the raw name that its telemetry carries, for example with a line break in it.
+    A client may send the raw name of its telemetry, which may contain a line break.
     """
 
     regex = r"[\s\S]*"
 
     def convert(self, value: str) -> str:
-        """Return the name that telemetry of this worker is stored under."""
+        """Return the name under which telemetry of this worker is stored."""
         return clean_name(value)
 
     def to_string(self, value: str) -> str:
@@ -55,7 +55,7 @@ class AgentName(Convertor[str]):
 
 register_url_convertor("agent", AgentName())
 
-Open = Annotated[bool, Query(alias="open", description="Only open ones.")]
+Open = Annotated[bool, Query(alias="open", description="Only open items.")]
 AgentId = Annotated[
     str, Path(description="The worker's name; a slash in it is written `%2F`.", examples=["researcher"])
 ]
@@ -88,13 +88,13 @@ class Body(BaseModel):
 
 Incarnation = Annotated[
     str | None,
-    Field(max_length=256, description="The worker's incarnation, as the caller saw it; empty: unknown."),
+    Field(max_length=256, description="The worker's incarnation, as the caller saw it; empty if unknown."),
     AfterValidator(lambda seen: seen or None),
 ]
 
 
 class SeenWorker(Body):
-    """The worker as the caller saw it: the action is refused if another has taken its place."""
+    """The worker as the caller saw it. The action is refused if another worker has replaced it."""
 
     session_id: Annotated[
         str | None, Field(max_length=256, description="The worker's session, as the caller saw it.")
@@ -102,24 +102,24 @@ class SeenWorker(Body):
     incarnation_id: Incarnation = None
 
 
-def words_in(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of a comma-separated list."""
     return [word for part in text.split(",") if (word := part.strip())]
 
 
-def some_of(term: Any) -> AfterValidator:
+def allow_words(term: Any) -> AfterValidator:
     """Return a validator that allows a comma-separated list of words of an API term."""
     words = words_of(term)
 
     def check(text: str) -> str:
-        if not set(words_in(text)) <= set(words):
+        if not set(split_words(text)) <= set(words):
             raise ValueError(f"it must be a comma-separated list of {', '.join(words)}")
         return text
 
     return AfterValidator(check)
 
 
-def one_of(term: Any) -> AfterValidator:
+def allow_word(term: Any) -> AfterValidator:
     """Return a validator that allows only the words of an API term."""
     words = words_of(term)
 

@@ -12,9 +12,9 @@ from queenright.health.interventions.permissions import PermissionDecision
 from queenright.server.access.caller import audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentQuery, By, SeenWorker, Text
-from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.preconditions import require_unchanged_worker
 from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
@@ -33,7 +33,7 @@ async def list_permissions(
     permissions: PermissionsDep, agent_id: AgentQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:
     """List permission requests without an answer, newest first."""
-    before = place_of(cursor, "permissions", float, str)
+    before = decode_cursor(cursor, "permissions", float, str)
     return await page(
         api.PermissionsPage,
         "permissions",
@@ -45,7 +45,7 @@ async def list_permissions(
         ],
         limit,
         row=api.PermissionRequest.of,
-        place=lambda request: (request.asked_at, request.request_id),
+        position=lambda request: (request.asked_at, request.request_id),
         descending=True,
     )
 
@@ -59,10 +59,10 @@ async def answer_permission(
     ],
     body: PermissionAnswerRequest,
 ) -> api.PermissionResult:
-    """Allow or deny a request. Fails if it has expired or has an answer."""
+    """Allow or deny a request. Fails if the request has expired or has been answered."""
     agents = {pending.request_id: pending.agent_id for pending in service.permissions.open_requests()}
     request_id = complete_id(request_id, "requests", agents)
-    require_seen(service, body, service.permissions.find(request_id)[0].target)
+    require_unchanged_worker(service, body, service.permissions.find(request_id)[0].target)
     permission = await service.permissions.answer(
         request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
     )

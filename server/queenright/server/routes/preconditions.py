@@ -1,4 +1,4 @@
-"""Guards of actions: the worker is the one that the caller saw."""
+"""Preconditions of actions: the worker must still be the one that the caller saw."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from queenright.server.service import Service
 
 def require_known_worker(service: Service, agent_id: str, session_id: str) -> WorkerHealth:
     """
-    Return a worker of this partition, for a gateway that looks for the partition which knows it.
+    Return a worker of this partition, for the gateway that searches for its partition.
 
     Args:
-        session_id: Its session; empty: the newest one of the agent.
+        session_id: The session; empty for the newest session of the agent.
 
     Raises:
-        HTTPException: 404, the worker is unknown here.
+        HTTPException: 404 if the worker is unknown here.
     """
     worker = service.monitor.get(agent_id, session_id or None)
     if worker is None:
@@ -27,21 +27,21 @@ def require_known_worker(service: Service, agent_id: str, session_id: str) -> Wo
     return worker
 
 
-def require_seen(service: Service, seen_worker: SeenWorker, target: Target) -> None:
+def require_unchanged_worker(service: Service, seen_worker: SeenWorker, target: Target) -> None:
     """
-    Refuse an action if the session or the process has changed since the caller looked.
+    Refuse an action if the session or the process has changed since the caller saw the worker.
 
     Args:
-        target: The worker that the action is about, as of when that was recorded.
+        target: The target of the action, as recorded with it.
 
     Raises:
-        HTTPException: 409, it is another.
+        HTTPException: 409 if the session or the process is another.
     """
     if seen_worker.session_id is not None and seen_worker.session_id != target.session_id:
         raise HTTPException(
             409,
             f"this is about session {target.session_id!r} of {target.agent_id!r}, "
-            f"not {seen_worker.session_id!r}; look at it again",
+            f"not {seen_worker.session_id!r}; reload and try again",
         )
     worker = service.monitor.find(*target.key)
     current = target.incarnation_id if worker is None else worker.vitals.incarnation_id
@@ -49,21 +49,21 @@ def require_seen(service: Service, seen_worker: SeenWorker, target: Target) -> N
         raise HTTPException(
             409,
             f"{target.agent_id!r} was restarted in the meantime (incarnation {current!r}, not "
-            f"{seen_worker.incarnation_id!r}); look at it again",
+            f"{seen_worker.incarnation_id!r}); reload and try again",
         )
 
 
-def require_seen_run(
+def require_unchanged_run(
     service: Service, agent_id: str, session_id: str | None, incarnation_id: str | None
 ) -> None:
-    """Refuse an action on a run of a loaded agent as ``require_seen`` does."""
+    """Refuse an action on a run of a loaded agent like ``require_unchanged_worker``."""
     worker = service.monitor.get(agent_id, session_id)
     if worker is not None:
-        require_seen(service, SeenWorker(incarnation_id=incarnation_id), Target.of(worker.vitals))
+        require_unchanged_worker(service, SeenWorker(incarnation_id=incarnation_id), Target.of(worker.vitals))
 
 
-async def require_seen_ticket(service: Service, seen_worker: SeenWorker, ticket_id: str) -> None:
-    """Refuse an action on a ticket as ``require_seen`` does; an unknown ticket is left to the action."""
+async def require_unchanged_ticket(service: Service, seen_worker: SeenWorker, ticket_id: str) -> None:
+    """Refuse an action on a ticket like ``require_unchanged_worker``. The action handles unknown tickets."""
     if seen_worker.session_id is None and seen_worker.incarnation_id is None:
         return
     ticket = await service.tickets.find(ticket_id)
@@ -73,4 +73,4 @@ async def require_seen_ticket(service: Service, seen_worker: SeenWorker, ticket_
             session_id=ticket.session_id,
             incarnation_id=ticket.incarnation_id,
         )
-        require_seen(service, seen_worker, target)
+        require_unchanged_worker(service, seen_worker, target)

@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 
 from queenright import api
 from queenright.server.access.caller import can_view_fleet
-from queenright.server.metrics.metrics import content_type_for
+from queenright.server.metrics.metrics import choose_content_type
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 
@@ -33,7 +33,7 @@ async def get_alive() -> PlainTextResponse:
     "/readyz", tags=["service"], **operation(other_responses={503: (api.Ready, "The service is not ready.")})
 )
 async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
-    """Return whether the service is ready; if not, what is missing, for callers with a role."""
+    """Return whether the service is ready. If not, callers with a role also get the reasons."""
     missing = service.ready()
     if missing:
         response.status_code = 503
@@ -43,5 +43,5 @@ async def get_ready(request: Request, response: Response, service: ServiceDep) -
 @router.get("/metrics", include_in_schema=False)
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
     """Return the metrics in the format that the scraper accepts."""
-    content_type = content_type_for(request.headers.get("accept", ""))
+    content_type = choose_content_type(request.headers.get("accept", ""))
     return Response(await service.metrics.render(content_type), headers={"Content-Type": content_type})

@@ -12,9 +12,9 @@ from queenright.health.recovery.recovery import RecoveryState
 from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import By, SeenWorker
-from queenright.server.routes.preconditions import require_seen
+from queenright.server.routes.preconditions import require_unchanged_worker
 
 router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
@@ -39,14 +39,14 @@ async def list_recoveries(
     cursor: Cursor = None,
 ) -> api.RecoveriesPage:
     """List recoveries, newest first."""
-    before = place_of(cursor, "recoveries", float, str)
+    before = decode_cursor(cursor, "recoveries", float, str)
     return await page(
         api.RecoveriesPage,
         "recoveries",
         await health.recoveries(limit + 1, state=state, before=before),
         limit,
         row=api.Recovery.of,
-        place=lambda recovery: (recovery.created_at, recovery.recovery_id),
+        position=lambda recovery: (recovery.created_at, recovery.recovery_id),
         descending=True,
     )
 
@@ -64,7 +64,7 @@ async def initiate_recovery(
     request: Request, service: ServiceDep, health: HealthDep, body: Recover
 ) -> api.RecoveryResult:
     """Recover a task from its last valid checkpoint."""
-    require_seen(service, body, await health.target_of_task(body.task_id))
+    require_unchanged_worker(service, body, await health.target_of_task(body.task_id))
     return api.RecoveryResult.of(
         await health.initiate_recovery(
             body.task_id, by=person_name(request, body.by), reviewed=body.reviewed, from_start=body.from_start

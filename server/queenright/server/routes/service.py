@@ -12,12 +12,12 @@ from queenright import api
 from queenright.health.audit.audit_page import read_page
 from queenright.health.store.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
-from queenright.server.access.caller import caller_of
+from queenright.server.access.caller import find_caller
 from queenright.server.access.roles import AccessLevel, is_allowed
 from queenright.server.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentQuery
 from queenright.server.views.api_models import status
 from queenright.server.views.telemetry import telemetry_view
@@ -26,17 +26,17 @@ router = APIRouter(tags=["service"])
 
 _VERSION: Final = version("queenright")
 
-Types = Annotated[
+EventTypesQuery = Annotated[
     list[EventType] | None, Query(alias="type", description="Only events of this type; repeatable.")
 ]
-Moment = Annotated[
+TimestampQuery = Annotated[
     float | None, Query(ge=-1e11, le=1e11, allow_inf_nan=False, description="Seconds since the epoch.")
 ]
 
 
 @router.get("/api/status")
 async def get_status(service: ServiceDep) -> api.Status:
-    """Return the content of the console; of many workers the worst."""
+    """Return the worst workers, the latest events, and interventions in progress."""
     return status(service)
 
 
@@ -53,8 +53,8 @@ async def get_version(service: ServiceDep) -> api.Version:
 
 @router.get("/api/caller")
 async def get_caller(request: Request) -> api.CurrentCaller:
-    """Return who sends this request, and what that caller may do."""
-    caller = caller_of(request)
+    """Return the caller's name, role and permissions."""
+    caller = find_caller(request)
 
     def may(level: AccessLevel) -> bool:
         return caller.role is not None and is_allowed(caller.role, level)
@@ -76,9 +76,9 @@ async def get_settings(service: ServiceDep) -> api.CurrentSettings:
 @router.get("/api/telemetry")
 async def get_telemetry(service: ServiceDep) -> api.Telemetry:
     """
-    Return the senders of telemetry, the records that were not used and why, and what each sender should set.
+    Return the senders of telemetry, the unused records with the reasons, and what each sender should set.
 
-    Counts since the service started; the last 100 senders.
+    Counts start when the service starts. At most the last 100 senders are listed.
     """
     return telemetry_view(service.intake, service.monitor)
 
@@ -88,7 +88,7 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
     """
     Read the settings file and the environment again, and apply what can change at runtime.
 
-    Those are thresholds, ticket deadlines, retention and the links in messages; `needs_restart` lists the
+    Thresholds, ticket deadlines, retention and the links in messages can change; `needs_restart` lists the
     others. An invalid file changes nothing. SIGHUP has the same effect on `queenright serve`.
     """
     result = await reload(service)
@@ -98,19 +98,19 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
 @router.get("/api/audit")
 async def list_audit(
     store: StoreDep,
-    types: Types = None,
+    types: EventTypesQuery = None,
     agent_id: AgentQuery = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: TimestampQuery = None,
+    until: TimestampQuery = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.AuditPage:
     """
-    List the event log, newest first, each event with its number and hash; archived events come last.
+    List the event log, newest first, with the number and hash of each event. Archived events come last.
 
     `since` and `until` are in seconds since the epoch and apply to the time of the event.
     """
-    (before,) = place_of(cursor, "events", int) or (None,)
+    (before,) = decode_cursor(cursor, "events", int) or (None,)
     return await page(
         api.AuditPage,
         "events",
@@ -129,7 +129,7 @@ async def list_audit(
         row=lambda row: api.AuditedEvent.model_validate(
             row.event | {"seq": row.seq, "hash": row.hash.hex(), "archived": row.archived}
         ),
-        place=lambda row: (row.seq,),
+        position=lambda row: (row.seq,),
         rank=lambda row: (row.event["time"], row.seq),
         descending=True,
     )

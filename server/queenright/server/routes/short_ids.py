@@ -8,23 +8,23 @@ from typing import Final
 from fastapi import HTTPException
 
 MAX_CANDIDATES: Final = 5
-"""How many matches an error names."""
+"""Maximum number of matches in an error message."""
 MIN_PREFIX_LENGTH: Final = 8
-"""Characters of an abbreviated id, so that a slip of the keys names nothing."""
+"""Minimum characters of an abbreviated id, so that a typing error matches nothing."""
 
 
 def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
     """
-    Return the only id that begins with ``prefix``; without a match, ``prefix`` itself.
+    Return the only id that begins with ``prefix``, or ``prefix`` itself without a match.
 
     Args:
         prefix: The id, or its beginning.
-        what: What the id identifies, in the plural, for the error.
-        ids: The known ids, each with what a person knows it by.
+        what: The kind of item, in the plural, for the error message.
+        ids: The known ids, each with a name that people recognize.
 
     Raises:
-        HTTPException: 409 if several ids begin with ``prefix``, or one does and ``prefix`` is shorter than
-            ``MIN_PREFIX_LENGTH``; names the first.
+        HTTPException: 409 if several ids begin with ``prefix``, or if one does and ``prefix`` is shorter than
+            ``MIN_PREFIX_LENGTH``. The message has the first matches.
     """
     matches = [id_ for id_ in ids if id_.startswith(prefix)]
     if prefix in matches or not matches:

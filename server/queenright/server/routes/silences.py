@@ -14,7 +14,7 @@ from queenright.server.access.caller import person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import By, Reason, SeenWorker
-from queenright.server.routes.preconditions import require_seen_ticket
+from queenright.server.routes.preconditions import require_unchanged_ticket
 from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api/silences", tags=["silences"])
@@ -33,7 +33,7 @@ class CreateSilence(SeenWorker):
 
 @router.get("")
 async def list_silences(service: ServiceDep) -> api.Silences:
-    """List active and pending silences by their end, and the peers whose silences are unknown."""
+    """List active and pending silences by end time, and the Alertmanagers whose silences are unknown."""
     watch = service.silences
     return api.Silences(
         silences=[_row(*silence) for silence in watch.silences()],
@@ -48,7 +48,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
 @router.post("", **operation(status=201, errors=(404, 409, 502)))
 async def add_silence(request: Request, service: ServiceDep, body: CreateSilence) -> api.SilenceResult:
     """Silence a ticket, and other tickets of its agent with the same cause."""
-    await require_seen_ticket(service, body, body.ticket_id)
+    await require_unchanged_ticket(service, body, body.ticket_id)
     silence_id, peer = await service.silences.add(
         body.ticket_id,
         by=redact(person_name(request, body.by), 100),

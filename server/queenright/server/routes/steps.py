@@ -30,13 +30,13 @@ from queenright.server.views.session_steps import read_starts, read_steps, with_
 router = APIRouter(prefix="/api", tags=["health"])
 
 MAX_REPLAYED: Final = 5000
-"""Events of a session that are replayed for one request."""
+"""Maximum events of a session that are replayed for one request."""
 MAX_RECORDED: Final = 20_000
-"""Events in one recording."""
+"""Maximum events in one recording."""
 _NO_EVENT: Final = "There is no such worker, session or step."
 _NO_SESSION: Final = "There is no such worker or session, or its events exceeded the retention time."
 _REPLAYS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="replay")
-"""One at a time: a replay computes, and the event loop needs the interpreter too."""
+"""Allows one replay at a time, because a replay uses the CPU that the event loop needs."""
 _EXAMPLE: Final = {
     "kind": "event",
     "type": "step_completed",
@@ -64,7 +64,7 @@ class SessionReplay(Body):
         dict[str, Annotated[float, Field(allow_inf_nan=False)]],
         Field(
             max_length=100,
-            description="Values by name, as `settings` of the response has them; empty: those in force.",
+            description="Values by name, as in `settings` of the response; by default those in force.",
             examples=[{"health_monitoring.loops.repeats": 6}],
         ),
     ] = Field(default_factory=dict)
@@ -76,17 +76,20 @@ async def list_session_steps(
     agent_id: AgentId,
     session_id: SessionQuery = None,
     after: Annotated[
-        str | None, Query(max_length=256, description="Only steps that ended after it: `last` of a page.")
+        str | None,
+        Query(max_length=256, description="Only steps that ended after this position: `last` of a page."),
     ] = None,
     before: Annotated[
-        str | None, Query(max_length=256, description="Only steps that ended before it: `first` of a page.")
+        str | None,
+        Query(max_length=256, description="Only steps that ended before this position: `first` of a page."),
     ] = None,
     limit: Limit = 200,
 ) -> api.Steps:
     """
-    List what a worker did in a session and what happened to it: turns, tool calls, waits, findings, tickets.
+    List the timeline of a worker's session: turns, tool calls, waits, findings and tickets.
 
-    The newest steps by default, in order. Work in progress is in `open`, with the time at which it stalls.
+    By default, these are the newest steps, in order. `open` has work in progress, with the time at which it
+    stalls.
     """
     session = await find_session(service, agent_id, session_id)
     steps, starts = await service.store.read(
@@ -129,14 +132,14 @@ async def evaluate_agent_session(
     service: ServiceDep, agent_id: AgentId, body: SessionReplay
 ) -> api.Evaluation:
     """
-    Replay a session through the detectors with other thresholds: what they hold, and what fires.
+    Replay a session through the detectors with other thresholds. Return their values and the findings.
 
-    Nothing is stored, and no finding of a replay has an effect.
+    A replay stores nothing, and its findings have no effect.
     """
     in_force = service.monitor.settings
     settings = with_thresholds(in_force, body.settings)
     session = await find_session(service, agent_id, body.session_id)
-    events, until = await _events_of(service, agent_id, session, MAX_REPLAYED + 1)
+    events, until = await _read_session_events(service, agent_id, session, MAX_REPLAYED + 1)
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(
         _REPLAYS,
@@ -163,10 +166,11 @@ async def get_session_recording(
     """
     Return a session as a file that `queenright evaluate` reads.
 
-    It has what the worker reported, without the content of calls; of a long session, the newest events.
+    It has the events that the worker reported, without the content of calls. Of a long session, it has the
+    newest events.
     """
     session = await find_session(service, agent_id, session_id)
-    events, until = await _events_of(service, agent_id, session, MAX_RECORDED)
+    events, until = await _read_session_events(service, agent_id, session, MAX_RECORDED)
     run = recorded_run(events, agent_id=agent_id, session_id=session, until=until)
     line = await asyncio.to_thread(orjson.dumps, run, option=orjson.OPT_APPEND_NEWLINE)
     name = _UNSAFE.sub("-", f"{agent_id}-{session}")[:150]
@@ -177,14 +181,14 @@ async def get_session_recording(
     )
 
 
-async def _events_of(
+async def _read_session_events(
     service: Service, agent_id: str, session_id: str, most: int
 ) -> tuple[list[AgentEvent], float]:
     """
-    Return the newest events of a session that are replayed, and until when the session was watched.
+    Return the newest events of a session for a replay, and the time until which the session was watched.
 
     Raises:
-        AgentNotFoundError: The log has none.
+        AgentNotFoundError: The log has no events of the session.
     """
     logged_events = await service.store.read(
         lambda conn: read_session(conn, agent_id, session_id, types=REPLAYED_EVENTS, limit=most)

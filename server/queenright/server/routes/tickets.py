@@ -1,4 +1,4 @@
-"""Routes of tickets, and of an operator's actions on them."""
+"""Routes for tickets, and for operators' actions on them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.gateway_requests import (
     MatchingTicket,
     MatchingTickets,
-    gateway_response,
     is_from_gateway,
+    make_gateway_response,
 )
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker, TicketId
-from queenright.server.routes.preconditions import require_seen_ticket
+from queenright.server.routes.preconditions import require_unchanged_ticket
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
 from queenright.server.views.api_models import ticket_row
@@ -45,7 +45,7 @@ class TicketRequest(SeenWorker):
 class Unacknowledge(TicketRequest):
     """Who withdraws the acknowledgement, and through which client."""
 
-    # Slack and PagerDuty are not accepted here: their requests are signed and have routes of their own.
+    # Slack and PagerDuty are not accepted here, because their signed requests have their own routes.
     via: Literal["api", "cli"] = "api"
 
 
@@ -80,7 +80,7 @@ async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTick
     Return the ticket with this id, or the only one whose id begins with ``prefix``.
 
     Raises:
-        TicketNotFoundError: There is none.
+        TicketNotFoundError: There is no match.
         HTTPException: 409 with candidates if there are several.
     """
     matches = {
@@ -95,7 +95,7 @@ async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTick
 
 
 async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
-    """Return a ticket as the API shows it. Raises ``TicketNotFoundError`` if there is none."""
+    """Return a ticket as a model of the API. Raises ``TicketNotFoundError`` if there is none."""
     [row] = await _rows(service, [await find_ticket(service, ticket_id)])
     return row
 
@@ -116,7 +116,7 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[a
 
 
 async def _page(service: Service, limit: int, cursor: str | None, **filters: Any) -> api.TicketsPage:
-    before = place_of(cursor, "tickets", float, str)
+    before = decode_cursor(cursor, "tickets", float, str)
     tickets = await service.tickets.history(limit + 1, before=before, **filters)
     if not tickets and (name := filters.get("agent_id")):
         new = await service.store.read(lambda conn: find_current_name(conn, name))
@@ -130,7 +130,7 @@ async def _page(service: Service, limit: int, cursor: str | None, **filters: Any
         await _rows(service, tickets),
         limit,
         row=lambda row: row,
-        place=lambda row: (row.first_seen, row.ticket_id),
+        position=lambda row: (row.first_seen, row.ticket_id),
         descending=True,
     )
 
@@ -170,7 +170,7 @@ async def list_agent_escalations(
 
 @router.get("/agents/{agent_id:agent}/escalations/{ticket_id}", **operation(errors=(404,)))
 async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id: TicketId) -> api.Ticket:
-    """Return a ticket of a worker; 404 if it belongs to another worker."""
+    """Return a ticket of a worker. A ticket of another worker is an error (404)."""
     ticket = await read_ticket(service, ticket_id)
     if ticket.agent_id != agent_id:
         raise HTTPException(404, f"ticket {ticket_id!r} belongs to {ticket.agent_id!r}, not to {agent_id!r}")
@@ -192,7 +192,9 @@ async def get_ticket(
     """Return a ticket."""
     if is_from_gateway(request):
         matches = await service.tickets.find_by_prefix(ticket_id, MAX_CANDIDATES + 1)
-        return gateway_response(MatchingTickets(tickets=[MatchingTicket.of(ticket) for ticket in matches]))
+        return make_gateway_response(
+            MatchingTickets(tickets=[MatchingTicket.of(ticket) for ticket in matches])
+        )
     [row] = await _rows(service, [await find_ticket_by_prefix(service, ticket_id)])
     return row
 
@@ -203,7 +205,7 @@ async def acknowledge_ticket(
 ) -> api.Ticket:
     """Acknowledge a ticket: its reminders stop."""
     change = body or Acknowledge()
-    await require_seen_ticket(service, change, ticket_id)
+    await require_unchanged_ticket(service, change, ticket_id)
     await service.tickets.acknowledge(
         ticket_id, by=person_name(request, change.by), via=AckChannel(change.via), note=change.note
     )
@@ -216,7 +218,7 @@ async def unacknowledge_ticket(
 ) -> api.Ticket:
     """Withdraw an acknowledgement: reminders start again."""
     change = body or Unacknowledge()
-    await require_seen_ticket(service, change, ticket_id)
+    await require_unchanged_ticket(service, change, ticket_id)
     await service.tickets.unacknowledge(
         ticket_id, by=person_name(request, change.by), via=AckChannel(change.via)
     )
@@ -228,13 +230,13 @@ async def dismiss_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismiss
 ) -> api.Ticket:
     """
-    Dismiss a ticket: no one is notified, and it reopens if it gets worse.
+    Dismiss a ticket. Nobody is notified, and the ticket reopens if its condition gets worse.
 
-    Like the queen, an operator cannot dismiss a ticket while it is high or critical and its condition holds,
-    nor after an operator was notified of it. The ticket of a dead worker is resolved instead, regardless of
+    Neither the queen nor an operator can dismiss a ticket that is high or critical while its condition holds,
+    or that an operator was notified of. The ticket of a dead worker is resolved instead, regardless of
     its severity. Close tickets about abandoned recoveries and failed runs with `resolve`.
     """
-    await require_seen_ticket(service, body, ticket_id)
+    await require_unchanged_ticket(service, body, ticket_id)
     ticket, by = await service.tickets.find(ticket_id), person_name(request, body.by)
     if ticket is not None and service.tickets.is_about_dead_worker(ticket):
         await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=by)
@@ -255,6 +257,6 @@ async def resolve_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolve
 ) -> api.Ticket:
     """Close a ticket about a dead worker, an abandoned recovery or failed runs."""
-    await require_seen_ticket(service, body, ticket_id)
+    await require_unchanged_ticket(service, body, ticket_id)
     await service.tickets.resolve(ticket_id, body.reason, by=person_name(request, body.by))
     return await read_ticket(service, ticket_id)

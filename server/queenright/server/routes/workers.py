@@ -13,14 +13,14 @@ from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.loaded_agents.rows import slot_row
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, decode_cursor, page
 from queenright.server.routes.params import (
     AgentId,
     AgentQuery,
     SessionQuery,
-    one_of,
-    some_of,
-    words_in,
+    allow_word,
+    allow_words,
+    split_words,
 )
 from queenright.server.views.fleet_list import FleetQuery, Place, find_sessions
 from queenright.server.views.worker_rows import agent_health_row, agent_row
@@ -47,13 +47,18 @@ async def list_agents(
     ] = "",
     health: Annotated[
         str,
-        Query(description=f"Only these, separated by commas: {_LISTED_STATES}.", examples=["failing,stuck"]),
-        some_of(terms.ListedState),
+        Query(
+            description=f"Only these values, separated by commas: {_LISTED_STATES}.",
+            examples=["failing,stuck"],
+        ),
+        allow_words(terms.ListedState),
     ] = "",
     activity: Annotated[
         str,
-        Query(description=f"Only these, separated by commas: {_ACTIVITIES}.", examples=["waiting,paused"]),
-        some_of(terms.Activity),
+        Query(
+            description=f"Only these values, separated by commas: {_ACTIVITIES}.", examples=["waiting,paused"]
+        ),
+        allow_words(terms.Activity),
     ] = "",
     owner: Annotated[str, Query(max_length=256, description="Only sessions of this owner.")] = "",
     repository: Annotated[str, Query(max_length=256, description="Only sessions in this repository.")] = "",
@@ -64,7 +69,7 @@ async def list_agents(
             "`agent`: by name. `activity`, `progress` (the longest time without it first), `tokens`, `cost` "
             "(the least first). A `-` before it reverses the order."
         ),
-        one_of(terms.AgentSort),
+        allow_word(terms.AgentSort),
     ] = "attention",
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -72,8 +77,8 @@ async def list_agents(
     """
     List sessions of workers with state and vital signs, and count those that match.
 
-    A session whose place in the order changes while pages are read may be listed twice or not at all; in the
-    order of `agent` none is.
+    A session whose position changes while pages are read may be listed twice or not at all. Sort by `agent`
+    to avoid this.
     """
     sessions = await find_sessions(
         service,
@@ -81,14 +86,14 @@ async def list_agents(
             search=search,
             agent_id=agent_id,
             state=state,
-            health=words_in(health),
-            activity=words_in(activity),
+            health=split_words(health),
+            activity=split_words(activity),
             owner=owner,
             repository=repository,
             sort=sort,
         ),
         limit=limit + 1,
-        after=_place_after(cursor, sort),
+        after=_decode_cursor(cursor, sort),
     )
     return await page(
         api.AgentsPage,
@@ -96,7 +101,7 @@ async def list_agents(
         sessions.page,
         limit,
         row=lambda worker: agent_row(service, worker[1]),
-        place=lambda key: (sort, *key[0]),
+        position=lambda key: (sort, *key[0]),
         descending=sort.startswith("-"),
         loaded=[slot_row(slot) for slot in service.agents.slots.values()],
         total=sessions.total,
@@ -104,9 +109,9 @@ async def list_agents(
     )
 
 
-def _place_after(cursor: str | None, sort: str) -> Place | None:
-    """Return the place that a cursor of this order names."""
-    place = place_of(cursor, "agents", str, float, float, str, str)
+def _decode_cursor(cursor: str | None, sort: str) -> Place | None:
+    """Return the position in a cursor of this order."""
+    place = decode_cursor(cursor, "agents", str, float, float, str, str)
     if place is None:
         return None
     if place[0] != sort:
@@ -115,15 +120,15 @@ def _place_after(cursor: str | None, sort: str) -> Place | None:
     return first, second, agent_id, session_id
 
 
-# Before the route of one worker: this is the health of all, not of a worker without a name.
+# Before the route of one worker, because this path is the health of all workers.
 @router.get("/agents/health")
 async def list_agent_health(
     service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.AgentHealthPage:
-    """List the health of workers by name, a row for each session: signals, metrics, circuit breakers."""
+    """List the health of workers by name, with a row for each session: signals, metrics, circuit breakers."""
     health = service.health
-    after = place_of(cursor, "agents", str, str)
-    # A worker that is removed while the health of others is computed is still in this page.
+    after = decode_cursor(cursor, "agents", str, str)
+    # A worker that is removed while the health of others is computed stays in this page.
     workers = {worker.key: worker for worker in health.workers(limit=limit + 1, after=after)}
     return await page(
         api.AgentHealthPage,
@@ -131,7 +136,7 @@ async def list_agent_health(
         await health.get_all_agent_health(limit=limit + 1, after=after),
         limit,
         row=lambda row: agent_health_row(service, workers[row.agent_id, row.session_id], row),
-        place=lambda row: (row.agent_id, row.session_id),
+        position=lambda row: (row.agent_id, row.session_id),
     )
 
 
@@ -158,11 +163,11 @@ async def get_agent_history(
     cursor: Cursor = None,
 ) -> api.HistoryPage:
     """
-    List what happened to a worker in the last ``seconds``: states, interventions, recoveries, breakers.
+    List the history of a worker in the last ``seconds``: states, interventions, recoveries, breakers.
 
     The page has the newest entries, oldest first; ``next`` leads to earlier ones.
     """
-    (before,) = place_of(cursor, "history", int) or (None,)
+    (before,) = decode_cursor(cursor, "history", int) or (None,)
     events = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
     return await page(
         api.HistoryPage,
@@ -170,7 +175,7 @@ async def get_agent_history(
         events[::-1],
         limit,
         row=api.HistoryRow.of,
-        place=lambda event: (event.seq,),
+        position=lambda event: (event.seq,),
         rank=lambda event: (event.time, event.seq),
         descending=True,
         backwards=True,

@@ -34,7 +34,9 @@ class StreamFilter:
 
     def sessions(self) -> Collection[str]:
         """Return the companion sessions that match."""
-        return () if self.agent is None or self.companions is None else self.companions.of(self.agent)
+        if self.agent is None or self.companions is None:
+            return ()
+        return self.companions.list_sessions(self.agent)
 
 
 @dataclass(slots=True)

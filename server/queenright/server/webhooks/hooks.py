@@ -32,7 +32,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.identity import clean_name, new_id
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.http.json_limits import without_lone_surrogates
+from queenright.server.http.json_limits import replace_lone_surrogates
 from queenright.server.otlp.receiver import Ingest
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -430,7 +430,7 @@ def parse_call(body: bytes) -> Mapping[str, Any]:
         ValueError: The body is not one.
     """
     try:
-        call = json.loads(without_lone_surrogates(body))
+        call = json.loads(replace_lone_surrogates(body))
     except RecursionError:
         raise ValueError("the body is nested too deeply") from None
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""One API for a fleet that is in several partitions."""
+"""The gateway: one API for a fleet in several partitions."""

@@ -1,4 +1,4 @@
-"""Ask the app of a partition, in this process or behind a proxy, and keep its whole response."""
+"""Send a request to the app of a partition, local or behind a proxy, and buffer its response."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from queenright.server.middleware.gate import MAX_BODY
 
 
 class BodyTooLargeError(Exception):
-    """Raised for a body that is longer than `MAX_BODY`."""
+    """Raised when a body is longer than `MAX_BODY`."""
 
 
 class ClientGoneError(Exception):
-    """Raised when the client has disconnected before its request was complete."""
+    """Raised when the client disconnects before its request is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole response."""
+    """A complete response."""
 
     status: int
     headers: Sequence[Header]
     body: bytes
 
     def json(self) -> Any:
-        """Return the body, read as JSON."""
+        """Return the body, parsed as JSON."""
         return orjson.loads(self.body)
 
     async def send(self, send: Send) -> None:
-        """Send it to the client."""
+        """Send the response to the client."""
         await send({"type": "http.response.start", "status": self.status, "headers": list(self.headers)})
         await send({"type": "http.response.body", "body": self.body})
 
@@ -62,7 +62,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive that gives the body that was read, and then what the client does."""
+    """Return a receive function that replays a body, then continues with ``receive``."""
     is_read = False
 
     async def receive_again() -> Message:
@@ -90,10 +90,10 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive) -> Reply:
     return Reply(status, headers, b"".join(parts))
 
 
-def partition_get(
+def make_get_scope(
     scope: Scope, *, path: str | None = None, query: bytes | None = None, mark: str = "1"
 ) -> Scope:
-    """Return the scope of a GET for one of several partitions, by default of the same path and query."""
+    """Return the scope of a GET to one of several partitions, by default with the same path and query."""
     headers = [
         header for header in scope["headers"] if header[0] not in (b"content-length", b"transfer-encoding")
     ]
@@ -110,8 +110,8 @@ def mark_scope(scope: Scope, value: str = "1") -> Scope:
     return {**scope, "headers": [*scope["headers"], (GATEWAY_HEADER.encode(), value.encode())]}
 
 
-def json_reply(value: Any, like: Reply) -> Reply:
-    """Return a response with a JSON body, and the other headers of one that was merged."""
+def make_json_reply(value: Any, like: Reply) -> Reply:
+    """Return a response with a JSON body and the remaining headers of ``like``."""
     body = orjson.dumps(value)
     headers = [
         header for header in like.headers if header[0].lower() not in (b"content-length", b"content-encoding")

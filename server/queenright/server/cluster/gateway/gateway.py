@@ -1,4 +1,4 @@
-"""One API for a fleet in several partitions: find the partition of a request, or merge all responses."""
+"""The gateway app: finds the partition of a request, or merges the responses of all partitions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from queenright.server.cluster.gateway.ask import (
     ClientGoneError,
     Reply,
     ask,
-    json_reply,
+    make_get_scope,
+    make_json_reply,
     mark_scope,
-    partition_get,
     read_body,
     replay,
 )
-from queenright.server.cluster.gateway.kinds import RouteKind, agent_in, kind_of
-from queenright.server.cluster.gateway.pages import ask_all, merged_page
-from queenright.server.cluster.gateway.short_ids import find_matches, short_id_in
+from queenright.server.cluster.gateway.kinds import RouteKind, classify_route, read_agent_name
+from queenright.server.cluster.gateway.pages import ask_all, fetch_merged_page
+from queenright.server.cluster.gateway.short_ids import find_matches, find_short_id
 from queenright.server.cluster.gateway.streams import stream_events
-from queenright.server.cluster.gateway.summaries import merge_of
+from queenright.server.cluster.gateway.summaries import get_merge
 from queenright.server.http.gateway_header import FIND_KEY, LOCATE_WORKER
 from queenright.server.http.problems import problem
 from queenright.server.middleware.gate import MAX_BODY
@@ -42,11 +42,11 @@ from queenright.server.routes.gateway_requests import LocatedWorker
 from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.routes.short_ids import complete_id
 
-_MOST_REMEMBERED: Final = 100_000
+_MAX_SESSIONS: Final = 100_000
 RETRY_SECONDS: Final = 2
-"""After so many seconds, a client may ask again; an owner is found by then."""
+"""Value of ``Retry-After``, in seconds. By then, the partition usually has an owner."""
 _OWNER_SECONDS: Final = 4.0
-"""How long a request that needs all partitions waits for one that is being handed over."""
+"""Seconds for which a request that needs all partitions waits for one that is being handed over."""
 _POLL_SECONDS: Final = 0.1
 _OF_ALL: Final = frozenset(
     {RouteKind.PAGE, RouteKind.SUMMARY, RouteKind.AGENT, RouteKind.STREAM, RouteKind.CLICK}
@@ -54,30 +54,30 @@ _OF_ALL: Final = frozenset(
 
 
 class SessionKey(NamedTuple):
-    """The session of an agent that a request is about."""
+    """The agent and the session that a request refers to."""
 
     agent_id: str
     session_id: str
-    """Empty: the newest."""
+    """Empty for the newest session."""
 
 
 class Search(NamedTuple):
-    """The subject of a request, and where to look for it first."""
+    """The session that a request refers to, and the partition in which to look for it first."""
 
     session: SessionKey | None = None
     first: int | None = None
-    """The partition to ask first; None: where it was found last, or is likely to be."""
+    """The partition to ask first. None: the one that last had the session, or is likely to have it."""
     likely: int | None = None
-    """The partition of a session that is new; None: that of the agent's name."""
+    """The partition of a new session. None: that of the agent's name."""
     takes_new: bool = False
     """Whether a partition accepts an unknown session."""
 
 
 class PartitionOf(Protocol):
-    """Returns the partition that the telemetry of an agent, or of a service, is likely to be in."""
+    """Returns the likely partition of the telemetry of an agent or a service."""
 
     def __call__(self, name: str, namespace: str = "", /) -> int:
-        """Return the partition by the name of the agent, or of the service with its namespace."""
+        """Return the partition for the name of an agent, or of a service with its namespace."""
 
 
 class Gateway:
@@ -86,8 +86,7 @@ class Gateway:
 
     Args:
         backends: Returns the app of each partition, by number; None while the partition has no owner.
-        partition_of_agent: Returns the partition that the telemetry of an agent, or of a service, is likely
-            to be in.
+        partition_of_agent: Returns the likely partition of the telemetry of an agent or a service.
         answer_unowned: Answers a request that needs a partition without an owner.
         clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
@@ -108,11 +107,11 @@ class Gateway:
         self._partition_of_agent = partition_of_agent
         self._answer_unowned = answer_unowned
         self._session_partitions: OrderedDict[SessionKey, int] = OrderedDict()
-        """The partition in which a session was found."""
+        """The partition in which each session was last found."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        kind = kind_of(scope["method"], scope["path"])
+        kind = classify_route(scope["method"], scope["path"])
         backends = self._backends()
         if kind in _OF_ALL:
             backends = await self._wait_for_owners()
@@ -135,14 +134,14 @@ class Gateway:
             else:
                 await self._answer_unowned(scope, receive, send)
         except BodyTooLargeError:
-            await _refuse(413, f"the body is longer than {MAX_BODY} bytes; send less at once", send)
+            await _send_refusal(413, f"the body is longer than {MAX_BODY} bytes; send less at once", send)
         except ClientGoneError:
             return
 
     async def _wait_for_owners(self) -> Sequence[ASGIApp | None]:
-        """Return the app of each partition once all have one."""
-        until = self._clock() + _OWNER_SECONDS
-        while None in (backends := self._backends()) and self._clock() < until:
+        """Return the app of each partition once all have an owner, or at the time limit."""
+        deadline = self._clock() + _OWNER_SECONDS
+        while None in (backends := self._backends()) and self._clock() < deadline:
             await self._sleep(_POLL_SECONDS)
         return backends
 
@@ -154,13 +153,13 @@ class Gateway:
             return
         if kind is RouteKind.PAGE:
             try:
-                reply = await merged_page(apps, scope, receive)
+                reply = await fetch_merged_page(apps, scope, receive)
             except InvalidCursorError as error:
-                await _refuse(400, str(error), send)
+                await _send_refusal(400, str(error), send)
                 return
         elif kind in (RouteKind.SUMMARY, RouteKind.AGENT):
-            replies = await ask_all(apps, [partition_get(scope)] * len(apps), receive)
-            reply = _merge_replies(replies, merge_of(scope["path"]))
+            replies = await ask_all(apps, [make_get_scope(scope)] * len(apps), receive)
+            reply = _merge_replies(replies, get_merge(scope["path"]))
         else:
             reply = await _send_to_all(kind, apps, scope, receive)
         await reply.send(send)
@@ -168,7 +167,7 @@ class Gateway:
     async def _send_to_some(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Apply a change, such as the emergency stop, where possible, and report the other partitions."""
+        """Apply a change, such as the emergency stop, where possible; report partitions without an owner."""
         reply = await _send_to_all(
             RouteKind.ALL, [app for app in backends if app is not None], scope, receive
         )
@@ -178,59 +177,59 @@ class Gateway:
                 f"done, but not in the partitions without an owner: {unowned_partitions}; "
                 "send it again in some seconds"
             )
-            await _refuse(503, reason, send)
+            await _send_refusal(503, reason, send)
         else:
             await reply.send(send)
 
     async def _answer_for_session(
         self, kind: RouteKind, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        agent_id = agent_in(scope["path"], scope.get("raw_path"))
+        agent_id = read_agent_name(scope["path"], scope.get("raw_path"))
         query = parse_qs(scope["query_string"].decode("latin-1"))
         body = b"" if scope["method"] == "GET" else await read_body(receive)
-        session_id = clean_name(query.get("session_id", [""])[0] or _session_in(body))
+        session_id = clean_name(query.get("session_id", [""])[0] or _read_session_id(body))
         search = Search(SessionKey(agent_id, session_id), takes_new=kind is RouteKind.POLL)
         if not session_id:
             if None in backends and scope["method"] != "GET":
-                # The latest session may be in the one that has no owner.
+                # The latest session may be in the partition without an owner.
                 await self._answer_unowned(scope, receive, send)
                 return
             if (app := await self._find_repeated(backends, scope, receive)) is not None:
                 await app(scope, replay(body, receive), send)
                 return
             search = search._replace(first=await self._locate_latest(backends, agent_id, scope, receive))
-        await self._find(backends, search, scope, replay(body, receive), send)
+        await self._find_partition(backends, search, scope, replay(body, receive), send)
 
     async def _locate_latest(
         self, backends: Sequence[ASGIApp | None], agent_id: str, scope: Scope, receive: Receive
     ) -> int | None:
-        """Return the partition that has the latest session of an agent; None if it has none."""
-        health = partition_get(scope, path=f"/api/agents/{agent_id}/health", query=b"")
+        """Return the partition with the latest session of an agent; None if the agent has no session."""
+        health = make_get_scope(scope, path=f"/api/agents/{agent_id}/health", query=b"")
         health["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
         present = {number: app for number, app in enumerate(backends) if app is not None}
         replies = await ask_all(list(present.values()), [health] * len(present), receive)
-        return _latest(dict(zip(present, replies, strict=True)))
+        return _find_latest(dict(zip(present, replies, strict=True)))
 
     async def _find_repeated(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive
     ) -> ASGIApp | None:
         """
-        Return the app that is to answer a request because its Idempotency-Key is known; None if it is new.
+        Return the app that already knows the Idempotency-Key of a request; None if the key is new.
 
-        A request without a session, or with an abbreviated id, may fit something else when it is repeated.
+        When it is repeated, a request without a session or with an abbreviated id may match another item.
         """
         if scope["method"] == "GET" or HEADER not in Headers(scope=scope):
             return None
         apps = [app for app in backends if app is not None]
-        replies = await ask_all(apps, [partition_get(scope, mark=FIND_KEY)] * len(apps), receive)
+        replies = await ask_all(apps, [make_get_scope(scope, mark=FIND_KEY)] * len(apps), receive)
         if any(reply.status == 503 for reply in replies):
             return self._answer_unowned
         return next((app for app, reply in zip(apps, replies, strict=True) if reply.status == 204), None)
 
-    def _remember(self, session: SessionKey, partition: int) -> None:
+    def _remember_partition(self, session: SessionKey, partition: int) -> None:
         self._session_partitions[session] = partition
         self._session_partitions.move_to_end(session)
-        if len(self._session_partitions) > _MOST_REMEMBERED:
+        if len(self._session_partitions) > _MAX_SESSIONS:
             self._session_partitions.popitem(last=False)
 
     async def _take_heartbeat(
@@ -249,21 +248,21 @@ class Gateway:
             search = search._replace(likely=likely)
         if not heartbeat.session_id:
             if None in backends:
-                # The latest session may be in the one that has no owner.
+                # The latest session may be in the partition without an owner.
                 await self._answer_unowned(scope, receive, send)
                 return
             apps = [app for app in backends if app is not None]
             replies = await _ask_each(apps, mark_scope(scope, LOCATE_WORKER), body, receive)
-            search = search._replace(first=_latest(dict(enumerate(replies))))
-        await self._find(backends, search, scope, replay(body, receive), send)
+            search = search._replace(first=_find_latest(dict(enumerate(replies))))
+        await self._find_partition(backends, search, scope, replay(body, receive), send)
 
     async def _find_by_id(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request about one thing; an abbreviated id must be unique among all partitions."""
-        short = short_id_in(scope["path"])
+        """Answer a request about one item. An abbreviated id must be unique across all partitions."""
+        short = find_short_id(scope["path"])
         if short is None:
-            await self._find(backends, Search(), scope, receive, send)
+            await self._find_partition(backends, Search(), scope, receive, send)
             return
         body = await read_body(receive)
         backends = await self._wait_for_owners()
@@ -275,12 +274,12 @@ class Gateway:
         refused = next((each for each in candidates if isinstance(each, Reply)), None)
         unknown = len(apps) < len(backends) or None in candidates
         if unknown or (refused is not None and refused.status == 503):
-            # It may know another match.
+            # The partition may know another match.
             reason = (
                 f"{short.prefix[:80]!r} is not a whole id, and a partition that may know another that begins "
                 "so cannot be asked at the moment; give the whole id, or try again in a few seconds"
             )
-            await _refuse(503, reason, send)
+            await _send_refusal(503, reason, send)
             return
         if refused is not None:
             await refused.send(send)
@@ -290,16 +289,16 @@ class Gateway:
         try:
             complete = complete_id(short.prefix, short.what, ids)
         except HTTPException as error:
-            await _refuse(error.status_code, error.detail, send)
+            await _send_refusal(error.status_code, error.detail, send)
             return
         app = next((app for app, each in zip(apps, matches, strict=True) if complete in each), None)
         if app is None:
-            await self._find(backends, Search(), scope, replay(body, receive), send)
+            await self._find_partition(backends, Search(), scope, replay(body, receive), send)
         else:
-            # With the path that was sent: a request that is retried with its key must be the same.
+            # Send the original path, because a retry with the same key must be identical.
             await app(scope, replay(body, receive), send)
 
-    async def _find(
+    async def _find_partition(
         self,
         backends: Sequence[ASGIApp | None],
         search: Search,
@@ -307,7 +306,7 @@ class Gateway:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Try partitions until one knows the subject of a request."""
+        """Try partitions until one knows the session or item of a request."""
         body = await read_body(receive)
         session = search.session
         likely = search.likely
@@ -317,7 +316,7 @@ class Gateway:
         if first is None and session is not None:
             first = self._session_partitions.get(session, likely)
         order = sorted(range(len(backends)), key=lambda number: number != first)
-        # Marked, it is refused with 404 by a partition that would take a session it does not know.
+        # The mark makes a partition refuse an unknown session with 404 instead of creating it.
         request = mark_scope(scope) if search.takes_new else scope
         refusals: dict[int, list[Message]] = {}
         for number in order:
@@ -326,18 +325,18 @@ class Gateway:
             await (self._answer_unowned if app is None else app)(request, replay(body, receive), answer)
             if answer.is_sent:
                 if session is not None and session.session_id:
-                    self._remember(session, number)
+                    self._remember_partition(session, number)
                 return
             refusals.setdefault(answer.status, answer.messages)
         if 503 not in refusals and search.takes_new:
             await (backends[likely] or self._answer_unowned)(scope, replay(body, receive), send)
             return
-        # It may be in a partition that cannot answer now.
+        # It may be in a partition that cannot answer at the moment.
         for message in refusals.get(503) or refusals[404]:
             await send(message)
 
 
-async def _refuse(status: int, reason: str, send: Send) -> None:
+async def _send_refusal(status: int, reason: str, send: Send) -> None:
     response = problem(status, reason)
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
@@ -347,7 +346,7 @@ async def _refuse(status: int, reason: str, send: Send) -> None:
 
 
 class _UnlessMissing:
-    """Sends a response as it arrives, but keeps one with the status 404 or 503."""
+    """Sends a response as it arrives, but holds back one with status 404 or 503."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -356,7 +355,7 @@ class _UnlessMissing:
         self.is_sent = False
 
     async def __call__(self, message: Message) -> None:
-        """Send a message of the response, or keep it."""
+        """Send a message of the response, or hold it back."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.is_sent = self.status not in (404, 503)
@@ -366,8 +365,8 @@ class _UnlessMissing:
             self.messages.append(message)
 
 
-def _latest(replies: Mapping[int, Reply]) -> int | None:
-    """Return the partition with the latest activity of those that know the worker; None if none does."""
+def _find_latest(replies: Mapping[int, Reply]) -> int | None:
+    """Return the partition with the latest activity of the worker; None if no partition knows the worker."""
     candidates = [
         (LocatedWorker.model_validate_json(reply.body).last_activity, number)
         for number, reply in replies.items()
@@ -376,8 +375,8 @@ def _latest(replies: Mapping[int, Reply]) -> int | None:
     return max(candidates)[1] if candidates else None
 
 
-def _session_in(body: bytes) -> str:
-    """Return the session that a JSON body names."""
+def _read_session_id(body: bytes) -> str:
+    """Return the session id in a JSON body."""
     try:
         value = orjson.loads(body)
     except ValueError:
@@ -391,18 +390,18 @@ def _merge_replies(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], An
     refused = [reply for reply in known_replies if reply.status != 200]
     if refused:
         return refused[0]
-    return json_reply(merge([reply.json() for reply in known_replies]), known_replies[0])
+    return make_json_reply(merge([reply.json() for reply in known_replies]), known_replies[0])
 
 
 async def _ask_each(apps: Sequence[ASGIApp], scope: Scope, body: bytes, receive: Receive) -> list[Reply]:
-    """Return the response of each app to the same request with a body."""
+    """Send the same request with a body to each app, and return the responses."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(app, scope, replay(body, receive))) for app in apps]
     return [task.result() for task in tasks]
 
 
 async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
-    """Send a request that changes something to all partitions, and return one response."""
+    """Send a change to all partitions, and return one response."""
     body = await read_body(receive)
     replies = await _ask_each(apps, mark_scope(scope) if kind is RouteKind.CLICK else scope, body, receive)
     known_replies = [reply for reply in replies if reply.status != 404] or replies[:1]
@@ -415,4 +414,6 @@ async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, r
         )
         # No partition knows the ticket: without the mark, the answer is also posted below the message.
         return done_reply or await ask(apps[0], scope, replay(body, receive))
-    return json_reply(merge_of(scope["path"])([reply.json() for reply in known_replies]), known_replies[0])
+    return make_json_reply(
+        get_merge(scope["path"])([reply.json() for reply in known_replies]), known_replies[0]
+    )

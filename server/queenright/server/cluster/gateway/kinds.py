@@ -15,29 +15,29 @@ class RouteKind(Enum):
     """Which partitions answer a request."""
 
     ANY = auto()
-    """Any one: the answer is the same."""
+    """Any partition: all give the same answer."""
     FIRST = auto()
-    """The first, where agents are loaded."""
+    """The first partition, where agents are loaded."""
     AGENT = auto()
-    """All of them: each may have sessions of the agent which the path names."""
+    """All partitions: each may have sessions of the agent in the path."""
     SESSION = auto()
-    """The one that watches the session, or the latest session of the agent, which the request names."""
+    """The partition of the session, or of the latest session of the agent, in the request."""
     POLL = auto()
-    """The same, of a worker that may be new."""
+    """The same, but the worker may be new."""
     FIND = auto()
-    """The one that knows the ticket or task in the path or body: each is asked until one does."""
+    """The partition that knows the ticket or task in the path or body. They are asked in turn."""
     HEARTBEAT = auto()
-    """The one of the agent which the body names."""
+    """The partition of the agent in the body."""
     ALL = auto()
-    """All of them: the request changes each."""
+    """All partitions: the request changes each."""
     CLICK = auto()
-    """All of them, of which some may have the tickets."""
+    """All partitions, some of which may have the tickets."""
     PAGE = auto()
-    """All of them: their pages are merged."""
+    """All partitions: their pages are merged."""
     SUMMARY = auto()
-    """All of them: their summaries are merged."""
+    """All partitions: their summaries are merged."""
     STREAM = auto()
-    """All of them: their events are one stream."""
+    """All partitions: their events are merged into one stream."""
 
 
 _PAGES: Final = frozenset(
@@ -77,13 +77,13 @@ _OF_AGENT: Final = re.compile(
 )
 
 
-def kind_of(method: str, path: str) -> RouteKind:
+def classify_route(method: str, path: str) -> RouteKind:
     """
-    Return which partitions a request is for.
+    Return which partitions answer a request.
 
     Args:
-        method: Its method; a HEAD is for the same as a GET.
-        path: Its path, decoded.
+        method: The HTTP method. HEAD is treated as GET.
+        path: The decoded path.
     """
     reads = method in ("GET", "HEAD")
     if (method, path) in _ALL:
@@ -97,7 +97,7 @@ def kind_of(method: str, path: str) -> RouteKind:
     if reads and path == "/api/events":
         return RouteKind.STREAM
     if path.startswith("/api/breakers/"):
-        # Several partitions may have one of this name.
+        # Several partitions may have a row with this name.
         return RouteKind.SUMMARY if reads else RouteKind.ALL
     if path == "/api/heartbeats":
         return RouteKind.HEARTBEAT
@@ -116,13 +116,13 @@ def kind_of(method: str, path: str) -> RouteKind:
     return RouteKind.FIND if _FIND.fullmatch(path) else RouteKind.ANY
 
 
-def agent_in(path: str, raw_path: bytes | None) -> str:
+def read_agent_name(path: str, raw_path: bytes | None) -> str:
     """
-    Return the agent that a path names; empty if it names none.
+    Return the agent in a path, or "".
 
     Args:
         path: The path, decoded.
-        raw_path: The path as it was sent: in it a slash of the name is not one of the path.
+        raw_path: The path as sent, in which slashes of the name are still encoded.
     """
     if raw_path is not None:
         parts = raw_path.split(b"?")[0].split(b"/")

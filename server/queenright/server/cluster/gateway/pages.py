@@ -1,4 +1,4 @@
-"""Lists of a fleet in several partitions: merges a page of each."""
+"""Pages of lists, merged from one page of each partition."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queenright.server.cluster.gateway.ask import Reply, ask, json_reply, partition_get
-from queenright.server.cluster.gateway.summaries import merge_fields, worst_breaker
+from queenright.server.cluster.gateway.ask import Reply, ask, make_get_scope, make_json_reply
+from queenright.server.cluster.gateway.summaries import find_worst_breaker, merge_fields
 from queenright.server.http.gateway_header import GATEWAY_HEADER
-from queenright.server.routes.pagination import RowOrder, cursor_at, place_of, row_order
+from queenright.server.routes.pagination import RowOrder, decode_cursor, encode_cursor, row_order
 
 
 class RowOrders:
     """
-    ASGI middleware of a partition's app that adds the order of the rows to pages for a gateway.
+    ASGI middleware of a partition that adds the sort keys of rows to pages for the gateway.
 
     Args:
         app: The app.
@@ -30,7 +30,7 @@ class RowOrders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request of a gateway, or pass on any other."""
+        """Add the sort keys to responses for the gateway; pass on other requests."""
         if scope["type"] != "http" or GATEWAY_HEADER not in Headers(scope=scope):
             await self._app(scope, receive, send)
             return
@@ -41,13 +41,13 @@ class RowOrders:
         finally:
             row_order.reset(token)
         if order.what:
-            reply = json_reply({"order": asdict(order), "page": orjson.Fragment(reply.body)}, reply)
+            reply = make_json_reply({"order": asdict(order), "page": orjson.Fragment(reply.body)}, reply)
         await reply.send(send)
 
 
-async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
+async def fetch_merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -> Reply:
     """
-    Return the page of a list that has the rows of all partitions.
+    Return a page of a list with the rows of all partitions.
 
     Args:
         apps: The apps of the partitions.
@@ -55,16 +55,17 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
         receive: Receives the client's disconnect.
 
     Raises:
-        InvalidCursorError: The cursor belongs to another list, or to another number of partitions.
+        InvalidCursorError: The cursor belongs to another list or to a cluster with another number of
+            partitions.
     """
     parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     cursor = next((value for name, value in parameters if name == "cursor"), None)
     others = [(name, value) for name, value in parameters if name != "cursor"]
-    what = scope["path"].rpartition("/")[2]
-    place = place_of(cursor, what, *[str] * len(apps)) or ("",) * len(apps)
+    list_name = scope["path"].rpartition("/")[2]
+    position = decode_cursor(cursor, list_name, *[str] * len(apps)) or ("",) * len(apps)
     scopes = [
-        partition_get(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
-        for after in place
+        make_get_scope(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
+        for after in position
     ]
     replies = await ask_all(apps, scopes, receive)
     ok_replies = [reply for reply in replies if reply.status == 200]
@@ -72,20 +73,21 @@ async def merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Receive) -
         refusals = [reply for reply in replies if reply.status not in (200, 404)]
         if refusals or not ok_replies:
             return (refusals or replies)[0]
-    return json_reply(_merge(replies, what, place), ok_replies[0])
+    return make_json_reply(_merge(replies, list_name, position), ok_replies[0])
 
 
 async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Receive) -> list[Reply]:
-    """Return the response of each app to its request."""
+    """Send each app its request, and return the responses."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(app, scope, receive)) for app, scope in zip(apps, scopes, strict=True)]
     return [task.result() for task in tasks]
 
 
-def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[str, Any]:
-    """Merge the first rows of all pages; the cursor contains a cursor for each page."""
+def _merge(replies: Sequence[Reply], list_name: str, position: Sequence[str]) -> dict[str, Any]:
+    """Merge the first rows of all pages. The cursor contains a cursor for each partition."""
     merging = [
-        _Page(number, reply, after) for number, (reply, after) in enumerate(zip(replies, place, strict=True))
+        _Page(number, reply, after)
+        for number, (reply, after) in enumerate(zip(replies, position, strict=True))
     ]
     pages = [page for page in merging if page.is_known]
     first = pages[0]
@@ -96,26 +98,26 @@ def _merge(replies: Sequence[Reply], what: str, place: Sequence[str]) -> dict[st
             break
         following = (max if first.is_descending else min)(with_rows, key=lambda page: page.rank)
         if first.what == "breakers":
-            # Places are names, which several partitions may share.
+            # Positions are names, which several partitions may share.
             same = [page for page in with_rows if page.rank == following.rank]
-            rows.append(worst_breaker([page.take() for page in same]))
+            rows.append(find_worst_breaker([page.take() for page in same]))
         else:
             rows.append(following.take())
     more = any(page.has_row or page.has_more for page in pages)
     fields = merge_fields([page.fields for page in pages])
     return fields | {
         first.what: rows[::-1] if first.is_backwards else rows,
-        "next": cursor_at(what, *(page.after for page in merging)) if more else None,
+        "next": encode_cursor(list_name, *(page.after for page in merging)) if more else None,
     }
 
 
 class _Page:
-    """The page of one partition, whose rows are taken in order."""
+    """The page of one partition. Its rows are taken in order."""
 
     def __init__(self, number: int, reply: Reply, after: str) -> None:
         self._number = number
         self.after = after
-        """The cursor of the last row that was taken."""
+        """The cursor of the last row taken."""
         self.is_known = reply.status == 200
         if not self.is_known:
             return
@@ -138,11 +140,11 @@ class _Page:
 
     @property
     def rank(self) -> list[float | int | str]:
-        """Sort key of the next row."""
+        """The sort key of the next row."""
         return self._rows[self._taken_count][0]
 
     def take(self) -> Any:
-        """Return the next row. The partition does not know its number; here it gets it."""
+        """Return the next row, with the number of its partition, which the partition itself does not know."""
         _, self.after, row = self._rows[self._taken_count]
         self._taken_count += 1
         if "partition" in row:

@@ -1,4 +1,4 @@
-"""Abbreviated ids in paths: which ids of all partitions begin so."""
+"""Abbreviated ids in paths, and the matching ids in all partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope
 
-from queenright.server.cluster.gateway.ask import Reply, ask, partition_get
+from queenright.server.cluster.gateway.ask import Reply, ask, make_get_scope
 
 _PATH: Final = re.compile(
     r"/api/(tickets|silences|approvals|escalations|permissions)/([^/]+)(/(approve|deny|decision|answer))?"
@@ -25,23 +25,23 @@ _ID_FIELDS: Final = {
 _PAGE: Final = "open=true&limit=1000"
 
 Matches = dict[str, str]
-"""Ids, each with what a person knows it by."""
+"""Ids, each with a name that people recognize."""
 
 
 class ShortId(NamedTuple):
-    """An abbreviated id, and the list that has the rows that it may name."""
+    """An abbreviated id, and the list of the rows that it may match."""
 
     list_name: str
     prefix: str
 
     @property
     def what(self) -> str:
-        """What the id identifies, in the plural, for an error."""
+        """The kind of item, in the plural, for error messages."""
         return "requests" if self.list_name == "permissions" else self.list_name
 
 
-def short_id_in(path: str) -> ShortId | None:
-    """Return the abbreviated id in a path; None if it has none, or a whole one."""
+def find_short_id(path: str) -> ShortId | None:
+    """Return the abbreviated id in a path; None if the path has no id or a complete id."""
     match = _PATH.fullmatch(path)
     return None if match is None or _WHOLE.fullmatch(match[2]) else ShortId(match[1], match[2])
 
@@ -50,24 +50,26 @@ async def find_matches(
     apps: Sequence[ASGIApp], short: ShortId, scope: Scope, receive: Receive
 ) -> list[Matches | Reply | None]:
     """
-    Return what an abbreviated id may name in each partition, or the response of one that refuses.
+    Return the matches of an abbreviated id in each partition, or the response of a partition that refuses.
 
-    None for one whose owner is of an older version, which does not know the question.
+    Matches are None if the owner has an older version that cannot list them.
     """
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_matches_of(app, short, scope, receive)) for app in apps]
+        tasks = [group.create_task(_list_matches(app, short, scope, receive)) for app in apps]
     return [task.result() for task in tasks]
 
 
-async def _matches_of(app: ASGIApp, short: ShortId, scope: Scope, receive: Receive) -> Matches | Reply | None:
+async def _list_matches(
+    app: ASGIApp, short: ShortId, scope: Scope, receive: Receive
+) -> Matches | Reply | None:
     matches: Matches = {}
-    # There may be too many tickets to list: a partition that is asked by a gateway lists those that match.
+    # There may be too many tickets to list; for the gateway, a partition lists only those that match.
     path = None if short.list_name == "tickets" else f"/api/{short.list_name}"
     query = _PAGE
     while True:
-        reply = await ask(app, partition_get(scope, path=path, query=query.encode()), receive)
+        reply = await ask(app, make_get_scope(scope, path=path, query=query.encode()), receive)
         if reply.status in (404, 409):
-            # An older version looks for the one ticket.
+            # An older version looks up a single ticket instead.
             return None
         if reply.status != 200:
             return reply

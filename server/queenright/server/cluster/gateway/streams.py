@@ -1,8 +1,8 @@
 """
-The events of all partitions as one stream.
+The event streams of all partitions, merged into one.
 
-Events of one partition keep their order. The id of the merged stream has the position in each partition's
-log, so that any process can resume it.
+Events of one partition keep their order. An event id of the merged stream has the position in each
+partition's log, so any process can resume it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.cluster.gateway.ask import Reply
-from queenright.server.cluster.gateway.kinds import agent_in
+from queenright.server.cluster.gateway.kinds import read_agent_name
 from queenright.server.middleware.connections import ABORT
-from queenright.server.routes.pagination import InvalidCursorError, cursor_at, place_of
+from queenright.server.routes.pagination import InvalidCursorError, decode_cursor, encode_cursor
 
 _LIST: Final = "events"
 _ID_LINE: Final = re.compile(rb"^id: ?(.*)\n?", re.MULTILINE)
 _ALIVE: Final = b"event: alive\n"
 _QUIET_SECONDS: Final = 10.0
-"""Silence before a keep-alive of a partition is sent: all partitions make them."""
+"""Seconds of silence before a keep-alive is passed on. All partitions send them."""
 _STALL_SECONDS: Final = 30.0
-"""A client that takes longer to receive a piece is disconnected."""
+"""Seconds after which a client that does not receive a chunk is disconnected."""
 _END_SECONDS: Final = 0.1
-"""Time for a client to receive the end of the stream."""
+"""Seconds for a client to receive the end of the stream."""
 _MAX_ID_LENGTH: Final = 100
-"""Characters of an unknown id that the partitions are asked for."""
+"""Maximum length of an unknown id that is passed to the partitions."""
 _UNKNOWN: Final = "unknown"
-"""An unknown position, for which a partition sends a reset."""
+"""An unknown position. A partition answers it with a reset."""
 
 
 async def stream_events(
@@ -47,9 +47,9 @@ async def stream_events(
     stall_seconds: float = _STALL_SECONDS,
 ) -> None:
     """
-    Stream the events of all partitions until the client disconnects or stops receiving, or one of them ends.
+    Stream the events of all partitions until the client stops receiving or a partition ends its stream.
 
-    If a partition knows the agent which the path names, the others wait for events of it.
+    If a partition knows the agent in the path, the others wait for events of that agent.
 
     Args:
         apps: The apps of the partitions.
@@ -57,7 +57,7 @@ async def stream_events(
         receive: Receives the client's disconnect.
         send: Sends the response.
         clock: A monotonic clock, in seconds.
-        stall_seconds: How long the client may take to receive a piece.
+        stall_seconds: How long the client may take to receive a chunk.
     """
     positions = _read_positions(scope, len(apps))
     merged_stream = _MergedStream(positions, send, clock=clock, stall_seconds=stall_seconds)
@@ -96,7 +96,7 @@ async def stream_events(
 
 
 class _MergedStream:
-    """The response: blocks of all parts, each with the positions in all logs as its id."""
+    """The response: blocks of all parts. The id of each block has the positions in all logs."""
 
     def __init__(
         self, positions: list[str], send: Send, *, clock: Callable[[], float], stall_seconds: float
@@ -110,40 +110,42 @@ class _MergedStream:
         self._turn = asyncio.Lock()
         self._sent_at = clock()
         self.is_stalled = False
-        """Whether the client has not received a piece in time."""
+        """Whether the client failed to receive a chunk in time."""
 
     def begin_part(self, number: int, first: bytes) -> None:
-        """Note the position after which a part begins: its first block has it, and no event."""
+        """Record the start position of a part, from its first block, which has no event."""
         if match := _ID_LINE.search(first):
             self._positions[number] = match[1].decode()
 
     async def begin(self, first: bytes) -> None:
         """
-        Send the first block, and let the parts send theirs.
+        Send the first block, then allow the parts to send theirs.
 
         Args:
-            first: The first block of a part, which has the time to reconnect after.
+            first: The first block of a part, which sets the reconnection time.
         """
         async with self._turn:
-            await self._send_piece(_ID_LINE.sub(b"", first).rstrip(b"\n") + b"\n" + self._id_line() + b"\n")
+            await self._send_piece(
+                _ID_LINE.sub(b"", first).rstrip(b"\n") + b"\n" + self._format_id_line() + b"\n"
+            )
         self._has_begun.set()
 
     async def send_blocks(self, number: int, blocks: Sequence[bytes]) -> None:
         """
-        Send blocks of a part, after those of the others that wait already.
+        Send blocks of a part, after waiting blocks of other parts.
 
         Raises:
-            OSError: The client does not receive them.
+            OSError: The client does not receive the blocks.
         """
-        # Before all positions are known, an id would make a client that resumes miss events.
+        # An id before all positions are known would make a resuming client miss events.
         await self._has_begun.wait()
         async with self._turn:
-            piece = b"".join(self._with_positions(number, block) for block in blocks)
+            piece = b"".join(self._add_positions(number, block) for block in blocks)
             if piece:
                 await self._send_piece(piece)
 
     async def end(self) -> bool:
-        """Send the end; return whether the client has received it."""
+        """Send the end of the stream, and return whether the client has received it."""
         try:
             async with asyncio.timeout(0 if self.is_stalled else _END_SECONDS):
                 await self._send({"type": "http.response.body", "body": b""})
@@ -151,7 +153,7 @@ class _MergedStream:
             return False
         return True
 
-    def _with_positions(self, number: int, block: bytes) -> bytes:
+    def _add_positions(self, number: int, block: bytes) -> bytes:
         match = _ID_LINE.search(block)
         if match is not None:
             self._positions[number] = match[1].decode()
@@ -159,10 +161,10 @@ class _MergedStream:
             return b""
         if match is None:
             return block + b"\n\n"
-        return block[: match.start()] + self._id_line() + block[match.end() :] + b"\n\n"
+        return block[: match.start()] + self._format_id_line() + block[match.end() :] + b"\n\n"
 
-    def _id_line(self) -> bytes:
-        return f"id: {cursor_at(_LIST, *self._positions)}\n".encode()
+    def _format_id_line(self) -> bytes:
+        return f"id: {encode_cursor(_LIST, *self._positions)}\n".encode()
 
     async def _send_piece(self, piece: bytes) -> None:
         try:
@@ -175,7 +177,7 @@ class _MergedStream:
 
 
 class _Part:
-    """The stream of one partition, which runs from the beginning."""
+    """The stream of one partition. It starts when it is created."""
 
     def __init__(self, app: ASGIApp, scope: Scope, number: int, merged_stream: _MergedStream) -> None:
         self.app = app
@@ -183,7 +185,7 @@ class _Part:
         self._number = number
         self._merged_stream = merged_stream
         self.ready = asyncio.Event()
-        """Set once its first block or its refusal was received."""
+        """Set once the first block or a refusal is received."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.first = b""
@@ -192,19 +194,19 @@ class _Part:
         self.task = asyncio.create_task(self._run())
 
     def refusal(self) -> Reply:
-        """Return the response of a partition that does not stream."""
+        """Return the response of a partition that refuses to stream, else None."""
         if not self.status:
             self.task.result()
         return Reply(self.status or 503, self.headers, self._rest)
 
     async def _run(self) -> None:
         try:
-            # Cancelled when the client disconnects. Its connection is not for one part to abort.
-            await self.app({**self.scope, "extensions": {}}, _receive_nothing, self._take)
+            # This is cancelled when the client disconnects. A part must not abort the shared connection.
+            await self.app({**self.scope, "extensions": {}}, _receive_nothing, self._receive_message)
         finally:
             self.ready.set()
 
-    async def _take(self, message: Message) -> None:
+    async def _receive_message(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message.get("headers", ()))
             return
@@ -224,18 +226,20 @@ async def _begin(
     parts: list[_Part], merged_stream: _MergedStream, scope: Scope, disconnect_task: asyncio.Task[None]
 ) -> bool:
     """
-    Wait until all parts have begun or were refused; return False if the client disconnects before.
+    Wait until all parts have started or are refused. Return False if the client disconnects first.
 
-    Those that do not know the agent of the path, if one does, are replaced by streams that wait for it.
+    If a part knows the agent in the path, the others are replaced by streams that wait for it.
     """
     if not await _wait_ready(parts, disconnect_task):
         return False
     if all(part.status != 200 for part in parts):
         return True
-    agent_id = agent_in(scope["path"], scope.get("raw_path"))
+    agent_id = read_agent_name(scope["path"], scope.get("raw_path"))
     for number, part in enumerate(parts):
         if part.status == 404:
-            parts[number] = _Part(part.app, _of_any_agent(part.scope, agent_id), number, merged_stream)
+            parts[number] = _Part(
+                part.app, _follow_unknown_agent(part.scope, agent_id), number, merged_stream
+            )
     return await _wait_ready(parts, disconnect_task)
 
 
@@ -267,30 +271,30 @@ async def _wait_for_disconnect(receive: Callable[[], Awaitable[Message]]) -> Non
 
 
 def _read_positions(scope: Scope, count: int) -> list[str]:
-    """Return the event id after which to resume in each partition; empty: now."""
-    last_event_id = Headers(scope=scope).get("last-event-id") or dict(_query_of(scope)).get("after")
+    """Return the event id after which each partition resumes; "" to start now."""
+    last_event_id = Headers(scope=scope).get("last-event-id") or dict(_parse_query(scope)).get("after")
     if not last_event_id:
         return [""] * count
     try:
-        positions = place_of(last_event_id, _LIST, *[str] * count) or ()
+        positions = decode_cursor(last_event_id, _LIST, *[str] * count) or ()
     except InvalidCursorError:
-        # The id of one event: the partition that has it resumes there, the others say that they cannot.
+        # The id of one event: its partition resumes there, and the others report that they cannot.
         return [last_event_id[:_MAX_ID_LENGTH]] * count
     return [position or _UNKNOWN for position in positions]
 
 
 def _resume_scope(scope: Scope, position: str) -> Scope:
     """Return the scope of a stream that resumes at a position."""
-    query = [pair for pair in _query_of(scope) if pair[0] != "after"]
+    query = [pair for pair in _parse_query(scope) if pair[0] != "after"]
     if position:
         query.append(("after", position))
     headers = [header for header in scope["headers"] if header[0] != b"last-event-id"]
     return {**scope, "query_string": urlencode(query).encode(), "headers": headers}
 
 
-def _of_any_agent(scope: Scope, agent_id: str) -> Scope:
-    """Return the scope of the stream that waits for an unknown agent."""
-    query = [pair for pair in _query_of(scope) if pair[0] != "agent_id"]
+def _follow_unknown_agent(scope: Scope, agent_id: str) -> Scope:
+    """Return the scope of a stream that waits for an unknown agent."""
+    query = [pair for pair in _parse_query(scope) if pair[0] != "agent_id"]
     return {
         **scope,
         "path": "/api/events",
@@ -299,5 +303,5 @@ def _of_any_agent(scope: Scope, agent_id: str) -> Scope:
     }
 
 
-def _query_of(scope: Scope) -> list[tuple[str, str]]:
+def _parse_query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

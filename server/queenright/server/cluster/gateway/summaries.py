@@ -49,8 +49,8 @@ def merge_fields(values: Sequence[Json]) -> Json:
     """
     Merge several objects with the same fields.
 
-    Numbers are added, of times the earliest or latest counts, lists are joined, other fields are the first
-    one's that has them.
+    Numbers are added. Times are the earliest or latest. Lists are concatenated. Other fields come from the
+    first object that has them.
     """
     names = dict.fromkeys(name for value in values for name in value)
     return {name: _merge(name, [value[name] for value in values if name in value]) for name in names}
@@ -91,7 +91,7 @@ def _status(values: Sequence[Json]) -> Json:
     acting = status["acting"]
     parts = [value["acting"] for value in values]
     acting |= {
-        # Every partition has the state of the fleet: take the latest change and the highest count.
+        # Every partition reports the state of the fleet; take the latest change and the highest count.
         "emergency_stop": max(
             (part["emergency_stop"] for part in parts), key=lambda stop: stop["changed_at"] or 0.0
         ),
@@ -101,7 +101,7 @@ def _status(values: Sequence[Json]) -> Json:
     return status | {
         "agents": agents[:_AGENTS],
         "agents_left_out": status["agents_left_out"] + len(agents[_AGENTS:]),
-        # Ids grow with time.
+        # Ids are ordered by time.
         "tickets": sorted(status["tickets"], reverse=True)[:_TICKETS],
         "feed": _newest(status["feed"], "at")[:_FEED],
         "paged": _newest(status["paged"], "at"),
@@ -133,7 +133,7 @@ def _providers(values: Sequence[Json]) -> Json:
 
 
 def _provider(rows: list[Json]) -> Json:
-    """Return the health of one model: the worst status, and the median of the partition with most calls."""
+    """Return the health of one model: the worst status, and the median of the busiest partition."""
     errors: Counter[str] = Counter()
     for row in rows:
         errors.update({error["error_type"]: error["count"] for error in row["errors"]})
@@ -153,11 +153,10 @@ _PROVIDER_RANK: Final = {
 
 def _silences(values: Sequence[Json]) -> Json:
     """
-    Merge what the partitions have read from the same Alertmanagers.
+    Merge the silences that the partitions have read from the same Alertmanagers.
 
-    A silence matches tickets of several partitions, and each knows only its own. Which silences an
-    Alertmanager has is known by the partition that read it last: after a silence was added or ended, the
-    others read it up to half a minute later.
+    A silence may match tickets of several partitions, each of which knows only its own. The partition that
+    read an Alertmanager last has its current silences; the others read a change up to half a minute later.
     """
     rows = [row for value in values for row in value["peers"]]
     latest = {row["peer"]: row["read_at"] for row in sorted(rows, key=_read_at)}
@@ -166,12 +165,12 @@ def _silences(values: Sequence[Json]) -> Json:
         current = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
         for row in value["silences"]:
             known = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
-            # The last reader knows when it ends.
+            # The last reader has the current end.
             silences[row["silence_id"]] = row | {
                 "peers": known["peers"] | current.intersection(row["peers"]),
                 "tickets": known["tickets"] | set(row["tickets"]),
             }
-    # The tickets of a partition that cannot read a peer are unknown, whatever the others read.
+    # The matching tickets of a partition that cannot read a peer are unknown.
     by_peer: dict[str, list[Json]] = {}
     for row in rows:
         by_peer.setdefault(row["peer"], []).append(row)
@@ -192,17 +191,17 @@ def _read_at(row: Json) -> float:
     return row["read_at"] or 0.0
 
 
-def worst_breaker(values: Sequence[Json]) -> Json:
-    """Return the most open of the breakers with one name, which several partitions may have."""
+def find_worst_breaker(values: Sequence[Json]) -> Json:
+    """Return the most severe state among breakers with one name in several partitions."""
     return max(values, key=lambda value: _BREAKER_RANK.get(value["state"], -1))
 
 
 _BREAKER_RANK: Final = {name: rank for rank, name in enumerate(("closed", "half_open", "open"))}
 
 
-def merge_of(path: str) -> Callable[[Sequence[Json]], Json]:
-    """Return the function that merges the answers to a path."""
-    return worst_breaker if path.startswith("/api/breakers/") else SUMMARIES.get(path, merge_fields)
+def get_merge(path: str) -> Callable[[Sequence[Json]], Json]:
+    """Return the function that merges the responses to a path."""
+    return find_worst_breaker if path.startswith("/api/breakers/") else SUMMARIES.get(path, merge_fields)
 
 
 def _newest(rows: list[Json], name: str) -> list[Json]:

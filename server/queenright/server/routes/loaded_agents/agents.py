@@ -1,4 +1,4 @@
-"""Loaded agents over HTTP: discover, load, show and unload them."""
+"""Routes that discover, load, show and unload agents."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ from queenright.server.routes.loaded_agents.requests import (
     TAG,
     OfGraph,
     SlotDep,
-    graph_of,
+    find_graph,
     run_on_disk,
 )
-from queenright.server.routes.loaded_agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
+from queenright.server.routes.loaded_agents.rows import (
+    count_totals,
+    entry_row,
+    iter_streams,
+    slot_row,
+    stats_row,
+)
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentId, Body, By
 from queenright.server.views.worker_rows import agent_row
 
 router = APIRouter(prefix="/api", tags=[TAG])
 agent_router = APIRouter(prefix=PREFIX, tags=[TAG])
-"""The routes of an agent itself; to be added last, because its path matches every name."""
+"""The routes of an agent itself. They must be added last, because their path matches every name."""
 
 FolderPath = Annotated[
     str,
@@ -65,7 +71,7 @@ async def discover_agents(
 ) -> api.DiscoveredPage:
     """List the agents below `agents.roots`, by path. None of their code is run."""
     agents = service.agents
-    (after,) = place_of(cursor, "agents", str) or ("",)
+    (after,) = decode_cursor(cursor, "agents", str) or ("",)
     loaded_folders = frozenset(slot.path for slot in agents.slots.values())
     candidates = await asyncio.to_thread(discover, agents.roots, loaded_folders)
     return await page(
@@ -74,7 +80,7 @@ async def discover_agents(
         [agent for agent in candidates if agent.path > after][: limit + 1],
         limit,
         row=lambda agent: agent,
-        place=lambda agent: (agent.path,),
+        position=lambda agent: (agent.path,),
         roots=[str(root) for root in agents.roots.folders],
     )
 
@@ -85,7 +91,7 @@ async def discover_agents(
         status=201,
         errors={
             409: "An agent of this name is loaded already.",
-            422: "There is no such agent below the roots, or it cannot work; `title` names every reason.",
+            422: "There is no such agent below the roots, or it is invalid; `title` has every reason.",
             503: "Its code does not return, or the service is stopping.",
         },
     ),
@@ -105,7 +111,7 @@ async def get_agent_stats(service: ServiceDep, slot: SlotDep) -> api.AgentStats:
     """Return the statistics of a loaded agent: its runs, tokens and cost."""
     store = slot.runtime.session_store(slot.graph_id)
     sessions = await run_on_disk(slot.runtime, lambda: len(store.list_sessions()))
-    totals = await run_on_disk(slot.runtime, lambda: totals_of(slot))
+    totals = await run_on_disk(slot.runtime, lambda: count_totals(slot))
     return stats_row(slot, service.clock(), sessions=sessions, totals=totals)
 
 
@@ -115,9 +121,9 @@ async def list_entry_points(
 ) -> api.EntryPointPage:
     """List the entry points of a loaded agent: calls, timers and events that start a run."""
     if graph_id is not None:
-        graph_of(slot, graph_id)
-    after = place_of(cursor, "entry_points", str, str) or ("", "")
-    rows = [entry_row(entry, stream) for entry, stream in streams_of(slot, graph_id)]
+        find_graph(slot, graph_id)
+    after = decode_cursor(cursor, "entry_points", str, str) or ("", "")
+    rows = [entry_row(entry, stream) for entry, stream in iter_streams(slot, graph_id)]
     rows.sort(key=lambda row: (row.graph_id, row.entry_point_id))
     return await page(
         api.EntryPointPage,
@@ -125,13 +131,13 @@ async def list_entry_points(
         [row for row in rows if (row.graph_id, row.entry_point_id) > after],
         limit,
         row=lambda row: row,
-        place=lambda row: (row.graph_id, row.entry_point_id),
+        position=lambda row: (row.graph_id, row.entry_point_id),
     )
 
 
 @agent_router.get("", **operation(errors=(404,)))
 async def get_agent(service: ServiceDep, agent_id: AgentId) -> api.AgentDetail:
-    """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
+    """Return an agent: the loaded agent, if it is loaded here, and the state of each of its sessions."""
     sessions = [
         agent_row(service, worker) for worker in service.workers() if worker.vitals.agent_id == agent_id
     ]

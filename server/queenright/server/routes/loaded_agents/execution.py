@@ -1,4 +1,4 @@
-"""Runs of loaded agents over HTTP: start, chat, stop, resume and replay."""
+"""Routes for runs of loaded agents: start, chat, stop, resume and replay."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from queenright.server.routes.loaded_agents.requests import (
     TAG,
     ExecutionId,
     SlotDep,
-    entry_point_of,
-    graph_of,
+    convert_storage_errors,
+    find_entry_point,
+    find_graph,
+    read_session,
     run_on_disk,
-    state_of,
-    storage_errors,
 )
 from queenright.server.routes.loaded_agents.rows import execution_row
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import NO_TEXT
 from queenright.server.routes.params import Body, Incarnation
-from queenright.server.routes.preconditions import require_seen_run
+from queenright.server.routes.preconditions import require_unchanged_run
 
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 
-MESSAGE_LIMIT: Final = 100_000
-"""Characters of one user message."""
+MAX_MESSAGE_LENGTH: Final = 100_000
+"""Maximum characters of a user message."""
 
-Message = Annotated[str, Field(min_length=1, max_length=MESSAGE_LIMIT, pattern=r"\S")]
+Message = Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_LENGTH, pattern=r"\S")]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 OptionalName = Annotated[str | None, Field(min_length=1, max_length=256)]
 Session = Annotated[str, Field(min_length=1, max_length=256, examples=["session_20260101_000000_a30df858"])]
@@ -54,7 +54,7 @@ OptionalGraph = Annotated[
 
 
 class TriggerRequest(Body):
-    """Where a run starts, and its input."""
+    """The entry point of a run, and its input."""
 
     entry_point_id: Annotated[
         OptionalName, Field(description="By default the first manual entry point, else the first.")
@@ -157,13 +157,13 @@ async def trigger_agent(
     """
     Start a run, and return as soon as it has its session, or is queued.
 
-    `queued`: the entry point has as many active runs as its `max_concurrent` allows, and the run waits in
-    memory; it is lost if the service is killed. A run that waits for its user does not count. 429: as many
-    runs wait as `max_waiting` allows.
+    `queued`: the entry point has as many active runs as its `max_concurrent` allows. The run waits in memory,
+    and is lost if the service is killed. A run that waits for its user does not count. 429: as many runs wait
+    as `max_waiting` allows.
     """
     trigger = body or TriggerRequest()
-    graph = graph_of(slot, trigger.graph_id)
-    entry_point = entry_point_of(graph, trigger.entry_point_id)
+    graph = find_graph(slot, trigger.graph_id)
+    entry_point = find_entry_point(graph, trigger.entry_point_id)
     start = await _start(slot, graph, entry_point, trigger.input_data, trigger.session_id)
     await log.write_result("trigger", slot.id, start, entry_point)
     return start
@@ -174,10 +174,10 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
     """
     Resume the newest unfinished run of a session.
 
-    `queued`: other runs come first. 409 also if another process runs the session.
+    `queued`: other runs are first. 409 also if another process runs the session.
     """
-    graph = graph_of(slot, body.graph_id)
-    require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
+    graph = find_graph(slot, body.graph_id)
+    require_unchanged_run(service, slot.id, body.session_id, body.incarnation_id)
     start = await resume_session(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
     await log.write_result("resume", slot.id, start, body.checkpoint_id or "")
     return start
@@ -185,9 +185,9 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 
 @router.post("/replay", **operation(status=202, errors=(404, 409)))
 async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointReplay) -> api.Started:
-    """Start a new run, in a new session, from a checkpoint of another run, which is not changed."""
-    graph = graph_of(slot, body.graph_id)
-    with storage_errors():
+    """Start a new run in a new session from a checkpoint of another run, which is not changed."""
+    graph = find_graph(slot, body.graph_id)
+    with convert_storage_errors():
         run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)
     start = await _describe_start(run, slot, graph, "replayed")
     await log.write_result("replay", slot.id, start, f"{body.checkpoint_id} of {body.session_id}")
@@ -201,14 +201,14 @@ async def stop_agent(
     """Pause runs, and return when they have stopped. They can be resumed."""
     stop = body or Stop()
     if stop.graph_id is not None:
-        graph_of(slot, stop.graph_id)
+        find_graph(slot, stop.graph_id)
     if (session := stop.session_id) is not None:
         await run_on_disk(slot.runtime, lambda: _require_session(slot, stop.graph_id, session))
     if stop.execution_id is not None:
         run = _find_run(slot, stop.execution_id)
         if run.done:
             raise HTTPException(409, f"run {run.id!r} has ended already: {execution_row(run).status}")
-    require_seen_run(service, slot.id, stop.session_id, stop.incarnation_id)
+    require_unchanged_run(service, slot.id, stop.session_id, stop.incarnation_id)
     chosen_runs = [
         run
         for run in _current_runs(slot)
@@ -251,7 +251,7 @@ async def chat_with_agent(
     If several nodes wait, one of the active graph receives it; `session_id` chooses another. 409 also if the
     question of `question_id` is not open.
     """
-    graph = graph_of(slot, body.graph_id)
+    graph = find_graph(slot, body.graph_id)
     for node in slot.runtime.waiting_nodes():
         if body.graph_id not in (None, node.graph_id) or body.session_id not in (None, node.session_id):
             continue
@@ -270,7 +270,7 @@ async def chat_with_agent(
             return injection
     if body.question_id is not None:
         raise QuestionAnsweredError(None)
-    entry_point = entry_point_of(graph, None)
+    entry_point = find_entry_point(graph, None)
     start = await _start(
         slot, graph, entry_point, _message_input(graph, entry_point, body.message), body.session_id
     )
@@ -283,13 +283,13 @@ async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
     """
     Send a message to one node of a run. It is durable when this returns.
 
-    409 also if the node's question, or the one of `question_id`, has been answered.
+    409 also if the node's question, or that of `question_id`, has been answered.
     """
-    graphs = _graphs(slot) if body.graph_id is None else [graph_of(slot, body.graph_id)]
+    graphs = _graphs(slot) if body.graph_id is None else [find_graph(slot, body.graph_id)]
     nodes = [node.id for graph in graphs for node in graph.nodes]
     if body.node_id not in nodes:
         raise HTTPException(404, f"there is no node {body.node_id!r}; there are: {', '.join(nodes)}")
-    require_seen_run(service, slot.id, body.session_id, body.incarnation_id)
+    require_unchanged_run(service, slot.id, body.session_id, body.incarnation_id)
     injection = await _inject(
         slot, body.node_id, body.content, body.graph_id, body.session_id, question_id=body.question_id
     )
@@ -305,7 +305,7 @@ async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 
 @router.get("/executions/{execution_id}", **operation(errors=(404,)))
 async def get_execution(slot: SlotDep, execution_id: ExecutionId) -> api.ExecutionRow:
-    """Return a run of a loaded agent: its state or its result. The last 1000 are kept."""
+    """Return a run of a loaded agent: its state or its result. The last 1000 runs are kept."""
     return execution_row(_find_run(slot, execution_id))
 
 
@@ -321,9 +321,9 @@ async def resume_session(
     Raises:
         SessionNotFoundError, SessionBusyError, CheckpointNotFoundError, CorruptCheckpointError,
         GraphError: See ``AgentRuntime.resume``.
-        HTTPException: 409, the run cannot be resumed; 503, the disk failed.
+        HTTPException: 409 if the run cannot be resumed; 503 if the disk failed.
     """
-    with storage_errors():
+    with convert_storage_errors():
         execution_id = await slot.runtime.resume(session_id, graph.id, checkpoint_id=checkpoint_id)
     return await _describe_start(slot.runtime.get_execution(execution_id), slot, graph, status)
 
@@ -336,7 +336,7 @@ async def _start(
     session_id: str | None,
 ) -> api.Started:
     if session_id is not None:
-        await run_on_disk(slot.runtime, lambda: state_of(slot, graph.id, session_id))
+        await run_on_disk(slot.runtime, lambda: read_session(slot, graph.id, session_id))
     execution_id = await slot.runtime.trigger(
         entry_point_id, input_data, graph_id=graph.id, session_id=session_id
     )
@@ -357,7 +357,7 @@ async def _describe_start(run: Execution, slot: AgentSlot, graph: GraphSpec, sta
     Return a run that was resumed or replayed.
 
     Raises:
-        HTTPException: 409, it ended before it began.
+        HTTPException: 409 if the run ended before it began.
     """
     entry_point_id = next(
         entry.id
@@ -389,7 +389,7 @@ async def _inject(
     *,
     question_id: str | None = None,
 ) -> api.Injected | None:
-    """Send a message to a node; return None if it is not running."""
+    """Send a message to a node. Return None if the node is not running."""
     running = {
         (run.graph_id, str(run.session_id))
         for graph in _graphs(slot)
@@ -401,12 +401,12 @@ async def _inject(
     waiting = {
         (node.graph_id, node.session_id) for node in slot.runtime.waiting_nodes() if node.node_id == node_id
     }
-    # The order in which the runtime chooses: the active graph first, and in a graph waiting nodes first.
+    # The runtime chooses in this order: the active graph first, and within a graph waiting nodes first.
     order = [graph.id for graph in _graphs(slot)]
     chosen_node = min(running, key=lambda node: (order.index(node[0]), node not in waiting), default=None)
     if chosen_node is None:
         return None
-    with storage_errors():
+    with convert_storage_errors():
         if not await slot.runtime.inject_input(
             node_id, content, chosen_node[0], session_id=session_id, question_id=question_id
         ):
@@ -433,13 +433,13 @@ def _current_runs(slot: AgentSlot) -> list[Execution]:
 
 
 def _require_session(slot: AgentSlot, graph_id: str | None, session_id: str) -> None:
-    """Find a session of one graph, or of any; raises as ``state_of`` if there is none. Blocks."""
+    """Find a session of one graph, or of any. Raises the errors of ``read_session``. Blocks."""
     *others, last = [graph_id] if graph_id is not None else [graph.id for graph in _graphs(slot)]
     for graph in others:
         with suppress(SessionNotFoundError):
-            state_of(slot, graph, session_id)
+            read_session(slot, graph, session_id)
             return
-    state_of(slot, last, session_id)
+    read_session(slot, last, session_id)
 
 
 def _find_run(slot: AgentSlot, execution_id: str) -> Execution:
@@ -454,7 +454,7 @@ def _message_input(graph: GraphSpec, entry_point_id: str, message: str) -> dict[
     Return the input of a run that starts with a user's message, under the input key of its first node.
 
     Raises:
-        HTTPException: 409, the node has several input keys.
+        HTTPException: 409 if the node has several input keys.
     """
     entry = next(entry for entry in graph.entry_points if entry.id == entry_point_id)
     keys = graph.node(entry.node_id).input_keys

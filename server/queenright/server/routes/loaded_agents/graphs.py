@@ -1,4 +1,4 @@
-"""Graphs of loaded agents over HTTP: their nodes, their goals, and the graph that receives user input."""
+"""Routes for graphs of loaded agents: nodes, goals, and the graph that receives user input."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from queenright.server.routes.loaded_agents.requests import (
     ReadableGraphDep,
     ReadableSlotDep,
     SlotDep,
-    goal_of,
-    graph_of,
+    find_goal,
+    find_graph,
     run_on_disk,
-    with_runtime_of,
+    use_runtime_of,
 )
-from queenright.server.routes.loaded_agents.rows import graph_row, node_detail, node_row, streams_of
+from queenright.server.routes.loaded_agents.rows import graph_row, iter_streams, node_detail, node_row
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentId, Body, By
 
-# The longest paths come first: an agent's name may contain slashes.
+# The longest paths come first, because an agent's name may contain slashes.
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 
-_SESSIONS: Final = 20
-_VISITS: Final = 1000
+_MAX_SESSIONS: Final = 20
+_MAX_VISITS: Final = 1000
 
 
 class AddGraph(Body):
@@ -67,14 +67,14 @@ class AddGraph(Body):
 
 
 class SwitchGraph(Body):
-    """The graph that receives user input from now on."""
+    """The graph that will receive user input."""
 
     graph_id: Annotated[str, Field(min_length=1, max_length=200, examples=["docs_checker"])]
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A visit of a node: how it ended, or ``running``, and how often it had each verdict."""
+    """A visit of a node: its outcome, or ``running``, and the number of each verdict."""
 
     outcome: str
     verdicts: Counter[str]
@@ -84,9 +84,9 @@ class _Visit:
 async def get_node_criteria(
     slot: ReadableSlotDep, graph: ReadableGraphDep, node: NodeDep
 ) -> api.NodeCriteria:
-    """Return what a node must do to end, which judge decides, and the latest verdicts."""
+    """Return the criteria for a node to end, the judge that decides, and the latest verdicts."""
     ended_visits = await run_on_disk(slot.runtime, lambda: _read_visits(slot, graph.id, node.id))
-    return _criteria(slot, graph.id, node, _running_visits(slot, graph.id, node.id) + ended_visits)
+    return _list_criteria(slot, graph.id, node, _list_running_visits(slot, graph.id, node.id) + ended_visits)
 
 
 @router.get("/graphs/{graph_id}/nodes/{node_id}", **operation(errors=(404,)))
@@ -101,14 +101,14 @@ async def list_nodes(
 ) -> api.NodePage:
     """List the nodes of a graph, in its order."""
     # A graph does not change while it is loaded, so a position stays valid.
-    (after,) = place_of(cursor, "nodes", int) or (0,)
+    (after,) = decode_cursor(cursor, "nodes", int) or (0,)
     return await page(
         api.NodePage,
         "nodes",
         list(enumerate(graph.nodes, start=1))[max(after, 0) :],
         limit,
         row=lambda node: node_row(slot, graph, node[1]),
-        place=lambda node: (node[0],),
+        position=lambda node: (node[0],),
     )
 
 
@@ -117,15 +117,15 @@ async def list_graphs(
     service: ServiceDep, slot: SlotDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.GraphPage:
     """List the graphs of a loaded agent by id: its own, the added ones, and judge and queen."""
-    (after,) = place_of(cursor, "graphs", str) or ("",)
+    (after,) = decode_cursor(cursor, "graphs", str) or ("",)
     names = sorted({*slot.runtime.list_graphs(), *service.runtime.list_graphs()})
     return await page(
         api.GraphPage,
         "graphs",
         [name for name in names if name > after],
         limit,
-        row=lambda name: graph_row(with_runtime_of(name, slot, service.runtime), name),
-        place=lambda name: (name,),
+        row=lambda name: graph_row(use_runtime_of(name, slot, service.runtime), name),
+        position=lambda name: (name,),
         active_graph_id=slot.runtime.active_graph_id,
     )
 
@@ -145,7 +145,7 @@ async def list_graphs(
 async def add_graph(
     service: ServiceDep, log: OperatorLogDep, agent_id: AgentId, body: AddGraph, response: Response
 ) -> api.GraphRow:
-    """Load another agent as an additional graph of this one: on its bus, with separate sessions."""
+    """Load another agent as an additional graph of this one. It shares the bus, but has separate sessions."""
     agents = service.agents
     name = await agents.add_graph(agent_id, body.path, graph_id=body.graph_id, model=body.model)
     await log.write("add_graph", agent_id, by=body.by, graph_id=name, detail=body.path)
@@ -157,13 +157,16 @@ async def add_graph(
     "/graphs/{graph_id}",
     **operation(
         status=204,
-        errors={404: "There is no graph of this id.", 409: "It is the agent's own graph, which stays."},
+        errors={
+            404: "There is no graph with this id.",
+            409: "It is the agent's own graph, which cannot be removed.",
+        },
         description="The graph is unloaded.",
     ),
 )
 async def remove_graph(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, graph_id: GraphId) -> None:
-    """Unload an added graph: its runs are paused, its sessions stay on disk."""
-    graph_of(slot, graph_id)
+    """Unload an added graph. Its runs are paused; its sessions stay on disk."""
+    find_graph(slot, graph_id)
     await service.agents.remove_graph(slot.id, graph_id)
     await log.write("remove_graph", slot.id, graph_id=graph_id)
 
@@ -177,7 +180,7 @@ async def get_active_graph(slot: SlotDep) -> api.ActiveGraph:
 @router.put("/active-graph", **operation(errors=(404,)))
 async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: SwitchGraph) -> api.ActiveGraph:
     """Send user input to another graph."""
-    graph_id = slot.runtime.active_graph_id = graph_of(slot, body.graph_id).id
+    graph_id = slot.runtime.active_graph_id = find_graph(slot, body.graph_id).id
     await log.write("switch_graph", slot.id, graph_id=graph_id)
     return api.ActiveGraph(graph_id=graph_id)
 
@@ -185,15 +188,15 @@ async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: SwitchGraph
 @router.get("/goal-progress", **operation(errors=(404,)))
 async def get_goal_progress(slot: SlotDep, graph_id: OfGraph = None) -> api.GoalState:
     """Return the goal of a graph, by default the active one, and the progress of its newest run."""
-    graph = graph_of(slot, graph_id)
-    goal, progress = goal_of(slot, graph.id), slot.runtime.get_goal_progress(graph.id)
+    graph = find_graph(slot, graph_id)
+    goal, progress = find_goal(slot, graph.id), slot.runtime.get_goal_progress(graph.id)
     return api.GoalState(
         agent_id=slot.id,
         graph_id=graph.id,
         goal_id=None if goal is None else goal.id,
         name="" if goal is None else goal.name,
         description="" if goal is None else goal.description,
-        criteria=_goal_criteria(slot, graph.id),
+        criteria=_list_goal_criteria(slot, graph.id),
         progress=None if progress is None else api.Progress.of(progress),
     )
 
@@ -205,16 +208,16 @@ def _read_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[_Visit]:
     """Return the newest visits of a node, from the newest sessions. Blocks."""
     store = slot.runtime.session_store(graph_id)
     visits: list[_Visit] = []
-    for state in islice(store.list_sessions(), _SESSIONS):
+    for state in islice(store.list_sessions(), _MAX_SESSIONS):
         logger = RuntimeLogger(store.open(state.session_id), store.base / "runtime_logs")
-        visits += map(_read_visit, reversed(logger.details(node_id, _VISITS - len(visits))))
-        if len(visits) >= _VISITS:
+        visits += map(_read_visit, reversed(logger.details(node_id, _MAX_VISITS - len(visits))))
+        if len(visits) >= _MAX_VISITS:
             break
     return visits
 
 
 def _read_visit(row: Mapping[str, Any]) -> _Visit:
-    """Return a visit as it was logged; what is invalid is left out."""
+    """Convert a logged row to a visit. Invalid fields are omitted."""
     counts = row.get("verdicts")
     verdicts = counts.items() if isinstance(counts, dict) else ()
     return _Visit(
@@ -223,17 +226,19 @@ def _read_visit(row: Mapping[str, Any]) -> _Visit:
     )
 
 
-def _running_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[_Visit]:
+def _list_running_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[_Visit]:
     """Return the running visits of a node."""
     return [
         _Visit("running", Counter(node.cursor.verdicts))
-        for _, stream in streams_of(slot, graph_id)
+        for _, stream in iter_streams(slot, graph_id)
         for _, name, node in stream.nodes()
         if name == node_id
     ]
 
 
-def _criteria(slot: AgentSlot, graph_id: str, node: NodeSpec, visits: Sequence[_Visit]) -> api.NodeCriteria:
+def _list_criteria(
+    slot: AgentSlot, graph_id: str, node: NodeSpec, visits: Sequence[_Visit]
+) -> api.NodeCriteria:
     verdicts: Counter[str] = Counter()
     for visit in visits:
         verdicts.update(visit.verdicts)
@@ -247,7 +252,7 @@ def _criteria(slot: AgentSlot, graph_id: str, node: NodeSpec, visits: Sequence[_
         max_retries=node.max_retries,
         goal_criteria=[
             criterion
-            for criterion in _goal_criteria(slot, graph_id)
+            for criterion in _list_goal_criteria(slot, graph_id)
             if any(_uses_name(criterion.expression, key) for key in node.output_keys)
         ],
         visits=len(visits),
@@ -261,9 +266,9 @@ def _uses_name(expression: str, name: str) -> bool:
     return name in words
 
 
-def _goal_criteria(slot: AgentSlot, graph_id: str) -> list[api.GoalCriterion]:
+def _list_goal_criteria(slot: AgentSlot, graph_id: str) -> list[api.GoalCriterion]:
     """Return the criteria of a graph's goal, with their state in its newest run."""
-    goal = goal_of(slot, graph_id)
+    goal = find_goal(slot, graph_id)
     if goal is None:
         return []
     progress = slot.runtime.get_goal_progress(graph_id)

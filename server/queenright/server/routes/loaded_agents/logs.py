@@ -1,4 +1,4 @@
-"""Logs of loaded agents over HTTP: runs, visits of nodes, and steps, newest first."""
+"""Routes for logs of loaded agents: runs, visits of nodes, and steps, newest first."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from queenright.server.routes.loaded_agents.requests import (
     SessionGraphDep,
     SlotDep,
     mask_values,
+    read_session,
     run_on_disk,
-    state_of,
 )
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import one_of
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.params import allow_word
 
-# The longest paths come first: an agent's name may contain slashes.
+# The longest paths come first, because an agent's name may contain slashes.
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 
 Level = Annotated[
     api.LogLevel,
-    one_of(api.LogLevel),
+    allow_word(api.LogLevel),
     Query(description="One row per run, per visit of a node, or per step of a model."),
 ]
 NodeLevel = Annotated[
     api.NodeLogLevel,
-    one_of(api.NodeLogLevel),
+    allow_word(api.NodeLogLevel),
     Query(description="One row per visit of the node, or per step of its model."),
 ]
 SessionQuery = Annotated[
@@ -81,8 +81,8 @@ async def _page(
     limit: int,
     cursor: str | None,
 ) -> api.LogPage:
-    # The file is append-only: the offset of a line identifies it.
-    place = place_of(cursor, "rows", str, str, int)
+    # The file is append-only, so the offset of a line identifies it.
+    place = decode_cursor(cursor, "rows", str, str, int)
     before = None
     if place is not None:
         session_id = session_id or place[0] or None
@@ -107,7 +107,7 @@ async def _page(
         rows,
         limit,
         row=lambda entry: mask_values(entry[1]),
-        place=lambda entry: (session or "", level, entry[0]),
+        position=lambda entry: (session or "", level, entry[0]),
         level=level,
         session_id=session,
     )
@@ -125,13 +125,13 @@ def _find_file(
     store = slot.runtime.session_store(graph_id)
     if level == "executions":
         if session_id is not None:
-            state_of(slot, graph_id, session_id)
+            read_session(slot, graph_id, session_id)
         return store.base / "runtime_logs" / "executions.jsonl", session_id
     if session_id is None:
         newest = next(iter(store.list_sessions(limit=1)), None)
         if newest is None:
             return None, None
         session_id = newest.session_id
-    _, session, _ = state_of(slot, graph_id, session_id)
+    _, session, _ = read_session(slot, graph_id, session_id)
     name = "details.jsonl" if level == "visits" else "tool_logs.jsonl"
     return session.logs / name, session_id

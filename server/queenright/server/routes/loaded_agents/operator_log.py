@@ -45,13 +45,13 @@ class OperatorLog:
         """
         Record a completed action on an agent.
 
-        If the event log cannot be written, the failure is logged; the action is not undone.
+        If the event log cannot be written, the failure is logged, and the action is not undone.
 
         Args:
             action: The action.
             agent_id: The agent.
             by: The name that the caller gave.
-            graph_id: The graph, if the action was on one.
+            graph_id: The graph, if the action is on one.
             session_id: The session, if it is known.
             execution_id: The run that was started or resumed.
             detail: Details, such as a folder, a checkpoint, or the runs that were stopped.

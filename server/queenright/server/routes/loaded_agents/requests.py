@@ -1,4 +1,4 @@
-"""Shared parts of requests about loaded agents: dependencies, look-ups, masking."""
+"""Shared parts of the routes for loaded agents: dependencies, look-ups and masking."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 PREFIX: Final = "/api/agents/{agent_id:agent}"
 TAG: Final = "loaded agents"
-TEXT_LIMIT: Final = 20_000
-"""Characters of a text that are returned, from its end."""
+MAX_TEXT_LENGTH: Final = 20_000
+"""Maximum characters of a text that is returned. Longer texts lose their beginning."""
 
 GraphId = Annotated[str, Path(description="The graph's id, from `list_graphs`.", max_length=200)]
 NodeId = Annotated[str, Path(description="The node's id, from `list_nodes`.", max_length=200)]
@@ -35,29 +35,29 @@ ExecutionId = Annotated[str, Path(description="The run's id, from the response t
 OfGraph = Annotated[str | None, Query(description="Only of this graph.")]
 
 
-def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
-    """Return a graph of an agent, the active one if none is named; raises ``HTTPException`` 404."""
-    have = slot.runtime.list_graphs()
-    if graph_id is not None and graph_id not in have:
+def find_graph(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
+    """Return a graph of an agent, by default the active one. Raises ``HTTPException`` 404."""
+    known_ids = slot.runtime.list_graphs()
+    if graph_id is not None and graph_id not in known_ids:
         raise HTTPException(
-            404, f"agent {slot.id!r} has no graph {graph_id!r}; it has: {', '.join(sorted(have))}"
+            404, f"agent {slot.id!r} has no graph {graph_id!r}; it has: {', '.join(sorted(known_ids))}"
         )
     return slot.runtime.get_graph(graph_id)
 
 
 async def get_slot(service: ServiceDep, agent_id: AgentId) -> AgentSlot:
-    """Return the loaded agent of the path; raises ``AgentNotLoadedError``."""
+    """Return the loaded agent of the path. Raises ``AgentNotLoadedError``."""
     return service.agents.get(agent_id)
 
 
 SlotDep = Annotated[AgentSlot, Depends(get_slot)]
 
 
-def with_runtime_of(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> AgentSlot:
+def use_runtime_of(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> AgentSlot:
     """
     Return an agent with the runtime that runs a graph: its own, or the service's for judge and queen.
 
-    Judge and queen can be read next to every agent, and only read.
+    The judge and the queen can be read through every agent, but not changed.
     """
     if graph_id in slot.runtime.list_graphs() or graph_id not in runtime.list_graphs():
         return slot
@@ -66,7 +66,7 @@ def with_runtime_of(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> Ag
 
 async def get_readable_slot(service: ServiceDep, slot: SlotDep, graph_id: GraphId) -> AgentSlot:
     """Return the loaded agent with the runtime of the graph of the path."""
-    return with_runtime_of(graph_id, slot, service.runtime)
+    return use_runtime_of(graph_id, slot, service.runtime)
 
 
 ReadableSlotDep = Annotated[AgentSlot, Depends(get_readable_slot)]
@@ -74,7 +74,7 @@ ReadableSlotDep = Annotated[AgentSlot, Depends(get_readable_slot)]
 
 async def get_readable_graph(slot: ReadableSlotDep, graph_id: GraphId) -> GraphSpec:
     """Return the graph of the path, which may be the judge or the queen."""
-    return graph_of(slot, graph_id)
+    return find_graph(slot, graph_id)
 
 
 ReadableGraphDep = Annotated[GraphSpec, Depends(get_readable_graph)]
@@ -82,7 +82,7 @@ ReadableGraphDep = Annotated[GraphSpec, Depends(get_readable_graph)]
 
 async def get_node(graph: ReadableGraphDep, node_id: NodeId) -> NodeSpec:
     """Return the node of the path."""
-    return node_of(graph, node_id)
+    return find_node(graph, node_id)
 
 
 NodeDep = Annotated[NodeSpec, Depends(get_node)]
@@ -95,34 +95,34 @@ async def get_session_graph(
     ] = None,
 ) -> GraphSpec:
     """Return the graph of the query, by default the agent's own."""
-    return graph_of(slot, graph_id or slot.graph_id)
+    return find_graph(slot, graph_id or slot.graph_id)
 
 
 SessionGraphDep = Annotated[GraphSpec, Depends(get_session_graph)]
 
 
-def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:
-    """Return a node of a graph; raises ``HTTPException`` 404."""
+def find_node(graph: GraphSpec, node_id: str) -> NodeSpec:
+    """Return a node of a graph. Raises ``HTTPException`` 404."""
     try:
         return graph.node(node_id)
     except KeyError:
-        have = ", ".join(node.id for node in graph.nodes)
-        raise HTTPException(404, f"graph {graph.id!r} has no node {node_id!r}; it has: {have}") from None
+        known_ids = ", ".join(node.id for node in graph.nodes)
+        raise HTTPException(404, f"graph {graph.id!r} has no node {node_id!r}; it has: {known_ids}") from None
 
 
-def entry_point_of(graph: GraphSpec, entry_point_id: str | None) -> str:
+def find_entry_point(graph: GraphSpec, entry_point_id: str | None) -> str:
     """
     Return the id of an entry point of a graph; by default the first manual one, otherwise the first.
 
     Raises:
-        HTTPException: 404, there is none of this name; 409, the graph has none.
+        HTTPException: 404 if no entry point has this name; 409 if the graph has no entry point.
     """
     entries = graph.entry_points
     if entry_point_id is not None:
         if entry_point_id not in [entry.id for entry in entries]:
-            have = ", ".join(entry.id for entry in entries) or "none"
+            known_ids = ", ".join(entry.id for entry in entries) or "none"
             raise HTTPException(
-                404, f"graph {graph.id!r} has no entry point {entry_point_id!r}; it has: {have}"
+                404, f"graph {graph.id!r} has no entry point {entry_point_id!r}; it has: {known_ids}"
             )
         return entry_point_id
     manual = [entry.id for entry in entries if entry.trigger_type == "manual"]
@@ -132,15 +132,15 @@ def entry_point_of(graph: GraphSpec, entry_point_id: str | None) -> str:
     return ids[0]
 
 
-def goal_of(slot: AgentSlot, graph_id: str) -> Goal | None:
-    """Return the goal of an agent's graph; None if it has none."""
+def find_goal(slot: AgentSlot, graph_id: str) -> Goal | None:
+    """Return the goal of an agent's graph; None if the graph has no goal."""
     runner = slot.runner if graph_id == slot.graph_id else slot.added_graphs.get(graph_id)
     return None if runner is None else runner.spec.goal
 
 
 @contextmanager
-def storage_errors() -> Iterator[None]:
-    """Raise ``HTTPException`` 503 for an error of the disk."""
+def convert_storage_errors() -> Iterator[None]:
+    """Convert disk errors within the block to ``HTTPException`` 503."""
     try:
         yield
     except OSError as error:
@@ -149,16 +149,18 @@ def storage_errors() -> Iterator[None]:
 
 
 async def run_on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:
-    """Run an agent's disk work in a thread; raises ``HTTPException`` 503 if the disk fails."""
-    with storage_errors():
+    """Run an agent's disk work in a thread. Raises ``HTTPException`` 503 if the disk fails."""
+    with convert_storage_errors():
         return await runtime.disk.run(work)
 
 
-def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionStore, Session, SessionState]:
+def read_session(
+    slot: AgentSlot, graph_id: str, session_id: str
+) -> tuple[SessionStore, Session, SessionState]:
     """
     Return a session of a graph and its state. Blocks.
 
-    Sessions that the graph shares with another graph are found too.
+    This includes sessions that the graph shares with another graph.
 
     Raises:
         SessionNotFoundError, InvalidSessionIdError, UnusableFileError: See ``SessionStore.read_state``.
@@ -167,9 +169,9 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
 
 
 def mask_values(value: Any) -> Any:
-    """Return JSON values with secrets masked and long texts cut."""
+    """Return JSON values with secrets masked and long texts truncated."""
     if isinstance(value, str):
-        return redact(value, TEXT_LIMIT)
+        return redact(value, MAX_TEXT_LENGTH)
     if isinstance(value, Mapping):
         return {str(key): mask_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -177,5 +179,5 @@ def mask_values(value: Any) -> Any:
     return value
 
 
-mask_text = partial(redact, limit=TEXT_LIMIT)
-"""Return a text with secrets masked, cut to ``TEXT_LIMIT`` characters."""
+mask_text = partial(redact, limit=MAX_TEXT_LENGTH)
+"""Return a text with secrets masked, truncated to ``MAX_TEXT_LENGTH`` characters."""

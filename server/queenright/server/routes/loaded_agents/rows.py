@@ -1,4 +1,4 @@
-"""Loaded agents as models of the API: runners, runtimes and graphs."""
+"""Convert loaded agents, their runs and graphs to models of the API."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec,
 from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.stream import ExecutionStream
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.routes.loaded_agents.requests import graph_of, mask_values
+from queenright.server.routes.loaded_agents.requests import find_graph, mask_values
 
-_RUNS: Final = 10_000
-"""Ended runs that the totals count, the newest."""
-_COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
+_MAX_RUNS: Final = 10_000
+"""Maximum number of ended runs that the totals count; the newest are counted."""
+_COUNTED_KEYS: Final = ("steps", "input_tokens", "output_tokens", "cost")
 
 
 def slot_row(slot: AgentSlot) -> api.AgentSlot:
-    """Return a loaded agent."""
+    """Convert a loaded agent."""
     info = slot.info
     return api.AgentSlot.of(
         info,
@@ -37,17 +37,17 @@ def slot_row(slot: AgentSlot) -> api.AgentSlot:
     )
 
 
-def streams_of(
+def iter_streams(
     slot: AgentSlot, graph_id: str | None = None
 ) -> Iterator[tuple[EntryPointSpec, ExecutionStream]]:
-    """Yield the entry points of an agent with their streams: of one graph, or of all, sorted by id."""
+    """Yield the entry points of one graph or of all graphs of an agent, with their streams, sorted by id."""
     for name in [graph_id] if graph_id is not None else sorted(slot.runtime.list_graphs()):
-        for entry in graph_of(slot, name).entry_points:
+        for entry in find_graph(slot, name).entry_points:
             yield entry, slot.runtime.get_stream(entry.id, graph_id=name)
 
 
 def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
-    """Return an entry point."""
+    """Convert an entry point."""
     running = sum(not run.is_queued for run in stream.executions)
     return api.EntryPoint.of(
         entry,
@@ -61,8 +61,8 @@ def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
 
 
 def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTotals) -> api.AgentStats:
-    """Return an agent's statistics."""
-    streams = [entry_row(entry, stream) for entry, stream in streams_of(slot)]
+    """Convert an agent's statistics."""
+    streams = [entry_row(entry, stream) for entry, stream in iter_streams(slot)]
     return api.AgentStats(
         agent_id=slot.id,
         loaded_at=slot.loaded_at,
@@ -76,19 +76,19 @@ def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTota
     )
 
 
-def totals_of(slot: AgentSlot) -> api.RunTotals:
-    """Return the totals of the runs of an agent's own graph. Blocks; raises ``UnusableFileError``."""
+def count_totals(slot: AgentSlot) -> api.RunTotals:
+    """Return the totals of the runs of an agent's own graph. Blocks. Raises ``UnusableFileError``."""
     path = slot.runtime.session_store(slot.graph_id).base / "runtime_logs" / "executions.jsonl"
     rows: dict[str, dict[str, Any]] = {}
-    for row in islice(newest_lines(path), _RUNS):
-        # A resumed run has several lines; the newest comes first and counts.
+    for row in islice(newest_lines(path), _MAX_RUNS):
+        # A resumed run has several lines. The newest comes first, and only it counts.
         rows.setdefault(str(row.get("execution_id")), row)
     statuses: dict[str, int] = {}
-    counts: dict[str, float] = dict.fromkeys(_COUNTED, 0)
+    counts: dict[str, float] = dict.fromkeys(_COUNTED_KEYS, 0)
     for row in rows.values():
         status = str(row.get("status"))
         statuses[status] = statuses.get(status, 0) + 1
-        for key in _COUNTED:
+        for key in _COUNTED_KEYS:
             value = row.get(key)
             counts[key] += value if isinstance(value, int | float) else 0
     return api.RunTotals(
@@ -102,7 +102,7 @@ def totals_of(slot: AgentSlot) -> api.RunTotals:
 
 
 def execution_row(run: Execution) -> api.ExecutionRow:
-    """Return a run: its current state, or its result."""
+    """Convert a run: its current state, or its result."""
     result = run.result
     if result is None:
         state = run.executor.state if run.executor is not None and run.has_begun else None
@@ -131,7 +131,7 @@ def execution_row(run: Execution) -> api.ExecutionRow:
 
 
 def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
-    """Return a graph of an agent."""
+    """Convert a graph of an agent."""
     graph = slot.runtime.get_graph(graph_id)
     is_of_agent = slot.graph_id in slot.runtime.list_graphs()
     spec = slot.added_graphs.get(graph_id, slot.runner).spec if is_of_agent else None
@@ -149,10 +149,10 @@ def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
 
 
 def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
-    """Return a node."""
+    """Convert a node."""
     running = [
         active_node
-        for _, stream in streams_of(slot, graph.id)
+        for _, stream in iter_streams(slot, graph.id)
         for _, node_id, active_node in stream.nodes()
         if node_id == node.id
     ]
@@ -165,7 +165,7 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
 
 
 def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
-    """Return a node with all details."""
+    """Convert a node with all details."""
     return api.NodeDetail.of(
         node,
         **dict(node_row(slot, graph, node)),

@@ -1,4 +1,4 @@
-"""Sessions of loaded agents over HTTP: their runs, memory, messages and checkpoints on disk."""
+"""Routes for sessions of loaded agents: runs, memory, messages and checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from queenright.server.routes.loaded_agents.requests import (
     SessionGraphDep,
     SessionId,
     SlotDep,
+    convert_storage_errors,
     mask_text,
     mask_values,
+    read_session,
     run_on_disk,
-    state_of,
-    storage_errors,
 )
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import Body, Incarnation, one_of
-from queenright.server.routes.preconditions import require_seen_run
+from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.params import Body, Incarnation, allow_word
+from queenright.server.routes.preconditions import require_unchanged_run
 
-# The longest paths come first: an agent's name may contain slashes.
+# The longest paths come first, because an agent's name may contain slashes.
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 
 OfStatus = Annotated[
-    api.RunStatus | None, one_of(api.RunStatus), Query(description="Only sessions with this status.")
+    api.RunStatus | None, allow_word(api.RunStatus), Query(description="Only sessions with this status.")
 ]
 
 
@@ -67,9 +67,9 @@ async def restore_checkpoint(
     """
     Resume a session from a checkpoint. Everything after the checkpoint is discarded.
 
-    `queued`: other runs come first. 409 also if another process runs the session.
+    `queued`: other runs are first. 409 also if another process runs the session.
     """
-    require_seen_run(service, slot.id, session_id, body.incarnation_id if body else None)
+    require_unchanged_run(service, slot.id, session_id, body.incarnation_id if body else None)
     start = await resume_session(slot, graph, session_id, checkpoint_id, status="restored")
     await log.write_result("restore", slot.id, start, checkpoint_id)
     return start
@@ -83,8 +83,8 @@ async def list_checkpoints(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.CheckpointPage:
-    """List the checkpoints of a session, newest first; invalid ones have a reason."""
-    before = place_of(cursor, "checkpoints", str)
+    """List the checkpoints of a session, newest first. Invalid ones have a reason."""
+    before = decode_cursor(cursor, "checkpoints", str)
     chain = await run_on_disk(slot.runtime, lambda: _read_chain(slot, graph.id, session_id))
     if before is not None:
         chain = [checkpoint for checkpoint in chain if _order(checkpoint.checkpoint_id) < _order(before[0])]
@@ -94,7 +94,7 @@ async def list_checkpoints(
         chain,
         limit,
         row=_checkpoint,
-        place=lambda checkpoint: (checkpoint.checkpoint_id,),
+        position=lambda checkpoint: (checkpoint.checkpoint_id,),
     )
 
 
@@ -108,7 +108,7 @@ async def list_session_messages(
     cursor: Cursor = None,
 ) -> api.MessagePage:
     """List the newest messages of a session, oldest first; `next` leads to the earlier ones."""
-    before = place_of(cursor, "messages", float, str, int)
+    before = decode_cursor(cursor, "messages", float, str, int)
     messages = await run_on_disk(
         slot.runtime, lambda: _read_messages(slot, graph.id, session_id, conversation)
     )
@@ -123,7 +123,7 @@ async def list_session_messages(
         messages,
         limit,
         row=lambda message: _message(*message),
-        place=_place,
+        position=_place,
         backwards=True,
     )
 
@@ -133,7 +133,7 @@ async def get_graph_session(
     slot: ReadableSlotDep, graph: ReadableGraphDep, session_id: SessionId
 ) -> api.SessionDetail:
     """Return a session of a graph: its runs and its memory."""
-    return await _detail(slot, graph.id, session_id)
+    return await _read_detail(slot, graph.id, session_id)
 
 
 @router.get("/graphs/{graph_id}/sessions", **operation(errors=(404,)))
@@ -151,7 +151,7 @@ async def list_graph_sessions(
 @router.get("/sessions/{session_id}", **operation(errors=(404, 409)))
 async def get_session(slot: SlotDep, graph: SessionGraphDep, session_id: SessionId) -> api.SessionDetail:
     """Return a session: its runs and its memory."""
-    return await _detail(slot, graph.id, session_id)
+    return await _read_detail(slot, graph.id, session_id)
 
 
 @router.delete(
@@ -169,7 +169,7 @@ async def delete_session(
     log: OperatorLogDep, slot: SlotDep, graph: SessionGraphDep, session_id: SessionId
 ) -> None:
     """Delete a session with its conversations, checkpoints, files and logs."""
-    with storage_errors():
+    with convert_storage_errors():
         await slot.runtime.delete_session(session_id, graph.id)
     await log.write("delete_session", slot.id, graph_id=graph.id, session_id=session_id)
 
@@ -188,7 +188,7 @@ async def list_sessions(
 async def _page(
     slot: AgentSlot, graph_id: str, status: str | None, limit: int, cursor: str | None
 ) -> api.SessionPage:
-    before = place_of(cursor, "sessions", float, str)
+    before = decode_cursor(cursor, "sessions", float, str)
     wanted_status = None if status is None else SessionStatus(status)
 
     def read() -> tuple[list[api.SessionRow], int]:
@@ -198,7 +198,7 @@ async def _page(
             if wanted_status in (None, session.status)
             and (before is None or (session.created_at, session.session_id) < before)
         ]
-        # One more than the limit: it shows that there is a next page.
+        # Read one more than the limit, to know whether there is a next page.
         rows = [_session_row(store, session) for store, session in states[: limit + 1]]
         return rows, len(slot.runtime.session_store(graph_id).skipped_files)
 
@@ -209,14 +209,14 @@ async def _page(
         rows,
         limit,
         row=lambda row: row,
-        place=lambda row: (row.created_at, row.session_id),
+        position=lambda row: (row.created_at, row.session_id),
         unreadable=unreadable,
     )
 
 
-async def _detail(slot: AgentSlot, graph_id: str, session_id: str) -> api.SessionDetail:
+async def _read_detail(slot: AgentSlot, graph_id: str, session_id: str) -> api.SessionDetail:
     def read() -> api.SessionDetail:
-        store, _, state = state_of(slot, graph_id, session_id)
+        store, _, state = read_session(slot, graph_id, session_id)
         runs = sorted(state.executions.values(), key=lambda run: run.started_at)
         return api.SessionDetail(
             **dict(_session_row(store, state)),
@@ -234,7 +234,7 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
     try:
         if store.is_claimed(store.open(state.session_id)):
             return False
-        return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may just have ended
+        return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may have just ended
     except (SessionNotFoundError, UnusableFileError):
         return False  # it was deleted or damaged in the meantime
 
@@ -265,7 +265,7 @@ def _run(run: ExecutionState) -> api.SessionRun:
 
 def _read_chain(slot: AgentSlot, graph_id: str, session_id: str) -> list[ChainLink]:
     """Blocks."""
-    _, session, _ = state_of(slot, graph_id, session_id)
+    _, session, _ = read_session(slot, graph_id, session_id)
     return CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).chain()
 
 
@@ -293,7 +293,7 @@ def _read_messages(
     slot: AgentSlot, graph_id: str, session_id: str, conversation: str | None
 ) -> list[tuple[str, Entry]]:
     """Return the messages of a session, each with the name of its conversation. Blocks."""
-    _, session, _ = state_of(slot, graph_id, session_id)
+    _, session, _ = read_session(slot, graph_id, session_id)
     names = conversations_in(session.conversations)
     return [
         (name, entry)
