@@ -482,6 +482,14 @@ def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Pa
     assert '"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.2:4318"' in result.output
 
 
+def test_connect_requires_the_telemetry_address_of_an_https_service(home: Path) -> None:
+    result = run("connect", "claude-code", "--yes", "--url", "https://127.0.0.1:9")
+
+    assert isinstance(result.exception, UsageError)
+    assert "pass --otlp-url, such as https://127.0.0.1:4318" in str(result.exception)
+    assert list(home.iterdir()) == []
+
+
 async def test_check_lists_arriving_and_missing_sources(home: Path, running: RunningService) -> None:
     words = ("connect", "claude-code", "--check", "--url", running.url)
 

@@ -13,7 +13,7 @@ from queenright.cli.options import Scope, TokenFile, Url, parse_path
 from queenright.cli.service import example
 from queenright.client.address import LOCAL_URL
 
-Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
+Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # built from the names
 
 
 ClientName = Annotated[Client, typer.Argument(help="Coding agent.")]
@@ -43,7 +43,7 @@ def connect(
         typer.Option(
             "--otlp-url",
             metavar="URL",
-            help="URL of the telemetry port. Default: as reported by the service at --url.",
+            help="URL of the telemetry port. Required if --url is https. Default: as the service reports.",
         ),
     ] = None,
     token_file: Annotated[

@@ -30,7 +30,7 @@ from queenright.server.ops.secret_files import read_secret
 
 _TOKEN_PLACEHOLDER = "<token>"
 _MASK_LENGTH = 1000
-"""Characters by which masking secrets may lengthen a line."""
+"""Maximum number of characters that masking of secrets adds to a line."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -40,10 +40,19 @@ def find_otlp_url(url: str, token_file: Path | None) -> str:
 
     The port is read from the service. If the service is unreachable or refuses the token, it is the default
     port.
+
+    Raises:
+        UsageError: ``url`` is https. The service knows only its own port, which serves plain HTTP.
     """
     from queenright.client.errors import RequestRejectedError, UnreachableError
 
     host, port = urlsplit(url).hostname or "127.0.0.1", urlsplit(OTLP_URL).port
+    assert port is not None  # the default address has one
+    if urlsplit(url).scheme == "https":
+        raise UsageError(
+            f"--url {single_line(url)!r} is behind a TLS proxy, which can have another telemetry address; "
+            f"pass --otlp-url, such as {http_url(host, port).replace('http:', 'https:', 1)}"
+        )
     try:
         with connect_service(url, token_file) as service:
             otlp = service.service.settings().settings["otlp"]
@@ -53,7 +62,6 @@ def find_otlp_url(url: str, token_file: Path | None) -> str:
         port = otlp["port"] or port
         if otlp["host"] not in ("0.0.0.0", "::", *_LOOPBACK):
             host = otlp["host"]
-    assert port is not None  # the default address has one
     return http_url(host, port)
 
 
@@ -96,7 +104,7 @@ def resolve_target(
 
 def print_settings(name: str, scope: Scope, target: TelemetryTarget) -> None:
     """Print the settings that a client needs, one document per file, with the file names on stderr."""
-    for path, requirements in _files(CLIENTS[name], scope, target):
+    for path, requirements in _list_files(CLIENTS[name], scope, target):
         text, _ = add(FORMATS[path.suffix].EMPTY, requirements, path.suffix)
         typer.echo(f"# {path}", err=True)
         typer.echo(_without_token(text, target.token).strip())
@@ -105,9 +113,9 @@ def print_settings(name: str, scope: Scope, target: TelemetryTarget) -> None:
 
 def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, replace: bool) -> int:
     """Write the settings of a client; return 1 if they were not written."""
-    client, records = CLIENTS[name], _records()
+    client, records = CLIENTS[name], _open_records()
     updates, conflicts = [], []
-    for path, requirements in _files(client, scope, target):
+    for path, requirements in _list_files(client, scope, target):
         try:
             updates.append(plan_connect(path, requirements, records, replace=replace))
         except SettingsConflictError as conflict:
@@ -117,7 +125,7 @@ def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, repl
     if not any(update.is_needed for update in updates):
         typer.echo(f"{client.title} is already connected.")
         return 0
-    _show(updates, target.token)
+    _print_diff(updates, target.token)
     if conflicts:
         for line in conflicts:
             typer.echo(single_line(line), err=True)
@@ -127,7 +135,7 @@ def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, repl
         return 1
     if not _confirm_write(yes):
         return 1
-    _write(updates, records)
+    _write_updates(updates, records)
     typer.echo(
         f"{client.title} is connected. Restart `{client.program}`, then run "
         f"`queenright connect {name} --check` to see what arrives."
@@ -138,24 +146,24 @@ def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, repl
 
 def disconnect(name: str, scope: Scope, *, yes: bool) -> int:
     """Remove what `connect` added; return 1 if it was not removed."""
-    client, records = CLIENTS[name], _records()
-    paths = [path for path, _ in _files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
+    client, records = CLIENTS[name], _open_records()
+    paths = [path for path, _ in _list_files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
     updates = [update for path in paths if (update := plan_disconnect(path, records)) is not None]
     if not updates:
         typer.echo(f"{client.title} is not connected in {', '.join(map(str, paths))}.")
         return 0
-    _show(updates, "")
+    _print_diff(updates, "")
     if not _confirm_write(yes):
         return 1
-    _write(updates, records)
+    _write_updates(updates, records)
     typer.echo(f"{client.title} is disconnected. Running sessions keep their settings until they end.")
     return 0
 
 
 def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
     """Print what the service received from a client, and what is missing; return 1 if something is."""
-    client, records = CLIENTS[name], _records()
-    paths = [path for path, _ in _files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
+    client, records = CLIENTS[name], _open_records()
+    paths = [path for path, _ in _list_files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
     missing = []
     if unwritten := [str(path) for path in paths if records.get(path) is None]:
         missing.append(f"{', '.join(unwritten)}: not written by `queenright connect {name}`")
@@ -204,7 +212,7 @@ def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
     return list(dict.fromkeys(lacking + refusals))
 
 
-def _files(
+def _list_files(
     client: CodingAgent, scope: Scope, target: TelemetryTarget
 ) -> list[tuple[Path, Sequence[RequiredKey | Item]]]:
     if scope is Scope.PROJECT and not client.has_project_scope:
@@ -219,11 +227,11 @@ def _files(
     ]
 
 
-def _records() -> RecordStore:
+def _open_records() -> RecordStore:
     return RecordStore(Path.home() / ".queenright" / "connect")
 
 
-def _show(updates: Sequence[FileUpdate], token: str) -> None:
+def _print_diff(updates: Sequence[FileUpdate], token: str) -> None:
     for update in updates:
         if update.is_needed:
             typer.echo(_hide(update.diff(), token), nl=False)
@@ -241,7 +249,7 @@ def _confirm_write(yes: bool) -> bool:
     return False
 
 
-def _write(updates: Sequence[FileUpdate], records: RecordStore) -> None:
+def _write_updates(updates: Sequence[FileUpdate], records: RecordStore) -> None:
     complete: list[FileUpdate] = []
     for update in updates:
         try:
