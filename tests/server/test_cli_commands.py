@@ -84,7 +84,7 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
         (["rules", "export", "-o", "x", "--labels", "="], "--labels"),
         (["run", "nowhere"], "There is no agent"),
         (["evaluate", "nowhere"], "no such file"),
-        (["evaluate", str(ROOT)], "is a folder; name files, such as"),
+        (["evaluate", str(ROOT)], "is a folder; pass files, such as"),
         (["list", "--url", "nonsense"], "is not a URL"),
         (["nudge", ""], "is empty"),
         (["ticket"], "Did you mean 'tickets'?"),

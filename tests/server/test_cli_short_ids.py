@@ -13,7 +13,7 @@ from fastapi import HTTPException
 from typer.testing import CliRunner
 
 from queenright.cli.app import app
-from queenright.cli.extras import missing_extra
+from queenright.cli.extras import explain_missing_extra
 from queenright.cli.short_ids import UnresolvedIdError, resolve_session, resolve_task
 from queenright.server.routes.short_ids import complete_id
 
@@ -124,8 +124,8 @@ def test_version_is_printed_without_the_extras() -> None:
     ("module", "extra"), [("typer", "server"), ("textual.app", "tui"), ("litellm", "llm")]
 )
 def test_missing_package_names_the_extra_that_installs_it(module: str, extra: str) -> None:
-    assert f"pip install 'queenright[{extra}] @ " in str(missing_extra(module))
+    assert f"pip install 'queenright[{extra}] @ " in str(explain_missing_extra(module))
 
 
 def test_missing_module_outside_the_extras_names_no_extra() -> None:
-    assert missing_extra("queenright.nowhere") is None
+    assert explain_missing_extra("queenright.nowhere") is None

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from queenright.alerting.recorder import Recorder
 from queenright.api.attention import AttentionItem
-from queenright.cli.output.up_screen import UpScreen, attention_text
+from queenright.cli.output.up_screen import UpScreen, describe_attention
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from tests.tui.canned import row
@@ -126,4 +126,4 @@ def test_line_about_what_needs_a_person_says_what_and_where_to_answer(agents: li
     rows = [row(AttentionItem, agents=[name], kind="question") for name in agents]
     items = [AttentionItem.model_validate(values) for values in rows]
 
-    assert attention_text(items, len(items), "http://127.0.0.1:8420") == text
+    assert describe_attention(items, len(items), "http://127.0.0.1:8420") == text

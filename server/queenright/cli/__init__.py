@@ -21,9 +21,9 @@ def main() -> None:
 
                 print_version()
                 return
-            from queenright.cli.extras import missing_extra
+            from queenright.cli.extras import explain_missing_extra
 
-            if (message := missing_extra(error.name)) is None:
+            if (message := explain_missing_extra(error.name)) is None:
                 raise
             sys.exit(f"queenright: {message}")
     run()

@@ -50,7 +50,7 @@ class NoReplyError(QueenrightError):
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
     """
-    Interrupt the main thread after ``seconds``; None is no limit.
+    Interrupt the main thread after ``seconds``; None sets no limit.
 
     Raises:
         NoReplyError: The time is up.
@@ -62,16 +62,16 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise NoReplyError(seconds)
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    previous_handler = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)
 
 
-def newest_event_id(service: Queenright) -> str | None:
+def get_newest_event_id(service: Queenright) -> str | None:
     """Return the id of the newest event in the log; None if the log is empty."""
     return next((event.id for event in service.audit.list(limit=1)), None)
 
@@ -122,7 +122,7 @@ def _assistant_texts(
 
 
 def _closing_texts(service: Queenright, agent_id: str, event: Event, texts: list[str]) -> list[str]:
-    """Return what the end of a reply adds to it: a question, the outputs of the run, or its error."""
+    """Return the texts that follow the agent's messages: a question, the outputs of the run, or its error."""
     if event.type == "client_input_requested":
         question = str(event.data.get("question") or "")
         return [] if question in "\n".join(texts) else [question]

@@ -93,9 +93,9 @@ def main() -> None:
         code = 1
         message: str | None
         if isinstance(error, ModuleNotFoundError):
-            from queenright.cli.extras import missing_extra
+            from queenright.cli.extras import explain_missing_extra
 
-            message = missing_extra(error.name)
+            message = explain_missing_extra(error.name)
         else:
             from queenright.cli.errors import UsageError, shorten_lines
             from queenright.instrumentation.errors import QueenrightError

@@ -82,7 +82,7 @@ _SECTIONS: Final = {
         "token": "Create, list and revoke access tokens.",
         "store": "Copy the database of a stopped service.",
         "audit": "Verify the event log, and export the audit trail.",
-        "rules": "Check, export and compare the Prometheus rules that the settings give.",
+        "rules": "Check, export and compare the Prometheus rules generated from the settings.",
         "dashboards": "Check and export the Grafana dashboards.",
         "judge": "Run the judge without the service, and score it.",
         "evaluate": "Run the deterministic detectors over recorded runs.",
@@ -105,7 +105,7 @@ _TARGETS: Final = {
     "recover": "interventions:recover",
     "stop-acting": "interventions:stop_acting",
 }
-"""Of commands that are not the attribute of their name in the module of their name."""
+"""Targets of commands whose module or attribute does not have the command's name."""
 
 COMMANDS: Final = {
     name: CommandEntry(name, _TARGETS.get(name, f"{name}:{name}"), help_, section)

@@ -1,5 +1,5 @@
 """
-Shell completion: the scripts for bash, zsh and fish, and the proposals that they ask for.
+Shell completion: the scripts for bash, zsh and fish, and the proposals that they request.
 
 A script passes the command line up to the cursor in ``_QUEENRIGHT_LINE`` and reads one proposal per line: the
 word, a tab, its description. The shell evaluates none of it, because names come from a service and anyone can
@@ -78,10 +78,10 @@ def print_proposals(app: typer.Typer, line: str) -> None:
 
 
 def proposals(app: typer.Typer, line: str) -> Iterator[tuple[str, str]]:
-    """Yield the words that can complete a line, with descriptions. No words: a file name, or nothing."""
+    """Yield the words that can complete a line, with descriptions; none if a file name or nothing follows."""
     from typer._completion_classes import BashComplete
 
-    words = _words(line)[1:]
+    words = _split_line(line)[1:]
     incomplete = words.pop() if words and not line[-1:].isspace() else ""
     command: Any = typer.main.get_command(app)
     for item in BashComplete(command, {}, "queenright", LINE_VARIABLE).get_completions(words, incomplete):
@@ -89,7 +89,7 @@ def proposals(app: typer.Typer, line: str) -> Iterator[tuple[str, str]]:
             yield str(item.value), str(item.help or "")
 
 
-def _words(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     """Split a line into words; a line with an open quote is split at blanks."""
     try:
         return shlex.split(line)

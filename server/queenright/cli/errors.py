@@ -11,11 +11,11 @@ _LINE_START, _LINE_END = 400, 150
 
 
 class UsageError(QueenrightError):
-    """Raised for a command line that makes no sense; the exit code is 2."""
+    """Raised for an invalid command line; the exit code is 2."""
 
 
 def shorten_lines(message: str) -> str:
-    """Return a message without the middle of long lines: they repeat an argument, and end with what to do."""
+    """Return a message without the middle of long lines, which repeat an argument and end with the fix."""
     return "\n".join(
         f"{line[:_LINE_START]} … {line[-_LINE_END:]}" if len(line) > _MAX_LINE_LENGTH else line
         for line in message.split("\n")

@@ -1,4 +1,4 @@
-"""Names the extra that installs a missing package."""
+"""Find the extra that installs a missing package."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _EXTRAS: Final = {
 }
 
 
-def missing_extra(module: str | None) -> str | None:
-    """Return how to install a module that an import did not find; None for a module of no extra."""
+def explain_missing_extra(module: str | None) -> str | None:
+    """Return how to install a module that an import did not find; None if no extra installs it."""
     package = (module or "").partition(".")[0]
     if package not in _EXTRAS:
         return None

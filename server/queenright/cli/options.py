@@ -29,7 +29,7 @@ class Scope(StrEnum):
 def parse_path(text: str) -> Path:
     """Return a path. Refuses an empty text, which is usually an unset variable in a script."""
     if not text.strip():
-        raise typer.BadParameter("the path is empty; name a path or leave the option out")
+        raise typer.BadParameter("the path is empty; pass a path or leave the option out")
     return Path(text)
 
 
@@ -44,7 +44,7 @@ def parse_duration(text: str, examples: str) -> float:
 
 
 def current_user() -> str:
-    """Return the user who runs the command: $USER or $LOGNAME, otherwise the name that the system has."""
+    """Return the user who runs the command: $USER or $LOGNAME, otherwise the name that the system reports."""
     with contextlib.suppress(KeyError):
         return os.environ.get("USER") or os.environ.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
     return "operator"

@@ -56,7 +56,7 @@ def describe_agent(agent: AgentRow) -> str:
 
 
 def example(arguments: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the example that its help ends with."""
+    """Set the example at the end of a command's help."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         command.example = arguments  # type: ignore[attr-defined]  # read when the command is loaded
@@ -143,7 +143,7 @@ def listing_group(list_command: Callable[..., None], *, example: str) -> typer.T
 def _set_signature(
     function: Callable[..., None], source: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> None:
-    """Give a function the parameters that Typer is to see, with the annotations of ``source`` evaluated."""
+    """Set the parameters that Typer reads, with the annotations of ``source`` evaluated."""
     namespace = getattr(inspect.unwrap(source), "__globals__", {})
     typed_parameters = [
         parameter.replace(annotation=eval(parameter.annotation, namespace))
@@ -164,10 +164,10 @@ def _reject_group_options(context: typer.Context) -> None:
         raise typer.BadParameter(f"put options after `{context.invoked_subcommand}`")
 
 
-def require_text(text: str, what: str = "name") -> str:
+def require_text(text: str, name: str = "name") -> str:
     """Return a text; reject an empty one, usually an unset variable in a script."""
     if not text.strip():
-        raise typer.BadParameter(f"the {what} is empty")
+        raise typer.BadParameter(f"the {name} is empty")
     return text
 
 

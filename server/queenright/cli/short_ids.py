@@ -50,7 +50,7 @@ def resolve_session(service: Queenright, agent_id: str, ending: str | None) -> s
     if ending is None:
         return None
     sessions = [row.session_id for row in service.agents.list(agent_id=agent_id)]
-    return _by_end(sessions, ending)
+    return _match_end(sessions, ending)
 
 
 def resolve_task(service: Queenright, ending: str) -> str:
@@ -59,10 +59,10 @@ def resolve_task(service: Queenright, ending: str) -> str:
     if not ending.startswith("…"):
         return ending
     rows = list(service.agents.list())
-    return _by_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], ending)
+    return _match_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], ending)
 
 
-def _by_end(ids: Iterable[str], ending: str) -> str:
+def _match_end(ids: Iterable[str], ending: str) -> str:
     end = ending.removeprefix("…")
     matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
     if ending in matches or not matches:
@@ -81,6 +81,7 @@ def find_ticket_id(service: Queenright, prefix: str) -> str:
     Return the whole id of a ticket.
 
     Raises:
-        RequestRejectedError: No ticket's id begins so, or several do; the message names the first matches.
+        RequestRejectedError: No ticket id starts with ``prefix``, or several do; the message lists
+            the first matches.
     """
     return service.tickets.get(prefix).ticket_id

@@ -28,12 +28,14 @@ GUARDIAN: Final = "guardian"
 _CONTEXT_TOKENS: Final = 60_000
 
 
-def run_code(folder: Path, options: ShellOptions, *, model: str) -> int:
+def run_coder(folder: Path, options: ShellOptions, *, model: str) -> int:
     """
-    Talk with the coder until the user quits; return the exit code: 1 if the last run did not complete.
+    Run a conversation with the coder until the user quits.
+
+    Return 1 if the last run did not complete, otherwise 0.
 
     Raises:
-        QueenrightError: The settings are invalid, or there is no such model.
+        QueenrightError: The settings are invalid, or the model is unavailable.
     """
     configure_logging()
     load = agent_loader(options.config, telemetry=options.telemetry)
@@ -47,7 +49,7 @@ def run_code(folder: Path, options: ShellOptions, *, model: str) -> int:
     )
     lifecycle = Lifecycle([folder], load=load)
     add_graphs(runtime, lifecycle, Workspace(folder), provider)
-    print(f"Workspace {folder.resolve()}. Describe the agent to build; /help lists the commands.")
+    print(f"Workspace: {folder.resolve()}. Describe the agent to build; /help lists the commands.")
     return asyncio.run(_converse(runtime, lifecycle, options.resume))
 
 
@@ -72,11 +74,11 @@ async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, resume: str | N
 
 
 def coder_graph(tools: Iterable[str]) -> GraphSpec:
-    """Return the graph of the coder, which talks with the user in one session, run after run."""
+    """Return the coder's graph. All its runs share one session with the user."""
     node = NodeSpec(
         id="code",
         description="Builds agents with the user.",
-        system_prompt=_prompt("code.md"),
+        system_prompt=_read_prompt("code.md"),
         tools=tuple(tools),
         input_keys=("message",),
         client_facing=True,
@@ -91,8 +93,8 @@ def guardian_graph(tools: Iterable[str]) -> GraphSpec:
     """Return the guardian's graph, which starts when a run of another graph fails."""
     node = NodeSpec(
         id="guard",
-        description="Handles failed agents.",
-        system_prompt=_prompt("guard.md"),
+        description="Handles failed runs.",
+        system_prompt=_read_prompt("guard.md"),
         tools=tuple(tools),
         input_keys=("event",),
         output_keys=("decision",),
@@ -111,5 +113,5 @@ def guardian_graph(tools: Iterable[str]) -> GraphSpec:
     return GraphSpec(id=GUARDIAN, nodes=(node,), entry_points=(on_failure,))
 
 
-def _prompt(name: str) -> str:
+def _read_prompt(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")

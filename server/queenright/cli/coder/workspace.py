@@ -72,7 +72,7 @@ class Workspace:
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools."""
+        """Return the tools."""
         return [
             Tool("list_files", "List the files of the workspace.", _List, self._list, threaded=True),
             Tool("read_file", f"Read a file, at most {_MAX_LINES} lines.", _Read, self._read, threaded=True),
@@ -109,7 +109,7 @@ class Workspace:
                     yield Path(folder, name).relative_to(self.root)
 
     def _read(self, arguments: _Read) -> str:
-        lines = self._text(self._resolve(arguments.path), arguments.path).splitlines()
+        lines = self._read_text(self._resolve(arguments.path), arguments.path).splitlines()
         page = lines[arguments.first - 1 : arguments.first - 1 + _MAX_LINES]
         end = arguments.first - 1 + len(page)
         more = f"\n({len(lines) - end} more lines; continue with first={end + 1})" if end < len(lines) else ""
@@ -122,7 +122,7 @@ class Workspace:
 
     def _edit(self, arguments: _Edit) -> str:
         path = self._resolve(arguments.path)
-        text = self._text(path, arguments.path)
+        text = self._read_text(path, arguments.path)
         if (times := text.count(arguments.old)) != 1:
             raise ToolError(f"`old` occurs {times} times in {arguments.path}; it must occur once")
         _write_file(path, text.replace(arguments.old, arguments.new), arguments.path)
@@ -135,7 +135,7 @@ class Workspace:
             log.write(json.dumps(arguments.model_dump(), ensure_ascii=False) + "\n")
         return f"written to {file}"
 
-    def _text(self, path: Path, name: str) -> str:
+    def _read_text(self, path: Path, name: str) -> str:
         try:
             if path.stat().st_size > _MAX_BYTES:
                 raise ToolError(f"{name} is larger than {_MAX_BYTES // 1_000_000} MB")

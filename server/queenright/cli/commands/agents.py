@@ -117,9 +117,9 @@ def chat(
     run failed or the timeout passed. For a conversation, use `queenright tui`.
     """
     from queenright.api.loaded_agents import Started
-    from queenright.cli.agent_reply import newest_event_id, time_limit, wait_for_reply
+    from queenright.cli.agent_reply import get_newest_event_id, time_limit, wait_for_reply
 
-    before = newest_event_id(service) if wait else None
+    before = get_newest_event_id(service) if wait else None
     run = service.agents.chat(
         require_text(agent), require_text(message, "message"), graph_id=graph, session_id=session
     )
@@ -173,5 +173,5 @@ def sessions(
 
 
 def _describe_run(run: Started) -> str:
-    where = f" in session {run.session_id}" if run.session_id else ""
-    return f"Run {run.execution_id} is {run.status}{where}."
+    session_text = f" in session {run.session_id}" if run.session_id else ""
+    return f"Run {run.execution_id} is {run.status}{session_text}."

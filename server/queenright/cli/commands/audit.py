@@ -32,7 +32,7 @@ audit = typer.Typer(no_args_is_help=True)
 
 _OWN_KEYS: Final = (
     "The keys are from the file itself: compare their ids with the service's, "
-    "or name the service's audit-key.pub with --public-key."
+    "or pass the service's audit-key.pub with --public-key."
 )
 _LIMITATION: Final = "Events that were removed from the log before the export cannot be detected here."
 
@@ -149,7 +149,7 @@ def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], 
         with file.open("rb") as lines:
             check = check_export(track(lines, "Checking events"), trusted_keys if len(trusted_keys) else None)
     except OSError as error:
-        raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
+        raise QueenrightError(f"cannot read {file}: {error.strerror}; pass an exported file") from error
     if as_json:
         typer.echo(json.dumps(_export_row(check)))
     else:
@@ -171,7 +171,7 @@ def _list_partitions(settings: Settings) -> list[int]:
 
     path = settings.storage / "queenright.db"
     if settings.database is None and not path.is_file():
-        raise UsageError(f"There is no event log at {path}; name its folder with --storage.")
+        raise UsageError(f"There is no event log at {path}; pass its folder with --storage.")
     return list_partitions(settings.database_url)
 
 
@@ -201,7 +201,7 @@ def _parse_time(option: str, text: str | None) -> float | None:
 
 
 def _write(lines: Iterable[bytes], file: BinaryIO) -> int:
-    count = -2  # the first and the last line are not events
+    count = -2  # The first and the last line are not events.
     for line in track(lines, "Writing events", uses_stdout=file is sys.stdout.buffer):
         file.write(line)
         count += 1
@@ -224,7 +224,7 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise QueenrightError(f"cannot write {path}: {error.strerror}; name a writable file") from error
+        raise QueenrightError(f"cannot write {path}: {error.strerror}; pass a writable file") from error
 
 
 def _audit_lines(audit: AuditResult) -> Iterator[str]:
@@ -245,7 +245,7 @@ def _export_lines(check: ExportCheck) -> Iterator[str]:
     if check.reason:
         yield f"The file was changed: {check.reason}"
         return
-    signature = f"signed by key {check.key_id}" if check.key_id else "not signed: anyone can have made it"
+    signature = f"signed by key {check.key_id}" if check.key_id else "not signed: anyone could have made it"
     yield f"The file is intact: {format_count(check.rows, 'event')}, none changed, {signature}."
     yield from _signature_lines(check.signatures)
     if check.own_keys:

@@ -154,7 +154,7 @@ class AnswerPrinter:
         return self._next_index > 0
 
     def print_piece(self, index: int, piece: str) -> None:
-        """Print the next piece. With piece 0 the answer begins again; a piece after a gap is not printed."""
+        """Print the next piece. Piece 0 restarts the answer; a piece after a gap is not printed."""
         if index == 0:
             if self.has_begun:
                 typer.echo()
@@ -167,7 +167,7 @@ class AnswerPrinter:
             typer.echo(strip_control(piece).replace("\n", f"\n{self._indent}"), nl=False)
 
     def print_rest(self, answer: str) -> None:
-        """Print what is missing of the complete answer, or all of it if it is another, and end the line."""
+        """Print the rest of the answer, or all of it if the printed pieces differ, and end the line."""
         is_continued = self.has_begun and answer.startswith(self._text)
         rest = answer.removeprefix(self._text) if is_continued else answer
         self.print_piece(self._next_index if is_continued else 0, rest)
@@ -176,7 +176,7 @@ class AnswerPrinter:
 
 @contextlib.contextmanager
 def stream_answer(service: Queenright, ticket_id: str, printer: AnswerPrinter | None) -> Iterator[None]:
-    """Print the answer that is requested in this context as it is written, if stdout is a terminal."""
+    """Print the answer to a question asked in this context as it is written, if stdout is a terminal."""
     if printer is None or not sys.stdout.isatty():
         yield
         return
@@ -186,7 +186,7 @@ def stream_answer(service: Queenright, ticket_id: str, printer: AnswerPrinter | 
     stream = service.events.stream(types=("queen_answer_delta",), on_notice=lambda _: is_connected.set())
 
     def follow() -> None:
-        # The response has the answer as well, so a failure of the stream is no error.
+        # The response contains the answer too, so a failure of the stream is not an error.
         with contextlib.suppress(QueenrightError):
             for event in stream:
                 with lock:
@@ -218,11 +218,11 @@ def _print_head(by: str, at: float) -> None:
 
 
 def _read_questions(*, is_prompted: bool) -> Iterator[str]:
-    """Yield what is typed until Ctrl-D, with a prompt, or the lines of a pipe."""
+    """Yield the lines typed at a prompt until Ctrl-D, or the lines of a pipe."""
     if not sys.stdin.isatty():
         yield from (line.strip() for line in sys.stdin if line.strip())
     elif is_prompted:
-        with contextlib.suppress(ImportError):  # not every Python has it
+        with contextlib.suppress(ImportError):  # missing from some builds of Python
             import readline  # noqa: F401  # gives `input` line editing and history
 
         while True:

@@ -44,4 +44,4 @@ def status(service: Queenright, as_json: Json = False) -> None:
     if report.backlog is not None:
         lines.append(f"{format_count(report.backlog.messages, 'message')} of telemetry to store")
     lines += [f"fault: {fault}" for fault in report.faults]
-    print_list([report], lines, "The service is one process; it is no cluster.", as_json=as_json)
+    print_list([report], lines, "The service is a single process, not a cluster.", as_json=as_json)

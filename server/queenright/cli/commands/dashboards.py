@@ -21,9 +21,9 @@ def check(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Compare dashboards in a folder with those of the settings. Exit code 1: one is outdated or missing."""
+    """Compare dashboards in a folder with the settings. Exit code 1: one is outdated or missing."""
     files = _render(config)
-    differences = _differences(files, folder)
+    differences = _list_differences(files, folder)
     if as_json:
         typer.echo(json.dumps({"dashboards": sorted(files), "faults": differences}, indent=2))
     else:
@@ -48,7 +48,7 @@ def export(
         for name, text in files.items():
             (output / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise QueenrightError(f"cannot write to {output}: {error.strerror}; name another folder.") from error
+        raise QueenrightError(f"cannot write to {output}: {error.strerror}; pass another folder.") from error
     typer.echo(f"Wrote {len(files)} dashboards to {output}.")
 
 
@@ -61,7 +61,7 @@ def _render(config: Path | None) -> dict[str, str]:
     return render_dashboards(settings.health_monitoring, console=settings.alerting.console_url)
 
 
-def _differences(files: dict[str, str], folder: Path) -> list[str]:
+def _list_differences(files: dict[str, str], folder: Path) -> list[str]:
     from queenright.alerting.export.extra_files import read_texts
 
     if not folder.is_dir():

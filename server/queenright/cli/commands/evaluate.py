@@ -28,7 +28,7 @@ def evaluate(
     from queenright.server.settings import load_settings
 
     if folder := next((file for file in files if file.is_dir()), None):
-        typer.echo(f"queenright: {folder} is a folder; name files, such as {folder}/*.jsonl", err=True)
+        typer.echo(f"queenright: {folder} is a folder; pass files, such as {folder}/*.jsonl", err=True)
         raise typer.Exit(2)
     missing = [str(file) for file in files if not file.exists()]
     if missing:
@@ -54,18 +54,18 @@ def _evaluation_lines(files: list[Path], settings: HealthSettings, *, as_json: b
         runs += 1
         alarms += any(not finding.get("shadow") for finding in result["findings"])
         if as_json:
-            yield _json(result)
+            yield _dump_result(result)
         elif result["findings"]:
-            yield _plain(f"{result['dataset']} {result['run_id']}")
+            yield _plain_line(f"{result['dataset']} {result['run_id']}")
             for finding in result["findings"]:
                 shadow = " (shadow)" if finding.get("shadow") else ""
-                text = _plain(f"{finding['kind']}: {finding['evidence']}")
+                text = _plain_line(f"{finding['kind']}: {finding['evidence']}")
                 yield f"  step {finding['step']:>4}  {finding['severity']:<8} {text}{shadow}"
     if not as_json:
         yield f"{format_count(runs, 'run')}, {alarms:,} with findings"
 
 
-def _json(result: Mapping[str, Any]) -> str:
+def _dump_result(result: Mapping[str, Any]) -> str:
     text = json.dumps(result, ensure_ascii=False)
     try:
         text.encode()
@@ -75,6 +75,6 @@ def _json(result: Mapping[str, Any]) -> str:
     return text
 
 
-def _plain(text: str) -> str:
-    """Return text of a record on one line, without control characters and lone surrogates."""
+def _plain_line(text: str) -> str:
+    """Return a record's text on one line, without control characters and lone surrogates."""
     return " ".join(strip_control(text.encode("utf-8", "replace").decode()).split())

@@ -48,10 +48,12 @@ def events(
     if agent is not None:
         require_text(agent, "worker's name")
     remaining = limit
-    with service.events.stream(types=types, agent_id=agent, last_event_id=after, on_notice=_warn) as stream:
+    with service.events.stream(
+        types=types, agent_id=agent, last_event_id=after, on_notice=_print_notice
+    ) as stream:
         try:
             for event in stream:
-                typer.echo(json.dumps(json_values(event)) if as_json else _line(event))
+                typer.echo(json.dumps(json_values(event)) if as_json else _format_event(event))
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return
@@ -64,7 +66,7 @@ def events(
             raise UsageError(str(error)) from error
 
 
-def _warn(notice: Notice) -> None:
+def _print_notice(notice: Notice) -> None:
     if notice.kind == "lost":
         typer.echo(f"queenright: {notice.error} Reconnecting.", err=True)
     elif notice.kind == "dropped":
@@ -73,13 +75,15 @@ def _warn(notice: Notice) -> None:
         typer.echo(f"queenright: {single_line(str(notice.data.get('reason', '')))}", err=True)
 
 
-def _line(event: Event) -> str:
+def _format_event(event: Event) -> str:
     """Return an event as a line: time, worker, type, and as much data as fits."""
     at = time.strftime("%H:%M:%S", time.localtime(event.time))
-    data = ", ".join(f"{key}={_format(value)}" for key, value in event.data.items() if key not in _LONG_KEYS)
+    data = ", ".join(
+        f"{key}={_format_value(value)}" for key, value in event.data.items() if key not in _LONG_KEYS
+    )
     head = f"{at}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
     return single_line(f"{head} {fit(data, _WIDTH - len(head))}")
 
 
-def _format(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

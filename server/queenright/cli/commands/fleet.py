@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MIN_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
-"""Health or outcome, steps, bad steps, and the blanks between."""
+"""Health or outcome, steps, bad steps, and the spaces between them."""
 
 
 @example("list --json")
@@ -41,7 +41,7 @@ def list_(
     """
     List the agents of a running service: health or outcome, session, task, steps, bad steps.
 
-    A dash in the task column means that the worker named no task; the session id stands for it. Names that do
+    A dash in the task column means that the worker named no task; use the session id instead. Names that do
     not fit the terminal are truncated with an ellipsis; see --wide. Commands accept the end of a session id.
     """
     if watch and all_:
@@ -69,28 +69,28 @@ def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, 
 
 
 def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
-    """Print a line per agent, and below it what is wrong."""
+    """Print a line per agent, and its problem below it."""
     if not agents:
         typer.echo("No agents.")
         return
-    rows = [[single_line(name) or "-" for name in (a.agent_id, a.session_id, _task(a))] for a in agents]
-    heads = ["agent", "session", "task"]
-    widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(3)]
+    rows = [[single_line(name) or "-" for name in (a.agent_id, a.session_id, _task_name(a))] for a in agents]
+    headings = ["agent", "session", "task"]
+    widths = [max(len(row[n]) for row in [headings, *rows]) for n in range(3)]
     if not wide:
         widths = _fit_widths(widths)
-    line = "{:<10} {} {} {} {:>5} {:>4}"
-    lines = [line.format("health", *map(fit, heads, widths), "steps", "bad")]
+    row_format = "{:<10} {} {} {} {:>5} {:>4}"
+    lines = [row_format.format("health", *map(fit, headings, widths), "steps", "bad")]
     for a, (name, session, task) in zip(agents, rows, strict=True):
         cells = [
             fit(name, widths[0]),
             truncate_start(session, widths[1]).ljust(widths[1]),
             fit(task, widths[2]),
         ]
-        # The health, or the outcome of an ended session.
-        lines.append(line.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
-        if why := describe_agent(a):
-            why = single_line(" ".join(why.split()))
-            lines.append(f"  {why if wide else fit(why, 76)}".rstrip())
+        # An ended session has an outcome instead of a health.
+        lines.append(row_format.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
+        if problem := describe_agent(a):
+            problem = single_line(" ".join(problem.split()))
+            lines.append(f"  {problem if wide else fit(problem, 76)}".rstrip())
     # A write for each line would take longer than the list.
     typer.echo("\n".join(lines))
 
@@ -104,5 +104,5 @@ def _fit_widths(widths: list[int]) -> list[int]:
     return widths
 
 
-def _task(agent: AgentRow) -> str:
+def _task_name(agent: AgentRow) -> str:
     return "" if agent.task_id == agent.session_id else agent.task_id

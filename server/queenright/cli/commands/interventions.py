@@ -42,7 +42,7 @@ def nudge(
     """
     Put a message into a worker's context.
 
-    It gets there at once, or when the worker fetches its instructions. Exit code 1 if neither is possible.
+    It is delivered at once, or when the worker fetches its instructions. Exit code 1 if neither is possible.
     """
     require_text(agent)
     if message is not None and not message.strip():
@@ -146,7 +146,7 @@ def interventions(
         require_text(agent)
     rows = list(service.interventions.list(agent_id=agent, limit=limit))
     if agent is not None and not rows:
-        service.agents.health(agent)  # raises for an unknown worker
+        service.agents.health(agent)  # Raises for an unknown worker.
     lines = (
         f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {worker_cells(i.agent_id, i.session_id)} "
         f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"
@@ -160,7 +160,7 @@ def interventions(
 def stop_acting(
     service: Queenright,
     switch: Annotated[
-        EmergencyStopAction, typer.Argument(help="on: stop all acting. off: resume. status: show.")
+        EmergencyStopAction, typer.Argument(help="on: stop all interventions. off: resume. status: show.")
     ],
     reason: Annotated[str, typer.Option(help="Reason for the audit trail. Required for on.")] = "",
     by: By = CURRENT_USER,
@@ -170,7 +170,7 @@ def stop_acting(
     if switch is EmergencyStopAction.ON and not reason.strip():
         raise typer.BadParameter("--reason is required to turn the emergency stop on")
     if switch is EmergencyStopAction.ON:
-        # Nothing else first: stopping must not depend on it.
+        # No other request comes first: the stop must not depend on one.
         state = service.service.set_emergency_stop(True, reason.strip(), by=by)
         text = "The emergency stop is on."
     elif switch is EmergencyStopAction.OFF:

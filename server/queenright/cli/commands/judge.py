@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 judge = typer.Typer(no_args_is_help=True)
 
-AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Accept that there are no workers.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Succeed even if there are no workers.")]
 
 
 @judge.command("once", epilog="Example: queenright judge once --prometheus http://prometheus:9090 --state s")
@@ -93,8 +93,8 @@ def score(
     judging = settings.judging
     judge_name = model or judging.judge.model
     queen_name = queen_model or model or judging.queen.model
-    make_judge = _model_maker(judge_name, judging.judge.timeout_seconds)
-    make_queen = _model_maker(queen_name, judging.queen.timeout_seconds)
+    make_judge = _make_model_factory(judge_name, judging.judge.timeout_seconds)
+    make_queen = _make_model_factory(queen_name, judging.queen.timeout_seconds)
     try:
         selection = load_scenarios(scenarios, only=only or ())
     except InvalidScenarioError as error:
@@ -120,8 +120,8 @@ def score(
     raise typer.Exit(_exit_code(result, at_least))
 
 
-def _model_maker(name: str, timeout_seconds: float) -> MakeModel:
-    """Return a factory of models, after it has made one; refuses a model that is not available."""
+def _make_model_factory(name: str, timeout_seconds: float) -> MakeModel:
+    """Return a factory of models. Makes one model first, so that an unavailable model is refused."""
     from queenright.judge.scenarios import model_maker
     from queenright.runtime.llm.litellm_provider import ProviderUnavailableError
 

@@ -1,4 +1,4 @@
-"""`queenright rules`: the Prometheus rules that the settings give."""
+"""`queenright rules`: the Prometheus rules generated from the settings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Format(StrEnum):
 @with_options(RuleOptions)
 def check(options: RuleOptions, as_json: Json = False) -> None:
     """
-    Check the rules that the settings give; print every error with its rule.
+    Check the rules generated from the settings; print every error with its rule.
 
-    Uses promtool, if it is installed, and own checks of metrics, runbooks and labels. Exit code 1: errors.
+    Uses promtool, if it is installed, and built-in checks of metrics, runbooks and labels. Exit code 1:
+    errors.
     """
     from queenright.cli.jobs import rules as job
 
@@ -61,7 +62,7 @@ def export(
     ] = None,
 ) -> None:
     """
-    Write the rules that the settings give.
+    Write the rules generated from the settings.
 
     prometheus: rule files. prometheusrule: one object for the Prometheus operator. kubernetes: a folder for
     Kustomize, with dashboards, monitors and Helm values. mixin: one archive with rules, dashboards, runbooks.
@@ -87,7 +88,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """
-    Compare the rules that the settings give with rule files or with a Prometheus.
+    Compare the rules generated from the settings with rule files or with a Prometheus.
 
     Default: the Prometheus of judging.prometheus_url. Rules without a Queenright name are ignored. Exit code
     0: equal; 1: different; 2: the comparison failed.

@@ -27,7 +27,9 @@ def shell(
     from queenright.cli.terminal.shell import run_shell
 
     if not folder.exists():
-        raise typer.BadParameter(f"there is no agent at {folder}", param_hint="folder")
+        raise typer.BadParameter(
+            f"there is no agent at {folder}; pass a folder with agent.json or agent.py", param_hint="folder"
+        )
     raise typer.Exit(run_shell(folder, options, model=model))
 
 
@@ -46,10 +48,10 @@ def code(
     A guardian agent handles failed runs: it asks you if you are present, and otherwise fixes them. Code that
     they write and load runs with your rights; only their file tools are limited to the workspace.
     """
-    from queenright.cli.coder.session import run_code
+    from queenright.cli.coder.session import run_coder
 
     if not folder.is_dir():
         raise typer.BadParameter(f"there is no folder {folder}; create it first", param_hint="folder")
     if not model:
-        raise typer.BadParameter("name a model, such as --model anthropic/claude-sonnet-4-5")
-    raise typer.Exit(run_code(folder, options, model=model))
+        raise typer.BadParameter("pass a model, such as --model anthropic/claude-sonnet-4-5")
+    raise typer.Exit(run_coder(folder, options, model=model))

@@ -46,9 +46,9 @@ def _lines(report: Telemetry) -> Iterator[str]:
             f"{_ago(refusal.last_seen)}: {refusal.reason}"
         )
     for row in report.unused:
-        what = "rejected" if row.rejected else "not used"
+        verdict = "rejected" if row.rejected else "not used"
         yield single_line(
-            f"{what}: {format_count(row.count, 'record')} of {row.dialect}: {row.words} ({row.reason})"
+            f"{verdict}: {format_count(row.count, 'record')} of {row.dialect}: {row.words} ({row.reason})"
         )
 
 

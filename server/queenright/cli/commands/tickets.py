@@ -63,7 +63,9 @@ def list_tickets(
     width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()
     lines = (ticket_row(t, now, width) for t in rows)
-    heading = _row("severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket")
+    heading = _format_row(
+        "severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket"
+    )
     if status is not None:
         empty = f"No tickets with status {status}."
     else:
@@ -83,7 +85,7 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
         typer.echo(json.dumps(json_values(result), indent=2))
         return
     approvals = [] if result.closed_at else service.approvals.list(only_open=True)
-    approval = next((one for one in approvals if one.ticket_id == result.ticket_id), None)
+    approval = next((row for row in approvals if row.ticket_id == result.ticket_id), None)
     for line in ticket_lines(result, time.time(), approval):
         typer.echo(single_line(line))
 
@@ -94,34 +96,34 @@ def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     age = format_duration(now - ticket.first_seen)
     worker = worker_cells(ticket.agent_id, ticket.session_id, width)
     end = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
-    return _row(ticket.severity, ticket.status, worker, kind, age, end)
+    return _format_row(ticket.severity, ticket.status, worker, kind, age, end)
 
 
-def _row(severity: str, status: str, worker: str, kind: str, age: str, ticket: str) -> str:
+def _format_row(severity: str, status: str, worker: str, kind: str, age: str, ticket: str) -> str:
     return f"{severity:<8} {status:<12} {worker} {kind:<18} {age:>7}  {ticket}"
 
 
-def _silence(ticket: Ticket, now: float) -> str:
+def _describe_silence(ticket: Ticket, now: float) -> str:
     silence = ticket.silenced
     if silence is None:
         return ""
-    time_left = f"for {format_duration(silence.until - now)} more, until {local_time(silence.until)}"
-    return f"{time_left}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
+    duration = f"for {format_duration(silence.until - now)} more, until {local_time(silence.until)}"
+    return f"{duration}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
 
 
-def _incident(ticket: Ticket) -> str:
+def _describe_incident(ticket: Ticket) -> str:
     if not ticket.incident_id:
         return ""
     return f"shares the alert of ticket {ticket.incident_id}, of the same incident"
 
 
-def _cost(ticket: Ticket) -> str:
+def _describe_cost(ticket: Ticket) -> str:
     cost = format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
     return f"{cost} since the problem began" if cost else ""
 
 
-def _list_receivers(ticket: Ticket) -> str:
-    """Return the receivers that were notified since the ticket opened, in the order of time."""
+def _format_receivers(ticket: Ticket) -> str:
+    """Return the receivers that were notified since the ticket opened, oldest first."""
     # An alert that several tickets share may have been sent before this one opened.
     times = (
         (row.first_at if row.first_at >= ticket.first_seen else row.at, row)
@@ -132,52 +134,52 @@ def _list_receivers(ticket: Ticket) -> str:
     return ", ".join(f"{row.receiver} ({row.status}, {local_time(at)})" for at, row in rows)
 
 
-def _duration(ticket: Ticket, now: float) -> str:
+def _describe_duration(ticket: Ticket, now: float) -> str:
     if ticket.closed_at is None:
         return f"for {format_duration(now - ticket.first_seen)}"
     return f"after {format_duration(ticket.closed_at - ticket.first_seen)}, at {local_time(ticket.closed_at)}"
 
 
-def _analysis(ticket: Ticket) -> str:
-    """Return the analysis, or the reason of the triage, without the cause and the suggested action."""
+def _clean_analysis(ticket: Ticket) -> str:
+    """Return the analysis, or the reason for the triage, without the cause and the suggested action."""
     text = ticket.analysis or ticket.triage_reason
     for phrase in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
         text = text.replace(phrase, "") if phrase else text
-    # The numbers that stood in parentheses behind the cause.
+    # The numbers in parentheses that followed the cause.
     text = re.sub(r"^\(([^()]+)\)\.", r"\1.", text.strip(" ."))
     return text[:1].upper() + text[1:]
 
 
-def _approval(approval: Approval | None) -> str:
+def _describe_approval(approval: Approval | None) -> str:
     if approval is None:
         return ""
-    time_left = f"requested by {approval.asked_by}, until {local_time(approval.expires_at)}"
-    return f"termination {time_left}: queenright approvals approve {approval.approval_id}"
+    request = f"requested by {approval.asked_by}, until {local_time(approval.expires_at)}"
+    return f"termination {request}: queenright approvals approve {approval.approval_id}"
 
 
 def ticket_lines(ticket: Ticket, now: float, approval: Approval | None = None) -> list[str]:
     """Return a ticket, with its pending approval, as lines. ``now`` is in seconds since the epoch."""
     kind = (ticket.words_kind or ticket.kind).replace("_", " ")
-    what = f"{ticket.severity}, {kind}, {ticket.status.replace('_', ' ')}"
+    summary = f"{ticket.severity}, {kind}, {ticket.status.replace('_', ' ')}"
     rows = [
         ("cause", ticket.cause),
         ("evidence", ticket.finding_evidence),
         ("output", ticket.worker_excerpt),
-        ("cost", _cost(ticket)),
+        ("cost", _describe_cost(ticket)),
         ("judge", ticket.judge_reasoning),
         ("action", "" if ticket.closed_at else ticket.suggested_action),
-        ("queen", _analysis(ticket)),
-        ("approval", _approval(approval)),
+        ("queen", _clean_analysis(ticket)),
+        ("approval", _describe_approval(approval)),
         ("acknowledged", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
-        ("incident", _incident(ticket)),
-        ("silenced", _silence(ticket, now)),
-        ("notified", _list_receivers(ticket)),
+        ("incident", _describe_incident(ticket)),
+        ("silenced", _describe_silence(ticket, now)),
+        ("notified", _format_receivers(ticket)),
         ("closed", ticket.closed_reason),
         ("session", ticket.session_id),
         ("ticket", ticket.ticket_id),
     ]
     return [
-        f"{ticket.agent_id}: {what} {_duration(ticket, now)}",
+        f"{ticket.agent_id}: {summary} {_describe_duration(ticket, now)}",
         *(f"  {name:<12} {' '.join(text.split())}" for name, text in rows if text),
     ]
 

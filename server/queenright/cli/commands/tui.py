@@ -44,7 +44,7 @@ def run_in_tui(options: RunOptions) -> int:
     Run one agent in the terminal interface; return the exit code.
 
     Raises:
-        UsageError: There is no terminal, or the command line makes no sense.
+        UsageError: There is no terminal, or the options contradict each other.
         QueenrightError: The interface is not installed, or the agent cannot be run.
     """
     options.check()
@@ -61,13 +61,13 @@ def run_in_tui(options: RunOptions) -> int:
 def _check_terminal(alternative: str) -> None:
     from importlib.util import find_spec
 
-    from queenright.cli.extras import missing_extra
+    from queenright.cli.extras import explain_missing_extra
     from queenright.instrumentation.errors import QueenrightError
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"This needs a terminal. {alternative}")
     if any(find_spec(name) is None for name in ("textual", "rich")):
-        raise QueenrightError(str(missing_extra("textual")))
+        raise QueenrightError(str(explain_missing_extra("textual")))
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def add(
     own_paths: Collection[KeyPath] = (),
 ) -> tuple[str, list[SettingsChange]]:
     """
-    Return the document with the wanted settings, and the changes.
+    Return the document with the required settings, and the changes.
 
     Args:
         text: The document.
@@ -132,7 +132,7 @@ def undo(text: str, changes: Sequence[SettingsChange], suffix: str) -> str:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Return whether two values are equal, other than Python in that ``1`` is not ``true``."""
+    """Return whether two values are equal. Unlike in Python, ``1`` is not ``true``."""
     return _canonical(first) == _canonical(second)
 
 
@@ -172,9 +172,9 @@ class _Editor:
             self.changes.append(SettingsChange("container", path, kind()))
         elif not isinstance(node, kind):
             expected_value = "a list" if kind is list else "an object"
-            where = ".".join(path) if path else "the document"
+            location = ".".join(path) if path else "the document"
             raise AgentSettingsError(
-                f"{where} must be {expected_value} and is {json.dumps(node, default=str)[:60]}"
+                f"{location} must be {expected_value} and is {json.dumps(node, default=str)[:60]}"
             )
 
     def set(self, path: KeyPath, value: Any) -> None:
@@ -207,10 +207,10 @@ class _Editor:
             self.text = edit(self.text, path, *value)
             self._document = self._format.load(self.text)
         except Exception as error:
-            raise AgentSettingsError(f"{_name(path)} cannot be changed: {error}") from None
+            raise AgentSettingsError(f"{_format_path(path)} cannot be changed: {error}") from None
         if not is_same(self._document, expected_value):
-            raise AgentSettingsError(f"{_name(path)} cannot be changed without side effects")
+            raise AgentSettingsError(f"{_format_path(path)} cannot be changed without side effects")
 
 
-def _name(path: Sequence[str | int]) -> str:
+def _format_path(path: Sequence[str | int]) -> str:
     return ".".join(map(str, path))

@@ -25,7 +25,7 @@ class TelemetryTarget:
     token: str = ""
     token_file: Path | None = None
     permission_seconds: int = 0
-    """How long the agent waits for an answer to a permission request; 0: as for other hooks."""
+    """Seconds that the agent waits for an answer to a permission request; 0: as for other hooks."""
 
     def permission_hook(self, client: str) -> dict[str, Any]:
         """

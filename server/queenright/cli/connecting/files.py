@@ -32,17 +32,17 @@ class ConnectRecord:
     """What `connect` changed in one file; kept until `disconnect`."""
 
     original: bytes | None
-    """The file before; None if there was none."""
+    """Content before the change; None if the file did not exist."""
     hash_after: str
-    """Hash of the file after."""
+    """Hash of the file after the change."""
     changes: tuple[SettingsChange, ...]
     folders: tuple[str, ...]
-    """Folders that were created for it."""
+    """Folders that were created for the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileUpdate:
-    """A pending change of a file; ``after`` is None if it is removed."""
+    """A pending change of a file; ``after`` is None if the file is to be removed."""
 
     path: Path
     before: bytes | None
@@ -65,7 +65,7 @@ class FileUpdate:
 
 class RecordStore:
     """
-    RecordStore of changed files, in a folder that only its owner can read, because settings can hold secrets.
+    Stores records of changed files in a folder that only its owner can read: settings can hold secrets.
 
     Args:
         folder: The folder; created with the first record.
@@ -129,15 +129,15 @@ def plan_connect(
     path: Path, requirements: Sequence[RequiredKey | Item], records: RecordStore, *, replace: bool = False
 ) -> FileUpdate:
     """
-    Return the update that adds the wanted settings to a file.
+    Return the update that adds the required settings to a file.
 
     Raises:
         SettingsConflictError: A setting has another value, and ``replace`` is not set.
         AgentSettingsError: The file cannot be read, or is not valid.
     """
     before, record = _read(path), records.get(path)
-    original = before if record is None else _without(path, before, record)
-    text = _text(path, original)
+    original = before if record is None else _undo_changes(path, before, record)
+    text = _decode(path, original)
     own_paths = {change.path for change in record.changes if change.has_old} if record else set()
     try:
         text, changes = add(text, requirements, path.suffix, replace=replace, own_paths=own_paths)
@@ -160,7 +160,7 @@ def plan_disconnect(path: Path, records: RecordStore) -> FileUpdate | None:
     if record is None:
         return None
     before = _read(path)
-    return FileUpdate(path, before, _without(path, before, record), None)
+    return FileUpdate(path, before, _undo_changes(path, before, record), None)
 
 
 def write(update: FileUpdate, records: RecordStore) -> None:
@@ -178,7 +178,7 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     record = records.get(path)
     try:
         if update.record is not None:
-            # Before the file, so that an interrupted `connect` can be undone.
+            # The record comes before the file, so that an interrupted `connect` can be undone.
             records.put(path, update.record)
         if update.after is None:
             path.resolve().unlink(missing_ok=True)
@@ -190,24 +190,24 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     except OSError as error:
         raise AgentSettingsError(f"cannot write {path}: {error.strerror} ({error.filename})") from None
     if update.record is None and record is not None and update.after is None:
-        with contextlib.suppress(OSError):  # it is no longer empty
+        with contextlib.suppress(OSError):  # a folder is no longer empty
             for folder in record.folders:
                 Path(folder).rmdir()
 
 
-def _without(path: Path, content: bytes | None, record: ConnectRecord) -> bytes | None:
+def _undo_changes(path: Path, content: bytes | None, record: ConnectRecord) -> bytes | None:
     """Return the content of a file without what was added to it."""
     if content is None or _hash(content) == record.hash_after:
         return None if content is None else record.original
     try:
-        text = undo(_text(path, content), record.changes, path.suffix)
+        text = undo(_decode(path, content), record.changes, path.suffix)
     except AgentSettingsError as error:
         raise AgentSettingsError(f"{path}: {error}; remove it by hand") from None
     is_blank = "".join(text.split()) in ("", "{}")
     return None if is_blank and record.original is None else text.encode()
 
 
-def _text(path: Path, content: bytes | None) -> str:
+def _decode(path: Path, content: bytes | None) -> str:
     """Return a document as text, after checking that it is valid."""
     kind = FORMATS[path.suffix]
     if content is None or not content.strip():
@@ -218,8 +218,8 @@ def _text(path: Path, content: bytes | None) -> str:
         text = content.decode()
         kind.load(text)
     except UnicodeDecodeError as error:
-        where = content[: error.start].decode()
-        line, column = where.count("\n") + 1, len(where.rpartition("\n")[2]) + 1
+        preceding_text = content[: error.start].decode()
+        line, column = preceding_text.count("\n") + 1, len(preceding_text.rpartition("\n")[2]) + 1
         reason = f"it is not UTF-8 at line {line} column {column}"
     except json.JSONDecodeError as error:
         reason = f"{error.msg} at line {error.lineno} column {error.colno}"

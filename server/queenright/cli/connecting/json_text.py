@@ -47,7 +47,7 @@ def load(text: str) -> Any:
         ValueError: The text is not JSON; a ``json.JSONDecodeError`` has the position.
     """
     try:
-        return json.loads(_plain(text), parse_constant=_refuse_constant)
+        return json.loads(_blank_comments(text), parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -57,7 +57,7 @@ def set_member(text: str, path: Sequence[str], value: Any) -> str:
     parent = _find(text, path[:-1])
     if path[-1] not in parent.keys:
         return _insert(text, parent, f"{_dump(path[-1])}: ", value)
-    child = parent.children[_last(parent.keys, path[-1])]
+    child = parent.children[_last_index(parent.keys, path[-1])]
     return text[: child.start] + _render(text, child.start, value) + text[child.end :]
 
 
@@ -70,7 +70,7 @@ def remove(text: str, path: Sequence[str | int]) -> str:
     """Remove an existing member of an object, or item of a list."""
     parent = _find(text, path[:-1])
     last = path[-1]
-    at = last if isinstance(last, int) else _last(parent.keys, last)
+    at = last if isinstance(last, int) else _last_index(parent.keys, last)
     start, end = parent.starts[at], parent.children[at].end
     if at:
         before = parent.children[at - 1].end
@@ -83,7 +83,7 @@ def remove(text: str, path: Sequence[str | int]) -> str:
 
 def _without_comma(gap: str) -> str:
     """Return the text between two members without the comma; comments are kept."""
-    comma = _plain(gap, trailing_commas=True).find(",")
+    comma = _blank_comments(gap, trailing_commas=True).find(",")
     return gap if comma < 0 else gap[:comma] + gap[comma + 1 :]
 
 
@@ -91,7 +91,7 @@ def _insert(text: str, parent: _Node, key: str, value: Any) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     if parent.children:
         at = parent.children[-1].end
-        plain_gap = _plain(text[at : parent.end - 1], trailing_commas=True)
+        plain_gap = _blank_comments(text[at : parent.end - 1], trailing_commas=True)
         comma = "" if "," in plain_gap else ","
         space = text[_line_start(text, parent.starts[-1]) : parent.starts[-1]]
         is_own_line = "\n" in text[parent.start : parent.starts[-1]] and not space.strip()
@@ -108,8 +108,8 @@ def _insert(text: str, parent: _Node, key: str, value: Any) -> str:
     if not _is_on_lines(text):
         member = key + _render(text, parent.start, value)
         return text[: parent.start + 1] + comments + member + text[parent.end - 1 :]
-    inner = outer + _unit(text)
-    content = _dump(value, _unit(text)).replace("\n", newline + inner)
+    inner = outer + _indent_unit(text)
+    content = _dump(value, _indent_unit(text)).replace("\n", newline + inner)
     space = f"{newline}{inner}{key}{content}{newline}{outer}"
     return text[: parent.start + 1] + comments + space + text[parent.end - 1 :]
 
@@ -119,7 +119,7 @@ def _render(text: str, at: int, value: Any) -> str:
     if not _is_on_lines(text):
         return _dump(value)
     newline = "\r\n" if "\r\n" in text else "\n"
-    content = _dump(value, _unit(text))
+    content = _dump(value, _indent_unit(text))
     return content.replace("\n", newline + _indent_at(text, at))
 
 
@@ -137,7 +137,7 @@ def _is_on_lines(text: str) -> bool:
     return "\n" in text.strip() or text.strip() == EMPTY.strip()
 
 
-def _unit(text: str) -> str:
+def _indent_unit(text: str) -> str:
     match = _FIRST_INDENT.match(text)
     return match[1] if match else "  "
 
@@ -151,12 +151,12 @@ def _indent_at(text: str, at: int) -> str:
     return match[0] if match else ""
 
 
-def _last(keys: list[str], key: str) -> int:
-    """Return the index of a key; of duplicate keys the last one counts."""
+def _last_index(keys: list[str], key: str) -> int:
+    """Return the index of a key; the last of duplicate keys counts."""
     return len(keys) - 1 - keys[::-1].index(key)
 
 
-def _plain(text: str, *, trailing_commas: bool = False) -> str:
+def _blank_comments(text: str, *, trailing_commas: bool = False) -> str:
     """Return a document with blanks for comments and trailing commas, so that positions stay the same."""
     plain = _COMMENT.sub(_blank, text)
     return plain if trailing_commas else _TRAILING_COMMA.sub(_blank, plain)
@@ -168,10 +168,10 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _find(text: str, path: Sequence[str | int]) -> _Node:
-    plain = _plain(text)
+    plain = _blank_comments(text)
     node = _scan(plain, _skip(plain, 0))
     for step in path:
-        node = node.children[step if isinstance(step, int) else _last(node.keys, step)]
+        node = node.children[step if isinstance(step, int) else _last_index(node.keys, step)]
     return node
 
 

@@ -43,10 +43,10 @@ from queenright.server.ops.folders import prepare_folder
 from queenright.server.ops.secret_files import read_stack_tokens
 from queenright.server.settings import Settings, load_settings
 
-NO_TICKET: Final = 0
+NO_TICKETS: Final = 0
 TICKETS: Final = 1
-MISUSE: Final = 2
-NOT_KNOWN: Final = 3
+WRONG_USAGE: Final = 2
+CHECK_FAILED: Final = 3
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ _LIFETIME_WITHOUT_STATE_SECONDS: Final = 3_600.0
 
 @dataclass(slots=True)
 class _Job:
-    """A judge, the outbox for its tickets, and what deletes old rows."""
+    """A judge, the outbox for its tickets, and the retention of its records."""
 
     judge: StackJudge
     outbox: Outbox | None
@@ -70,7 +70,7 @@ class _Job:
         return result
 
     async def delete_old_records(self) -> None:
-        """Delete all that is older than the retention: a backlog takes minutes. Failures are logged."""
+        """Delete records older than the retention. A backlog takes minutes. Failures are logged."""
         try:
             await self.retention.prune()
         except Exception:
@@ -80,16 +80,16 @@ class _Job:
         if self.outbox is not None:
             await self.outbox.deliver_due(self.judge.clock())
 
-    def delivery_errors(self) -> str:
+    def describe_failed_deliveries(self) -> str:
         """Return which Alertmanagers failed, and why; empty if all notifications were delivered."""
         if self.outbox is None:
             return ""
         status = self.outbox.status()
         failing = {peer.peer: peer.error for peer in status.peers if not peer.ok}
         failing |= {alert.peer: alert.error for alert in status.refused}
-        how_many = "all" if len(failing) == len(status.peers) else "some"
+        share = "all" if len(failing) == len(status.peers) else "some"
         errors = "; ".join(f"{peer}: {error}" for peer, error in failing.items())
-        return f"{how_many} notifications failed: {errors}" if failing else ""
+        return f"{share} notifications failed: {errors}" if failing else ""
 
 
 def run_once(options: JobOptions, *, allow_empty: bool = False) -> int:
@@ -100,14 +100,16 @@ def run_once(options: JobOptions, *, allow_empty: bool = False) -> int:
         options: Options of the command line.
         allow_empty: Whether a check that finds no workers succeeds.
     """
-    # A check by hand must not page anyone through the Alertmanagers of the settings.
-    settings = partial(_settings, options, only_named_alertmanagers=True)
+    # A manual check must not page anyone through the Alertmanagers of the settings.
+    settings = partial(_load_settings, options, only_named_alertmanagers=True)
     return _run(options, settings, partial(_check_once, options, allow_empty=allow_empty))
 
 
 def run_forever(options: JobOptions, interval: float) -> int:
     """Check every ``interval`` seconds until SIGINT or SIGTERM; return the exit code."""
-    return _run(options, partial(_settings, options), partial(_check_forever, options, interval=interval))
+    return _run(
+        options, partial(_load_settings, options), partial(_check_forever, options, interval=interval)
+    )
 
 
 def _run(
@@ -115,34 +117,36 @@ def _run(
     load: Callable[[], Settings],
     check: Callable[[Settings], Coroutine[Any, Any, int]],
 ) -> int:
-    """Return the exit code; it is ``NOT_KNOWN`` after any error, because 1 means that there are tickets."""
+    """Return the exit code: ``CHECK_FAILED`` after any error, because 1 means that there are tickets."""
     try:
         try:
             settings = load()
             if options.state is not None and (why := prepare_folder(options.state)):
                 raise ValueError(
-                    f"the folder {options.state} cannot be used: {why}; name another with --state"
+                    f"the folder {options.state} cannot be used: {why}; pass another with --state"
                 )
         except (ValueError, QueenrightError) as error:
-            return _say(error, MISUSE)
+            return _print_error(error, WRONG_USAGE)
         _log_to_stderr()
         return asyncio.run(check(settings))
     except InvalidSelectorError as error:
-        return _say(f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", MISUSE)
+        return _print_error(
+            f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", WRONG_USAGE
+        )
     except ModelUnavailableError as error:
-        return _say(error, MISUSE)
+        return _print_error(error, WRONG_USAGE)
     except StackUnavailableError as error:
-        return _say(f"{error}; {_CHECK_ADDRESS}", NOT_KNOWN)
+        return _print_error(f"{error}; {_CHECK_ADDRESS}", CHECK_FAILED)
     except QueenrightError as error:
-        return _say(error, NOT_KNOWN)
+        return _print_error(error, CHECK_FAILED)
     except OSError as error:
-        return _say(error, NOT_KNOWN)
+        return _print_error(error, CHECK_FAILED)
     except Exception as error:
         return _report_unexpected(error)
 
 
 async def _check_once(options: JobOptions, settings: Settings, *, allow_empty: bool) -> int:
-    async with _job(options, settings, once=True) as job:
+    async with _open_job(options, settings, once=True) as job:
         code = _print_once(await job.check(), job, as_json=options.as_json, allow_empty=allow_empty)
         await job.delete_old_records()
         return code
@@ -157,7 +161,7 @@ async def _check_forever(options: JobOptions, settings: Settings, *, interval: f
 
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, request_stop)
-    async with _job(options, settings) as job:
+    async with _open_job(options, settings) as job:
         job.judge.bus.subscribe(
             lambda _: wake.set(), name="judge-job", types={EventType.QUEEN_INTERVENTION_REQUESTED}
         )
@@ -169,14 +173,14 @@ async def _check_forever(options: JobOptions, settings: Settings, *, interval: f
             except QueenrightError as error:
                 if isinstance(error, InvalidSelectorError) and not has_checked:
                     raise  # after a successful check it is a problem of Prometheus
-                _say(f"the check failed: {error}", NOT_KNOWN)
+                _print_error(f"the check failed: {error}", CHECK_FAILED)
             except Exception as error:
                 _report_unexpected(error)
             else:
                 has_checked = True
                 changes.print_check(result)
-            if errors := job.delivery_errors():
-                _say(f"{errors}; retrying", NOT_KNOWN)
+            if errors := job.describe_failed_deliveries():
+                _print_error(f"{errors}; retrying", CHECK_FAILED)
             deletion = asyncio.create_task(job.delete_old_records())
             try:
                 await _pause(job, changes, stop, wake, interval)
@@ -201,23 +205,23 @@ async def _pause(
         try:
             await job.deliver()
         except QueenrightError as error:
-            _say(f"{error}; retrying at the next check", NOT_KNOWN)
+            _print_error(f"{error}; retrying at the next check", CHECK_FAILED)
         changes.print_tickets(job.judge.tickets.open_tickets())
 
 
 def _report_unexpected(error: Exception) -> int:
     """Log the traceback of an unexpected error, and ask for a report."""
     _log.error("%s", redact(traceback.format_exc(), _TRACEBACK_LIMIT))
-    return _say(
+    return _print_error(
         f"the check failed unexpectedly: {type(error).__name__}: {redact(str(error))}; please report it",
-        NOT_KNOWN,
+        CHECK_FAILED,
     )
 
 
 # -- wiring ---------------------------------------------------------------------------------------
 
 
-def _settings(options: JobOptions, *, only_named_alertmanagers: bool = False) -> Settings:
+def _load_settings(options: JobOptions, *, only_named_alertmanagers: bool = False) -> Settings:
     """
     Return the settings, with the options of the command line applied.
 
@@ -260,12 +264,12 @@ def _settings(options: JobOptions, *, only_named_alertmanagers: bool = False) ->
 
 
 @contextlib.asynccontextmanager
-async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -> AsyncIterator[_Job]:
+async def _open_job(options: JobOptions, settings: Settings, *, once: bool = False) -> AsyncIterator[_Job]:
     with contextlib.ExitStack() as stack:
         state = options.state
         if state is None:
             state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="queenright-judge-")))
-        prometheus, tempo = _stack(settings.judging)
+        prometheus, tempo = _open_stack(settings.judging)
         registry, alerting = CollectorRegistry(), settings.alerting
         if options.state is None:
             # Without state, the next job does not know the alert and cannot resolve it.
@@ -309,7 +313,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             await judge.close()
 
 
-def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
+def _open_stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
     assert judging.prometheus_url is not None, "checked by _settings"
     token, tempo_token = read_stack_tokens(judging)
     prometheus = Prometheus(StackAddress.parse(judging.prometheus_url.get_secret_value(), token))
@@ -323,8 +327,8 @@ def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
 
 def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: bool) -> int:
     for ticket in result.tickets:
-        missing = _long_unseen(result, ticket)
-        typer.echo(_json_line(ticket, missing) if as_json else _text(ticket, missing))
+        missing = _find_overdue_worker(result, ticket)
+        typer.echo(_json_line(ticket, missing) if as_json else _format_ticket(ticket, missing))
     summary = (
         f"{format_count(len(result.workers), 'worker')}, {format_count(len(result.tickets), 'ticket')}, "
         f"{result.dismissed:,} dismissed"
@@ -338,31 +342,31 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
     if result.skipped_samples:
         summary += f", {format_count(result.skipped_samples, 'sample')} skipped"
     typer.echo(summary, err=as_json)
-    problems = [errors] if (errors := job.delivery_errors()) else []
+    problems = [errors] if (errors := job.describe_failed_deliveries()) else []
     if job.outbox is not None and (waiting := [t for t in result.tickets if is_undecided(t)]):
         ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
         problems.append(f"not notified, because triage has not decided: {ids}")
     if problems:
-        return _say("; ".join(problems), NOT_KNOWN)
+        return _print_error("; ".join(problems), CHECK_FAILED)
     if result.is_blind:
-        return _say(_NO_WORKERS, NOT_KNOWN)
+        return _print_error(_NO_WORKERS, CHECK_FAILED)
     if result.tickets:
         return TICKETS
     if result.unknown:
-        return _say(
+        return _print_error(
             f"{format_count(result.unknown, 'worker')} could not be judged: the model did not answer",
-            NOT_KNOWN,
+            CHECK_FAILED,
         )
     if not result.workers and not allow_empty:
-        return _say(
+        return _print_error(
             "no workers found; check --selector, or pass --allow-empty",
-            NOT_KNOWN,
+            CHECK_FAILED,
         )
-    return NO_TICKET
+    return NO_TICKETS
 
 
 class TicketChanges:
-    """Prints what changed from check to check."""
+    """Prints the changes between checks."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -374,24 +378,24 @@ class TicketChanges:
         self._result = result
         self.print_tickets((*result.tickets, *result.closed_tickets))
         if result.is_blind:
-            _say(_NO_WORKERS, NOT_KNOWN)
+            _print_error(_NO_WORKERS, CHECK_FAILED)
         if result.unknown:
-            _say(
+            _print_error(
                 f"{format_count(result.unknown, 'worker')} could not be judged; retrying at the next check",
-                NOT_KNOWN,
+                CHECK_FAILED,
             )
 
     def print_tickets(self, tickets: Iterable[EscalationTicket]) -> None:
         """Print the tickets whose severity, status or missing metrics changed since they were printed."""
         for ticket in tickets:
-            missing = _long_unseen(self._result, ticket) if self._result is not None else None
+            missing = _find_overdue_worker(self._result, ticket) if self._result is not None else None
             now = (
                 ticket.severity.value,
                 ticket.status.value,
                 missing.why if missing is not None else "",
             )
             if self._last_lines.get(ticket.ticket_id) != now:
-                typer.echo(_json_line(ticket, missing) if self._as_json else _text(ticket, missing))
+                typer.echo(_json_line(ticket, missing) if self._as_json else _format_ticket(ticket, missing))
                 self._last_lines[ticket.ticket_id] = now
             if not ticket.is_live:
                 del self._last_lines[ticket.ticket_id]
@@ -406,8 +410,8 @@ _NO_WORKERS: Final = (
 )
 
 
-def _long_unseen(result: CheckResult, ticket: EscalationTicket) -> MissingWorker | None:
-    """Return why the worker of a ticket has had no metrics for long; None if it has some."""
+def _find_overdue_worker(result: CheckResult, ticket: EscalationTicket) -> MissingWorker | None:
+    """Return the worker of a ticket if its metrics have been missing for long, otherwise None."""
     missing = result.missing.get(ticket.ticket_id)
     return missing if missing is not None and missing.is_overdue(result.at) else None
 
@@ -416,18 +420,18 @@ def _json_line(ticket: EscalationTicket, missing: MissingWorker | None = None) -
     row = ticket.model_dump(mode="json")
     if missing is not None:
         row["unseen"] = {"since": missing.since, "why": missing.why}
-    # Escape what a terminal must not receive.
+    # Escape control characters, which a terminal must not receive.
     text = json.dumps(row, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
 
 
-def _text(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str:
+def _format_ticket(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str:
     head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.agent_id}"
-    where = f"  {ticket.kind.value} at {ticket.session_id}, ticket {ticket.ticket_id}"
+    details = f"  {ticket.kind.value} at {ticket.session_id}, ticket {ticket.ticket_id}"
     if not ticket.is_live:
-        return f"{head}\n{where}"
-    text = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
-    text += f"\n  evidence: {_plain(ticket.evidence_snippet)}"
+        return f"{head}\n{details}"
+    text = f"{head}\n{details}\n  {_clean_lines(ticket.analysis or ticket.cause)}"
+    text += f"\n  evidence: {_clean_lines(ticket.evidence_snippet)}"
     if missing is None:
         return text
     return (
@@ -436,12 +440,12 @@ def _text(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str
     )
 
 
-def _plain(text: str) -> str:
+def _clean_lines(text: str) -> str:
     """Return text of a model or a worker without control characters."""
     return "\n  ".join(clean_name(line, _LINE_LIMIT) for line in text.splitlines())
 
 
-def _say(message: object, code: int) -> int:
+def _print_error(message: object, code: int) -> int:
     typer.echo(f"queenright: {message}", err=True)
     return code
 

@@ -44,7 +44,7 @@ _EXPLANATIONS: Final = {
 @dataclass(frozen=True, slots=True)
 class RuleSelection:
     """
-    The rules that the settings give.
+    The rules generated from the settings.
 
     Args:
         options: Options of the command line.
@@ -82,11 +82,11 @@ class RuleSelection:
             "service": self.options.service_selector,
             "worker": self.options.worker_selector,
         }
-        for of, text in texts.items():
+        for kind, text in texts.items():
             try:
-                matchers[of] = read_matchers(text, of)
+                matchers[kind] = read_matchers(text, kind)
             except InvalidMatchersError as error:
-                raise UsageError(f"--{of}-selector: {error}") from None
+                raise UsageError(f"--{kind}-selector: {error}") from None
         return Selectors(**matchers)
 
 
@@ -97,7 +97,7 @@ def check(selection: RuleSelection, *, as_json: bool) -> int:
     faults = check_rules(parse_rule_groups(groups))
     promtool = find_program("promtool")
     if promtool is not None:
-        faults += promtool_faults(promtool, selection.files(settings))
+        faults += run_promtool(promtool, selection.files(settings))
     rules = [rule for group in groups for rule in group.rules]
     alerts = [rule.name for rule in rules if isinstance(rule, Alert)]
     alert_count, record_count = len(set(alerts)), len(rules) - len(alerts)
@@ -108,16 +108,21 @@ def check(selection: RuleSelection, *, as_json: bool) -> int:
         return 1 if faults else 0
     for fault in faults:
         typer.echo(fault, err=True)
-    by = "promtool and own checks" if promtool is not None else "own checks (promtool is not installed)"
+    checks = (
+        "promtool and built-in checks"
+        if promtool is not None
+        else "built-in checks (promtool is not installed)"
+    )
     verdict = f"{len(faults)} error{'s' * (len(faults) > 1)} found by" if faults else "valid according to"
     typer.echo(
-        f"{alert_count} alerts in {len(alerts)} rules, and {record_count} recording rules: {verdict} {by}."
+        f"{alert_count} alerts in {len(alerts)} rules, and {record_count} recording rules: "
+        f"{verdict} {checks}."
     )
     return 1 if faults else 0
 
 
-def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
-    """Return the errors that promtool reports for rule files, given by name."""
+def run_promtool(program: Path, files: Mapping[str, str]) -> list[str]:
+    """Run promtool on rule files, given by name. Return the errors that it reports."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in files]
         for path in paths:
@@ -170,7 +175,7 @@ def _fetch_rules(settings: Settings, url: str | None) -> Any:
     if url is None:
         if judging.prometheus_url is None:
             raise QueenrightError(
-                "nothing to compare with: name rule files, or a Prometheus with --prometheus "
+                "nothing to compare with: pass rule files, or a Prometheus with --prometheus "
                 "http://127.0.0.1:9090, or set judging.prometheus_url."
             )
         url = judging.prometheus_url.get_secret_value()
@@ -191,14 +196,16 @@ def _fetch_rules(settings: Settings, url: str | None) -> Any:
     try:
         return asyncio.run(get())
     except StackError as error:
-        raise QueenrightError(f"{error}; name a running Prometheus with --prometheus.") from None
+        raise QueenrightError(f"{error}; pass a running Prometheus with --prometheus.") from None
 
 
 def _describe(difference: Difference) -> str:
     rule = difference.rule
     labels = ", ".join(f"{name}={value}" for name, value in sorted(rule.labels.items()) if name != "source")
-    why = f": {_EXPLANATIONS[difference.kind]}" if _EXPLANATIONS[difference.kind] else ""
-    head = f"{_SIGNS[difference.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{why}"
+    reason = f": {_EXPLANATIONS[difference.kind]}" if _EXPLANATIONS[difference.kind] else ""
+    head = (
+        f"{_SIGNS[difference.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{reason}"
+    )
     lines = [
         f"    {change.part}\n      - {change.existing}\n      + {change.wanted}"
         for change in difference.changes
@@ -209,8 +216,8 @@ def _describe(difference: Difference) -> str:
 def _describe_copies(rules: Sequence[LoadedRule]) -> str:
     """Describe exact duplicates in one sentence: they usually come from one file that is loaded twice."""
     first = rules[0].name if len(rules) == 1 else f"{len(rules)} rules, {rules[0].name} first,"
-    where = ", ".join(dict.fromkeys(rule.file for rule in rules if rule.file))
-    repetition = f" (again in {where})" if where else ""
+    files = ", ".join(dict.fromkeys(rule.file for rule in rules if rule.file))
+    repetition = f" (again in {files})" if files else ""
     verb = "is" if len(rules) == 1 else "are"
     return f"= {first} {verb} loaded twice{repetition}: remove one of the sources"
 
@@ -222,7 +229,7 @@ def _summarize(differences: Sequence[Difference], own_rules: int) -> str:
     summary = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     if counts["duplicate"] == len(differences):
         return f"{summary}; no other difference."
-    return f"{summary}; `queenright rules export` writes the rules that the settings give."
+    return f"{summary}; `queenright rules export` writes the rules generated from the settings."
 
 
 def _row(difference: Difference) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import render
 from queenright.cli.errors import UsageError
-from queenright.cli.jobs.rules import RuleSelection, promtool_faults
+from queenright.cli.jobs.rules import RuleSelection, run_promtool
 from queenright.grafana.export import render_dashboards
 from queenright.grafana.files import provisioning_folder
 from queenright.instrumentation.counts import format_count
@@ -46,9 +46,9 @@ class ExportTarget:
 def export(selection: RuleSelection, format_: str, output: Path, target: ExportTarget) -> int:
     """Write the rules; return the exit code. Writes nothing if promtool rejects them."""
     place = Placement(namespace=target.namespace, labels=_parse_labels(target.labels))
-    deadman = _deadman(target.deadman_url)
+    deadman = _check_deadman_url(target.deadman_url)
     if format_ == "kubernetes" and str(output) == _STDOUT:
-        raise UsageError("--format kubernetes writes a folder, not standard output; name a folder with -o.")
+        raise UsageError("--format kubernetes writes a folder, not standard output; pass a folder with -o.")
     settings = selection.settings()
     _check_with_promtool(selection.files(settings))
     is_full = format_ in ("kubernetes", "mixin")
@@ -111,11 +111,11 @@ def _export_full(
 
 def _check_with_promtool(files: Mapping[str, str]) -> None:
     promtool = find_program("promtool")
-    if promtool is not None and (faults := promtool_faults(promtool, files)):
+    if promtool is not None and (faults := run_promtool(promtool, files)):
         raise QueenrightError("\n  ".join(["promtool rejects these rules; nothing was written:", *faults]))
 
 
-def _deadman(url: str | None) -> str:
+def _check_deadman_url(url: str | None) -> str:
     """Return the URL of the dead man's switch, or the placeholder if there is none."""
     if url is None:
         return UNSET_DEADMAN_URL
@@ -156,7 +156,7 @@ def _write_file(path: Path, content: str | bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise QueenrightError(f"cannot write {path}: {error.strerror}; name another path with -o.") from error
+        raise QueenrightError(f"cannot write {path}: {error.strerror}; pass another path with -o.") from error
     return path
 
 

@@ -55,8 +55,8 @@ def run_serve(settings: Settings) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         handlers=[RateLimitedHandler()],
     )
-    for chatty in ("httpx", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for logger_name in ("httpx", "alembic"):
+        logging.getLogger(logger_name).setLevel(logging.WARNING)
 
     async def run() -> None:
         stop = _stop_event()

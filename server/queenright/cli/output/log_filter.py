@@ -16,7 +16,7 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 
 INTERVAL_SECONDS: Final = 30.0
-"""Each kind of record is logged once in this time."""
+"""Each kind of record is logged at most once in this time."""
 
 _MAX_KINDS: Final = 1_000
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")

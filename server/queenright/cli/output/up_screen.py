@@ -34,8 +34,8 @@ _STYLES: Final = {
 }
 _END_STYLE: Final = "green"
 _POLL_SECONDS: Final = 0.5
-_NAMED: Final = 3
-"""Items that need a person and are named."""
+_MAX_NAMED: Final = 3
+"""Maximum number of items that the line names."""
 
 
 class UpScreen:
@@ -89,7 +89,7 @@ class UpScreen:
             waiting = attention(service)
             if waiting.total != needs:
                 needs = waiting.total
-                self._print(service.clock(), attention_text(waiting.items, needs, running.url), "bold")
+                self._print(service.clock(), describe_attention(waiting.items, needs, running.url), "bold")
             await asyncio.sleep(_POLL_SECONDS)
 
     def _print(self, at: float, text: str, style: str) -> None:
@@ -99,13 +99,13 @@ class UpScreen:
 
 
 def _has_line(event: AgentEvent, *, are_all_recorded: bool) -> bool:
-    """Return whether an event has a line of its own; a recorded notification has one."""
+    """Return whether an event has its own line. Recorded notifications are printed from the recorder."""
     match event.type:
         case EventType.WORKER_ESCALATION_TICKET:
-            # Only the text of the ticket is new.
+            # `renewed` changes only the text of the ticket.
             return event.data.get("change") != "renewed"
         case EventType.TICKET_TRIAGED:
-            # The analysis of an intervention is an event of its own.
+            # An intervention has its own event with the analysis.
             return event.data.get("decision") == "dismiss"
         case EventType.NOTIFICATION_DELIVERED:
             return not are_all_recorded
@@ -116,12 +116,13 @@ def _is_end_of_alert(event: AgentEvent) -> bool:
     return event.type is EventType.NOTIFICATION_DELIVERED and event.data.get("status") == "resolved"
 
 
-def attention_text(items: Sequence[AttentionItem], total: int, url: str) -> str:
+def describe_attention(items: Sequence[AttentionItem], total: int, url: str) -> str:
     """Return how many items need a person, which ones are first, and where to answer them."""
     if not total:
         return "Nothing needs you."
     names = ", ".join(
-        f"{single_line(format_names(item.agents, item.agents_more))} ({item.kind})" for item in items[:_NAMED]
+        f"{single_line(format_names(item.agents, item.agents_more))} ({item.kind})"
+        for item in items[:_MAX_NAMED]
     )
-    more = f" and {total - _NAMED} more" if total > _NAMED else ""
+    more = f" and {total - _MAX_NAMED} more" if total > _MAX_NAMED else ""
     return f"{format_count(total, 'item')} need{'s' if total == 1 else ''} you: {names}{more}. See {url}"

@@ -170,8 +170,8 @@ class ChangeLog:
             print(json.dumps(json_values(agent)), flush=True)
             return
         clock = time.strftime("%H:%M:%S")
-        state, why = agent.outcome or agent.state, describe_agent(agent)
-        print(single_line(f"{clock}  {state:<10} {agent.agent_id} {agent.session_id}  {why}"), flush=True)
+        state, problem = agent.outcome or agent.state, describe_agent(agent)
+        print(single_line(f"{clock}  {state:<10} {agent.agent_id} {agent.session_id}  {problem}"), flush=True)
 
 
 class LiveTable:

@@ -52,7 +52,7 @@ def run_agent(options: RunOptions) -> int:
         result = asyncio.run(_run(runner, lifecycle, options, input_data))
     except OSError as error:
         raise QueenrightError(
-            f"cannot use the storage {runner.storage}: {error}; name another with --storage"
+            f"cannot use the storage {runner.storage}: {error}; pass another with --storage"
         ) from error
     _print_summary(RunSummary.of(runner, result, options), results)
     return 0 if result.succeeded else 1
@@ -72,8 +72,8 @@ def _print_summary(summary: RunSummary, results: TextIO) -> None:
     results.flush()
     if next_step := summary.next_step():
         print(next_step, file=sys.stderr)
-    if (why := write_error(results)) is not None:
-        raise QueenrightError(f"cannot write the result to stdout: {why.strerror}")
+    if (write_failure := write_error(results)) is not None:
+        raise QueenrightError(f"cannot write the result to stdout: {write_failure.strerror}")
 
 
 async def _run(

@@ -75,7 +75,7 @@ class RunOptions:
         if self.resume and (self.input_text is not None or self.entry_point):
             raise UsageError("--resume continues a run; --input and --entry-point are for a new run.")
         if not self.path.exists():
-            raise UsageError(f"There is no agent at {self.path}.")
+            raise UsageError(f"There is no agent at {self.path}; pass a folder with agent.json or agent.py.")
 
     def command(self, *more: str) -> str:
         """Return a command that runs the same agent with the same options, and with ``more``."""
@@ -108,11 +108,11 @@ def read_input(text: str | None) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
     except RecursionError:
-        raise UsageError(_too_deep(name)) from None
+        raise UsageError(_depth_error(name)) from None
     if not isinstance(value, dict):
         raise UsageError('--input must be a JSON object, such as \'{"question": "..."}\'.')
     if not _is_shallow(value):
-        raise UsageError(_too_deep(name))
+        raise UsageError(_depth_error(name))
     return value
 
 
@@ -143,7 +143,7 @@ def _parse_finite(text: str) -> float:
     return number
 
 
-def _too_deep(name: str) -> str:
+def _depth_error(name: str) -> str:
     return f"{name} is nested too deep: the limit is {_MAX_DEPTH} levels."
 
 

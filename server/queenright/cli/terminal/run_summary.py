@@ -33,7 +33,7 @@ class RunSummary:
         runner: The agent.
         result: Result of the run.
         options: Options of the command line.
-        state: State of its session on disk; None if there is none that can be read.
+        state: State of its session on disk; None if it cannot be read.
     """
 
     runner: AgentRunner
@@ -60,7 +60,7 @@ class RunSummary:
         # An error of the storage: errors of nodes start with the node's name.
         reason = _ERRNO.sub("", error)
         return (
-            f"cannot use the storage {self.runner.storage}: {reason}; fix it, or name another with --storage"
+            f"cannot use the storage {self.runner.storage}: {reason}; fix it, or pass another with --storage"
         )
 
     def to_json(self) -> dict[str, Any]:

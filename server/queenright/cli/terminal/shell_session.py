@@ -125,7 +125,7 @@ class ShellSession:
 
     async def _send(self, text: str) -> None:
         """Answer the node that waits for input, or start a run, like `POST /api/agents/{id}/chat`."""
-        if (event := self._waiting) is not None:
+        if (event := self._current_request) is not None:
             self._input_requests.pop((event.graph_id, event.node_id), None)
             await self.runtime.inject_input(
                 event.node_id, text, event.graph_id, session_id=event.session_id or None
@@ -156,7 +156,7 @@ class ShellSession:
         return self.runtime.active_graph_id
 
     @property
-    def _waiting(self) -> AgentEvent | None:
+    def _current_request(self) -> AgentEvent | None:
         """The input request that the next line answers."""
         return next(
             (event for (graph, _), event in self._input_requests.items() if graph == self._active), None
@@ -164,7 +164,7 @@ class ShellSession:
 
     @property
     def _is_busy(self) -> bool:
-        return self._active in self._runs and self._waiting is None
+        return self._active in self._runs and self._current_request is None
 
     async def _wait_while_busy(self) -> None:
         """Wait until the run of the active graph ends, or something else needs attention."""
