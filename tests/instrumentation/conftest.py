@@ -17,7 +17,7 @@ from tests.isolation import environment
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """Run Python source as an agent's process of its own."""
+    """Return a function that runs Python source as a separate agent process."""
 
     def run(source: str, **env: str) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "agent.py"

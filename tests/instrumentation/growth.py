@@ -1,4 +1,4 @@
-"""How the work for a text grows with its length."""
+"""Measure how the work for a text grows with its length."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 SHORT: Final = 2_048
 LONG: Final = 16_384
-"""No part of a text that is looked at is longer, whatever the limits are."""
+"""Longer than any part of a text that is examined, whatever the limits are."""
 
 
 def is_linear(work: Callable[[str], object], text: Callable[[int], str]) -> bool:
     """Return whether a text of 8 times the length takes clearly less than 64 times as long."""
     short, long = text(SHORT), text(LONG)
-    # The least of a few counts: nothing else on the machine adds to it.
+    # The minimum of a few runs excludes the other load of the machine.
     fastest_short = min(_seconds(work, short) for _ in range(3))
     return any(_seconds(work, long) < 24 * max(fastest_short, 5e-5) for _ in range(4))
 
 
 def _seconds(work: Callable[[str], object], text: str) -> float:
-    began = time.process_time()
+    start = time.process_time()
     work(text)
-    return time.process_time() - began
+    return time.process_time() - start

@@ -11,18 +11,18 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class Mailbox:
-    """Keeps instructions until they are answered, and holds a question until there are some."""
+    """Keeps instructions until they are answered, and holds a poll until there are some."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.instructions: list[dict[str, Any]] = []
         self.answers: list[dict[str, Any]] = []
-        self.questions: list[dict[str, str]] = []
+        self.polls: list[dict[str, str]] = []
         self.status = 200
         self.answer_status = 204
         self.body: bytes | None = None
-        self.hangs = False
-        self.stopping = False
+        self.is_hanging = False
+        self.is_stopping = False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -33,11 +33,11 @@ class Mailbox:
                 agent = unquote(url.path.split("/")[3])
                 parameters = {key: values[0] for key, values in parse_qs(url.query).items()}
                 with outer.changed:
-                    outer.questions.append({"agent": agent, **parameters})
+                    outer.polls.append({"agent": agent, **parameters})
                     outer.changed.notify_all()
-                    until = time.monotonic() + float(parameters["wait"])
-                    while not outer.ready and (left := until - time.monotonic()) > 0:
-                        outer.changed.wait(left)
+                    deadline = time.monotonic() + float(parameters["wait"])
+                    while not outer.should_respond and (remaining := deadline - time.monotonic()) > 0:
+                        outer.changed.wait(remaining)
                     body = outer.body
                     if body is None:
                         body = json.dumps({"instructions": outer.instructions}).encode()
@@ -76,14 +76,14 @@ class Mailbox:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     @property
-    def ready(self) -> bool:
-        if self.stopping:
+    def should_respond(self) -> bool:
+        if self.is_stopping:
             return True
-        return not self.hangs and bool(self.instructions or self.body is not None or self.status != 200)
+        return not self.is_hanging and bool(self.instructions or self.body is not None or self.status != 200)
 
-    def tell(self, kind: str, instruction_id: str, message: str = "", **more: Any) -> None:
-        """Put an instruction into the mailbox; it holds for ten minutes unless ``expires_at`` says else."""
-        one = {
+    def add_instruction(self, kind: str, instruction_id: str, message: str = "", **more: Any) -> None:
+        """Put an instruction into the mailbox; it expires in ten minutes unless ``expires_at`` is given."""
+        instruction = {
             "instruction_id": instruction_id,
             "kind": kind,
             "message": message,
@@ -91,24 +91,24 @@ class Mailbox:
             **more,
         }
         with self.changed:
-            self.instructions.append(one)
+            self.instructions.append(instruction)
             self.changed.notify_all()
 
-    def answered(self, number: int = 1, seconds: float = 15.0) -> list[dict[str, Any]]:
-        """Wait until so many answers have come, and return all of them."""
+    def wait_for_answers(self, number: int = 1, seconds: float = 15.0) -> list[dict[str, Any]]:
+        """Wait for at least ``number`` answers, and return all of them."""
         with self.changed:
             self.changed.wait_for(lambda: len(self.answers) >= number, seconds)
             return list(self.answers)
 
-    def asked(self, number: int = 1, seconds: float = 15.0) -> list[dict[str, str]]:
-        """Wait until so many fetches have come, and return all of them."""
+    def wait_for_polls(self, number: int = 1, seconds: float = 15.0) -> list[dict[str, str]]:
+        """Wait for at least ``number`` polls, and return all of them."""
         with self.changed:
-            self.changed.wait_for(lambda: len(self.questions) >= number, seconds)
-            return list(self.questions)
+            self.changed.wait_for(lambda: len(self.polls) >= number, seconds)
+            return list(self.polls)
 
     def stop(self) -> None:
         with self.changed:
-            self.stopping = True
+            self.is_stopping = True
             self.changed.notify_all()
         self._server.shutdown()
         self._server.server_close()

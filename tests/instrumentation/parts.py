@@ -1,4 +1,4 @@
-"""Parts for the tests of instrumentation: a clock to set, telemetry kept in memory, a real OTLP server."""
+"""Parts for the tests of instrumentation: a manual clock, an in-memory sender, a real OTLP server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queenright.instrumentation.drop_counter import Signal
 
 
 class Clock:
-    """Seconds since the epoch, as set."""
+    """A manual clock, in seconds since the epoch."""
 
     def __init__(self, now: float = 1_767_225_600.0) -> None:
         self.now = now
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Memory:
-    """A sender that keeps what it is handed, in the order in which it came."""
+    """A sender that keeps spans and records in the order of arrival."""
 
     destination = "memory"
 
@@ -43,7 +43,7 @@ class Memory:
         return SendResult.DELIVERED
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def span(self, name: str) -> Any:
         [span] = [span for span in self.spans if span.name == name]
@@ -55,12 +55,12 @@ class Memory:
 
 
 class Otlp:
-    """A real OTLP/HTTP server that answers as told and keeps what it accepted."""
+    """A real OTLP/HTTP server that answers with ``status`` and keeps what it accepts."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.logs: list[Any] = []
-        self.services_of_logs: list[str] = []
+        self.log_services: list[str] = []
         self.bodies: list[tuple[str, bytes]] = []
         self.requests = 0
         self.status = 200
@@ -96,7 +96,7 @@ class Otlp:
         else:
             for logs in ExportLogsServiceRequest.FromString(body).resource_logs:
                 self.logs += [record for scope in logs.scope_logs for record in scope.log_records]
-                self.services_of_logs.append(attributes(logs.resource)["service.name"])
+                self.log_services.append(attributes(logs.resource)["service.name"])
 
     def stop(self) -> None:
         self.hold.set()
@@ -105,10 +105,10 @@ class Otlp:
         self._thread.join()
 
 
-def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Return whether something becomes true in time."""
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Wait until the condition is true; return whether that happened in time."""
     deadline = time.monotonic() + seconds
-    while not true():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -116,7 +116,7 @@ def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 
 def attributes(message: Any) -> dict[str, Any]:
-    """Return the attributes of a span or log record as received."""
+    """Return the attributes of a received span or log record."""
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in message.attributes}
 
 

@@ -1,4 +1,4 @@
-"""The service is away, slow or wrong, and the agent does not notice."""
+"""An unavailable, slow or faulty service does not affect the agent."""
 
 from __future__ import annotations
 
@@ -42,76 +42,76 @@ print(json.dumps({"caught": caught, "slowest": slowest}), flush=True)
 """
 
 
-def dead_port() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+def closed_port_url() -> str:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
-def check(done_stdout: str, done_stderr: str) -> None:
-    output = [json.loads(line) for line in done_stdout.splitlines()]
+def check_output(stdout: str, stderr: str) -> None:
+    output = [json.loads(line) for line in stdout.splitlines()]
     assert output[0]["caught"] == "the agent's own"
     assert output[0]["slowest"] < 0.5
     assert output[-1]["exit"] < 3.0
-    assert len(done_stderr.splitlines()) <= 1
-    assert done_stderr.startswith("Queenright") or not done_stderr
+    assert len(stderr.splitlines()) <= 1
+    assert stderr.startswith("Queenright") or not stderr
 
 
 def test_unavailable_service_does_not_affect_the_agent(script: Script) -> None:
-    """B81: a dead port costs one line on stderr, and nothing else."""
-    url = dead_port()
+    """B81: a closed port causes one line on stderr, and nothing else."""
+    url = closed_port_url()
 
     result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=url)
 
     assert result.returncode == 0
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
     assert re.match(rf"Queenright lost 1,8\d\d telemetry records at exit: {url} \(", result.stderr)
 
 
 def test_unresponsive_service_does_not_affect_the_agent(script: Script, otlp: Otlp) -> None:
-    """B81: a service that hangs holds up neither the work nor the exit."""
+    """B81: a service that hangs delays neither the work nor the exit."""
     otlp.hold.clear()
 
     result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
     assert result.returncode == 0
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
 
 
 @pytest.mark.parametrize("status", [404, 503])
 def test_invalid_responses_do_not_affect_the_agent(script: Script, otlp: Otlp, status: int) -> None:
-    """B81: regardless of the service's responses."""
+    """B81: error responses have no effect on the agent."""
     otlp.status = status
 
     result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
     assert result.returncode == 0
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
 
 
-def test_non_http_service_does_not_affect_the_agent(script: Script) -> None:
-    """B81: an invalid address."""
+def test_invalid_url_does_not_affect_the_agent(script: Script) -> None:
+    """B81: an invalid URL has no effect on the agent."""
     result = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT="not a url")
 
     assert result.returncode == 0
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
 
 
 def test_failing_logging_handler_does_not_affect_the_agent(script: Script) -> None:
-    """B81: not even what we say about our trouble can break the agent."""
+    """B81: a logging handler that raises on our own messages does not break the agent."""
     result = script(
         "import logging\n"
         "class Bad(logging.Handler):\n"
         "    def emit(self, record): raise RuntimeError('bad handler')\n"
         "logging.getLogger().addHandler(Bad())\n" + AGENT,
-        OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
+        OTEL_EXPORTER_OTLP_ENDPOINT=closed_port_url(),
     )
 
     assert result.returncode == 0
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
 
 
-def test_own_exporters_of_the_application_still_log(script: Script) -> None:
+def test_exporters_of_the_application_still_log(script: Script) -> None:
     result = script(
         """
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -124,7 +124,7 @@ provider = TracerProvider(shutdown_on_exit=False)
 provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(timeout=0.3)))
 provider.get_tracer("app").start_span("x").end()
 """,
-        OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
+        OTEL_EXPORTER_OTLP_ENDPOINT=closed_port_url(),
     )
 
     assert "spans" in result.stderr
@@ -141,7 +141,7 @@ def test_import_is_light(script: Script) -> None:
 
 
 def test_muted_telemetry_imports_no_exporter(script: Script) -> None:
-    """A process that takes workers over has no second to lose."""
+    """A process that takes over workers must not spend a second on imports."""
     result = script(
         "import sys\n"
         "from queenright.instrumentation.telemetry import Telemetry\n"

@@ -1,4 +1,4 @@
-"""Forks, threads, tasks and pools: work is reported for the worker it belongs to."""
+"""Work in forks, threads, tasks and pools is reported for the worker that it belongs to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_tasks_keep_their_workers_apart(
 ) -> None:
     """B82: a hundred workers in one event loop."""
 
-    async def act(agent: str) -> None:
+    async def run_worker(agent: str) -> None:
         async with Worker(agent, telemetry=telemetry, registry=registry) as worker:
             for _ in range(3):
                 async with worker.step("forager") as step:
@@ -36,7 +36,7 @@ async def test_tasks_keep_their_workers_apart(
                     async with step.tool(agent):
                         await asyncio.sleep(0)
 
-    await asyncio.gather(*(act(f"bee-{number}") for number in range(100)))
+    await asyncio.gather(*(run_worker(f"bee-{number}") for number in range(100)))
 
     telemetry.flush()
     assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
@@ -50,10 +50,10 @@ async def test_tasks_keep_their_workers_apart(
 def test_threads_keep_their_workers_apart(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
-    """B82: a worker a thread, and the tools of one step in several."""
+    """B82: one worker per thread, and the tool calls of a step in several threads."""
     barrier = threading.Barrier(8)
 
-    def act(agent: str) -> None:
+    def run_worker(agent: str) -> None:
         with Worker(agent, telemetry=telemetry, registry=registry) as worker, worker.step("forager") as step:
             barrier.wait(10)
 
@@ -66,7 +66,7 @@ def test_threads_keep_their_workers_apart(
                     future.result()
 
     with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(act, f"bee-{number}") for number in range(8)]:
+        for future in [pool.submit(run_worker, f"bee-{number}") for number in range(8)]:
             future.result()
 
     telemetry.flush()
@@ -77,7 +77,7 @@ def test_threads_keep_their_workers_apart(
 async def test_block_exited_in_another_task_is_still_reported(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
-    """B81: a generator that is closed elsewhere is no trouble."""
+    """B81: a generator that is closed in another task raises nothing."""
     worker = Worker("bee", telemetry=telemetry, registry=registry)
     step = worker.step("forager")
     await asyncio.create_task(worker.__aenter__())
@@ -91,7 +91,7 @@ async def test_block_exited_in_another_task_is_still_reported(
 
 
 def test_forked_child_reports_for_the_worker_without_ending_it(script: Script, otlp: Otlp) -> None:
-    """B82: steps of a child are reported for its parent's run, once, and the run ends once."""
+    """B82: the steps of a child are reported once, for its parent's run, and the run ends once."""
     result = script(
         """
 import os
@@ -147,7 +147,7 @@ with Worker("bee") as worker:
 
 
 def test_pool_processes_report_for_the_worker_that_created_them(script: Script, otlp: Otlp) -> None:
-    """B82: work of a pool's process is reported before the process ends."""
+    """B82: work in a pool process is reported before the process ends."""
     result = script(
         """
 import multiprocessing
@@ -174,7 +174,7 @@ if __name__ == "__main__":
 
 
 def test_idle_child_sends_no_heartbeat(script: Script, otlp: Otlp) -> None:
-    """B82: only a process that works for the worker beats for it."""
+    """B82: only a process that works for the worker sends its heartbeats."""
     result = script(
         """
 import os, time

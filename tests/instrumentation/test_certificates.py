@@ -18,8 +18,8 @@ from queenright.instrumentation.certificates import certificates
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Iterator[str]:
-    """The address of a server whose certificate nobody vouches for."""
+def untrusted_server(tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a server with an untrusted certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -57,12 +57,12 @@ def stranger(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("named", ["http://localhost", "https://localhost", "HTTPS://localhost"])
-def test_https_request_is_never_unverified(stranger: str, named: str) -> None:
+def test_https_request_is_never_unverified(untrusted_server: str, named: str) -> None:
     with (
         httpx.Client(trust_env=False, verify=certificates(named)) as client,
         pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"),
     ):
-        client.get(stranger)
+        client.get(untrusted_server)
 
 
 def test_one_https_address_requires_certificates_for_all() -> None:

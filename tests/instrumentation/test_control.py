@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Nudge, Telemetry, Termination, Worker, names
 from tests.instrumentation.mailbox import Mailbox
 from tests.instrumentation.parts import Memory, Otlp, Script, eventually
-from tests.instrumentation.test_agent_isolation import AGENT, check, dead_port
+from tests.instrumentation.test_agent_isolation import AGENT, check_output, closed_port_url
 
 
 @pytest.fixture
@@ -25,52 +25,56 @@ def mailbox() -> Iterator[Mailbox]:
     mailbox.stop()
 
 
-Making = Callable[..., Worker]
+WorkerFactory = Callable[..., Worker]
 
 
 @pytest.fixture
-def make_worker(mailbox: Mailbox, telemetry: Telemetry, registry: CollectorRegistry) -> Iterator[Making]:
-    """Make a worker of session ``s`` and incarnation ``i`` that asks the mailbox."""
-    made: list[Worker] = []
+def make_worker(
+    mailbox: Mailbox, telemetry: Telemetry, registry: CollectorRegistry
+) -> Iterator[WorkerFactory]:
+    """Return a factory of workers of session ``s`` and incarnation ``i`` that poll the mailbox."""
+    workers: list[Worker] = []
 
-    def make(**more: Any) -> Worker:
-        known: dict[str, Any] = {
+    def make(**arguments: Any) -> Worker:
+        defaults: dict[str, Any] = {
             "session_id": "s",
             "incarnation_id": "i",
             "telemetry": telemetry,
             "registry": registry,
             "control_endpoint": mailbox.url,
         }
-        worker = Worker("a bee/1", **(known | more))
+        worker = Worker("a bee/1", **(defaults | arguments))
         worker.start()
-        made.append(worker)
+        workers.append(worker)
         return worker
 
     yield make
-    for worker in made:
+    for worker in workers:
         worker.close()
 
 
-def take(worker: Worker, taken: list[Any]) -> list[Any]:
-    """Add what waits now to ``taken``, and return it."""
+def take_instructions(worker: Worker, taken: list[Any]) -> list[Any]:
+    """Add the waiting instructions to ``taken``, and return it."""
     taken += worker.instructions()
     return taken
 
 
-def test_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, make_worker: Making) -> None:
-    """002 §11: a nudge gets into the agent's context."""
+def test_nudge_reaches_the_agents_function_and_is_answered(
+    mailbox: Mailbox, make_worker: WorkerFactory
+) -> None:
+    """002 §11: a nudge reaches the agent's context."""
     received: list[tuple[Nudge, str]] = []
     make_worker(on_nudge=lambda nudge: received.append((nudge, threading.current_thread().name)))
 
-    mailbox.tell("nudge", "n1", "Save your progress.", expires_at=4e9)
+    mailbox.add_instruction("nudge", "n1", "Save your progress.", expires_at=4e9)
 
-    assert mailbox.answered() == [
+    assert mailbox.wait_for_answers() == [
         {"instruction_id": "n1", "outcome": "done", "session_id": "s", "incarnation_id": "i"}
     ]
     [(nudge, thread)] = received
     assert nudge == Nudge(message="Save your progress.", instruction_id="n1", expires_at=4e9)
     assert thread == "queenright-nudges"
-    assert mailbox.questions[0] == {
+    assert mailbox.polls[0] == {
         "agent": "a bee/1",
         "session_id": "s",
         "incarnation_id": "i",
@@ -78,189 +82,191 @@ def test_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, mak
     }
 
 
-def test_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, make_worker: Making) -> None:
-    """002 §11: the agent saves its state as it is stopped."""
+def test_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
+    """002 §11: the agent saves its state before it stops."""
 
     def stop(reason: str) -> str:
         return f"checkpoint because of {reason}"
 
     make_worker(on_terminate=stop)
 
-    mailbox.tell("terminate", "t1", "a loop")
+    mailbox.add_instruction("terminate", "t1", "a loop")
 
-    [answer] = mailbox.answered()
+    [answer] = mailbox.wait_for_answers()
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "checkpoint because of a loop")
 
 
-def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, make_worker: Making) -> None:
+def test_repeated_instruction_is_delivered_once(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
     received: list[str] = []
     mailbox.answer_status = 503
     make_worker(on_nudge=lambda nudge: received.append(nudge.instruction_id))
 
-    mailbox.tell("nudge", "n1", "Go on.")
-    mailbox.asked(2)
+    mailbox.add_instruction("nudge", "n1", "Go on.")
+    mailbox.wait_for_polls(2)
     mailbox.answer_status = 204
 
-    assert [answer["instruction_id"] for answer in mailbox.answered()] == ["n1"]
+    assert [answer["instruction_id"] for answer in mailbox.wait_for_answers()] == ["n1"]
     assert received == ["n1"]
 
 
-def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, make_worker: Making) -> None:
-    """B67: it is discarded by the worker too, whatever the service lets through."""
+def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
+    """B67: the worker discards it even if the service delivers it."""
     received: list[str] = []
     make_worker(on_nudge=lambda nudge: received.append(nudge.instruction_id))
 
-    mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 1)
-    mailbox.tell("nudge", "other", "Go on.", incarnation_id="i2")
-    mailbox.tell("nudge", "mine", "Go on.", incarnation_id="i")
+    mailbox.add_instruction("nudge", "old", "Go on.", expires_at=time.time() - 1)
+    mailbox.add_instruction("nudge", "other", "Go on.", incarnation_id="i2")
+    mailbox.add_instruction("nudge", "mine", "Go on.", incarnation_id="i")
 
-    answers = {answer["instruction_id"]: answer for answer in mailbox.answered(2)}
+    answers = {answer["instruction_id"]: answer for answer in mailbox.wait_for_answers(2)}
     assert received == ["mine"]
     assert answers.keys() == {"old", "mine"}
-    assert (answers["old"]["outcome"], answers["old"]["detail"]) == ("refused", "it has expired")
+    assert (answers["old"]["outcome"], answers["old"]["detail"]) == ("refused", "the instruction has expired")
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_wrong_clock_does_not_change_instruction_age(
-    mailbox: Mailbox, make_worker: Making, ahead: float
+    mailbox: Mailbox, make_worker: WorkerFactory, ahead: float
 ) -> None:
-    """B67: what is stale is told by the service's own clock."""
+    """B67: the service's clock decides whether an instruction is stale."""
     received: list[Nudge] = []
     make_worker(on_nudge=received.append, clock=lambda: time.time() + ahead)
 
-    mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 60)
-    mailbox.tell("nudge", "new", "Go on.", expires_at=time.time() + 60)
+    mailbox.add_instruction("nudge", "old", "Go on.", expires_at=time.time() - 60)
+    mailbox.add_instruction("nudge", "new", "Go on.", expires_at=time.time() + 60)
 
-    mailbox.answered(2)
+    mailbox.wait_for_answers(2)
     assert [nudge.instruction_id for nudge in received] == ["new"]
     assert received[0].expires_at - ahead == pytest.approx(time.time() + 60, abs=20)
 
 
-def test_function_that_raises_is_a_failed_answer_with_secrets_masked(
-    mailbox: Mailbox, make_worker: Making
+def test_callback_that_raises_is_a_failed_answer_with_secrets_masked(
+    mailbox: Mailbox, make_worker: WorkerFactory
 ) -> None:
     def fails(nudge: Nudge) -> None:
         raise RuntimeError("no context; api_key=abcdef123456")
 
     make_worker(on_nudge=fails)
 
-    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
 
-    [answer] = mailbox.answered()
+    [answer] = mailbox.wait_for_answers()
     assert answer["outcome"] == "failed"
     assert answer["detail"] == "RuntimeError: no context; api_key=[redacted]"
 
 
-def test_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, make_worker: Making) -> None:
+def test_sys_exit_in_on_terminate_counts_as_a_stop(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
     def leave(reason: str) -> str:
         raise SystemExit(0)
 
     make_worker(on_terminate=leave)
 
-    mailbox.tell("terminate", "t1", "over")
+    mailbox.add_instruction("terminate", "t1", "over")
 
-    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+    assert [answer["outcome"] for answer in mailbox.wait_for_answers()] == ["done"]
 
 
-def test_nudge_that_hangs_does_not_keep_a_termination_from_arriving(
-    mailbox: Mailbox, make_worker: Making
-) -> None:
+def test_hanging_nudge_does_not_delay_a_termination(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
     free = threading.Event()
     make_worker(on_nudge=lambda nudge: free.wait(20), on_terminate=lambda reason: "c1")
 
-    mailbox.tell("nudge", "n1", "Go on.")
-    mailbox.tell("terminate", "t1", "over")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
+    mailbox.add_instruction("terminate", "t1", "over")
 
-    first = mailbox.answered()
+    first = mailbox.wait_for_answers()
     free.set()
     assert [answer["instruction_id"] for answer in first] == ["t1"]
-    assert {answer["instruction_id"] for answer in mailbox.answered(2)} == {"t1", "n1"}
+    assert {answer["instruction_id"] for answer in mailbox.wait_for_answers(2)} == {"t1", "n1"}
 
 
-def test_instruction_without_callback_is_refused(mailbox: Mailbox, make_worker: Making) -> None:
+def test_instruction_without_callback_is_refused(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
     make_worker(on_nudge=lambda nudge: None)
 
-    mailbox.tell("terminate", "t1", "over")
+    mailbox.add_instruction("terminate", "t1", "over")
 
-    [answer] = mailbox.answered()
+    [answer] = mailbox.wait_for_answers()
     assert (answer["outcome"], "on_terminate" in answer["detail"]) == ("refused", True)
 
 
-def test_instructions_can_be_polled_manually(mailbox: Mailbox, make_worker: Making) -> None:
+def test_instructions_can_be_polled_manually(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
     worker = make_worker(control=True)
     assert worker.instructions() == []
 
-    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
     taken: list[Any] = []
-    assert eventually(lambda: bool(take(worker, taken)))
+    assert eventually(lambda: bool(take_instructions(worker, taken)))
 
-    assert [type(one) for one in taken] == [Nudge]
-    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+    assert [type(instruction) for instruction in taken] == [Nudge]
+    assert [answer["outcome"] for answer in mailbox.wait_for_answers()] == ["done"]
     assert worker.instructions() == []
 
 
-def test_polled_termination_is_confirmed_by_the_end_of_the_run(mailbox: Mailbox, make_worker: Making) -> None:
+def test_polled_termination_is_confirmed_by_the_end_of_the_run(
+    mailbox: Mailbox, make_worker: WorkerFactory
+) -> None:
     worker = make_worker(control=True)
-    mailbox.tell("terminate", "t1", "over")
+    mailbox.add_instruction("terminate", "t1", "over")
     taken: list[Any] = []
-    assert eventually(lambda: bool(take(worker, taken)))
-    mailbox.asked(len(mailbox.questions) + 1)
-    before = list(mailbox.answers)
+    assert eventually(lambda: bool(take_instructions(worker, taken)))
+    mailbox.wait_for_polls(len(mailbox.polls) + 1)
+    answers_before_end = list(mailbox.answers)
 
     worker.checkpoint("c7")
     worker.close()
 
     assert isinstance(taken[0], Termination)
     assert taken[0].reason == "over"
-    assert before == []
-    [answer] = mailbox.answered()
+    assert answers_before_end == []
+    [answer] = mailbox.wait_for_answers()
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c7")
 
 
-def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, make_worker: Making) -> None:
+def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
     worker = make_worker(control=True)
-    mailbox.tell("nudge", "n1", "Go on.")
-    count = len(mailbox.asked())
-    mailbox.asked(count + 1)
+    mailbox.add_instruction("nudge", "n1", "Go on.")
+    count = len(mailbox.wait_for_polls())
+    mailbox.wait_for_polls(count + 1)
 
     worker.close()
 
-    [answer] = mailbox.answered()
+    [answer] = mailbox.wait_for_answers()
     assert answer["outcome"] == "refused"
 
 
-def test_run_reports_control_support(make_worker: Making, telemetry: Telemetry, memory: Memory) -> None:
+def test_run_reports_control_support(
+    make_worker: WorkerFactory, telemetry: Telemetry, memory: Memory
+) -> None:
     make_worker(control=True, task_id="forage")
     telemetry.flush()
 
-    about = memory.record(names.EVENT_AGENT_STARTED).attributes
-    assert about[names.CONTROL] is True
-    assert about[names.TASK_ID] == "forage"
+    attributes = memory.record(names.EVENT_AGENT_STARTED).attributes
+    assert attributes[names.CONTROL] is True
+    assert attributes[names.TASK_ID] == "forage"
 
 
 def test_worker_without_control_does_not_poll(
-    mailbox: Mailbox, make_worker: Making, telemetry: Telemetry, memory: Memory
+    mailbox: Mailbox, make_worker: WorkerFactory, telemetry: Telemetry, memory: Memory
 ) -> None:
     worker = make_worker()
     telemetry.flush()
 
     assert names.CONTROL not in memory.record(names.EVENT_AGENT_STARTED).attributes
     assert worker.instructions() == []
-    assert mailbox.questions == []
+    assert mailbox.polls == []
 
 
 def test_worker_fetches_instructions_from_a_service_that_answers_later(
-    mailbox: Mailbox, make_worker: Making
+    mailbox: Mailbox, make_worker: WorkerFactory
 ) -> None:
     mailbox.status = 503
     received: list[str] = []
     make_worker(on_nudge=lambda nudge: received.append(nudge.message))
-    mailbox.asked(2)
+    mailbox.wait_for_polls(2)
 
     mailbox.status = 200
-    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
 
-    assert mailbox.answered()
+    assert mailbox.wait_for_answers()
     assert received == ["Go on."]
 
 
@@ -268,35 +274,37 @@ def test_worker_fetches_instructions_from_a_service_that_answers_later(
     "body", [b"\xff\xfe", b"[1, 2]", b'{"instructions": 3}', b"[" * 5000, b"x" * (1 << 21)]
 )
 def test_invalid_responses_are_polled_with_backoff(
-    mailbox: Mailbox, make_worker: Making, body: bytes
+    mailbox: Mailbox, make_worker: WorkerFactory, body: bytes
 ) -> None:
     mailbox.body = body
     received: list[str] = []
     make_worker(on_nudge=lambda nudge: received.append(nudge.message))
-    began = time.monotonic()
+    start = time.monotonic()
 
-    mailbox.asked(3)
+    mailbox.wait_for_polls(3)
 
     assert received == []
-    assert time.monotonic() - began > 1.0
+    assert time.monotonic() - start > 1.0
 
 
-def test_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, make_worker: Making) -> None:
+def test_immediate_empty_response_does_not_cause_a_busy_loop(
+    mailbox: Mailbox, make_worker: WorkerFactory
+) -> None:
     mailbox.body = b'{"instructions": []}'
     make_worker(on_nudge=lambda nudge: None)
-    began = time.monotonic()
+    start = time.monotonic()
 
-    mailbox.asked(2)
+    mailbox.wait_for_polls(2)
 
-    assert time.monotonic() - began > 1.5
+    assert time.monotonic() - start > 1.5
 
 
 @pytest.mark.parametrize("name", ["on_nudge", "on_terminate"])
 def test_async_function_is_refused(name: str) -> None:
     async def handler(_: object) -> None:
-        """Never runs."""
+        """Do nothing; the worker refuses an async function."""
 
-    make: Making = partial(Worker, "bee")
+    make: WorkerFactory = partial(Worker, "bee")
     with pytest.raises(TypeError, match="call_soon_threadsafe"):
         make(**{name: handler})
 
@@ -323,7 +331,7 @@ if child == 0:
 
 
 def test_child_polls_if_parent_never_started(mailbox: Mailbox, script: Script) -> None:
-    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
 
     result = script(
         FORK.format(before="", parent="os.waitpid(child, 0)"),
@@ -332,30 +340,30 @@ def test_child_polls_if_parent_never_started(mailbox: Mailbox, script: Script) -
     )
 
     assert result.stdout == "child ['Go on.']\n", result.stderr
-    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+    assert [answer["outcome"] for answer in mailbox.wait_for_answers()] == ["done"]
 
 
 def test_child_polls_after_parent_exits(mailbox: Mailbox, script: Script) -> None:
-    def tell() -> None:
-        # One question of the parent's, perhaps, before it leaves, and one of the child's.
-        mailbox.asked(2, seconds=4.0)
-        mailbox.tell("nudge", "n1", "Go on.")
+    def send_nudge() -> None:
+        # The parent may poll once before it exits; the child polls once.
+        mailbox.wait_for_polls(2, seconds=4.0)
+        mailbox.add_instruction("nudge", "n1", "Go on.")
 
-    telling = threading.Thread(target=tell)
-    telling.start()
+    sender = threading.Thread(target=send_nudge)
+    sender.start()
     result = script(
         FORK.format(before="worker.start()", parent="os._exit(0)"),
         QUEENRIGHT_ENDPOINT=mailbox.url,
         OTEL_SDK_DISABLED="true",
     )
-    telling.join()
+    sender.join()
 
     assert result.stdout == "child ['Go on.']\n", result.stderr
-    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+    assert [answer["outcome"] for answer in mailbox.wait_for_answers()] == ["done"]
 
 
 def test_parent_polls_while_it_is_alive(mailbox: Mailbox, script: Script) -> None:
-    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
 
     result = script(
         FORK.replace("+ 10", "+ 2").format(
@@ -368,7 +376,7 @@ def test_parent_polls_while_it_is_alive(mailbox: Mailbox, script: Script) -> Non
     assert result.stdout.splitlines()[-1] == "parent ['Go on.']"
 
 
-def agent_with(nudge: str) -> str:
+def agent_source(nudge: str) -> str:
     return AGENT.replace("heartbeat_interval=0.05", f"heartbeat_interval=0.05, on_nudge={nudge}")
 
 
@@ -376,37 +384,37 @@ def agent_with(nudge: str) -> str:
 def test_unavailable_control_service_does_not_affect_the_agent(
     mailbox: Mailbox, otlp: Otlp, script: Script, wrong: str
 ) -> None:
-    """B81: neither work nor exit wait for it, and it costs one line on stderr at most."""
-    mailbox.hangs = wrong == "hangs"
+    """B81: neither the work nor the exit waits for it; it causes at most one line on stderr."""
+    mailbox.is_hanging = wrong == "hangs"
     mailbox.body = b"\x00garbage\r\n\r\n" * 1000 if wrong == "garbage" else None
     mailbox.status = 500 if wrong == "error" else 200
-    endpoint = {"away": dead_port(), "not an address": "not an address"}.get(wrong, mailbox.url)
+    endpoint = {"away": closed_port_url(), "not an address": "not an address"}.get(wrong, mailbox.url)
 
-    result = script(agent_with("print"), OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url, QUEENRIGHT_ENDPOINT=endpoint)
+    result = script(agent_source("print"), OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url, QUEENRIGHT_ENDPOINT=endpoint)
 
     assert result.returncode == 0
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
 
 
 def test_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Otlp, script: Script) -> None:
     """B81: the agent continues, and the service is informed of the failure."""
-    mailbox.tell("nudge", "n1", "Go on.")
-    mailbox.tell("nudge", "n2", "Go on, please.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n2", "Go on, please.")
 
     result = script(
-        agent_with("lambda nudge: 1 / 0"),
+        agent_source("lambda nudge: 1 / 0"),
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
         QUEENRIGHT_ENDPOINT=mailbox.url,
     )
 
-    check(result.stdout, result.stderr)
+    check_output(result.stdout, result.stderr)
     assert len(result.stderr.splitlines()) == 1
     assert "ZeroDivisionError" in result.stderr
-    assert {answer["outcome"] for answer in mailbox.answered(2)} == {"failed"}
+    assert {answer["outcome"] for answer in mailbox.wait_for_answers(2)} == {"failed"}
 
 
 def test_termination_answer_is_sent_before_the_process_ends(mailbox: Mailbox, script: Script) -> None:
-    mailbox.tell("terminate", "t1", "a loop")
+    mailbox.add_instruction("terminate", "t1", "a loop")
 
     script(
         """
@@ -423,16 +431,20 @@ with Worker("bee", session_id="s", incarnation_id="i", control=True) as worker:
         OTEL_SDK_DISABLED="true",
     )
 
-    [answer] = mailbox.answered()
+    [answer] = mailbox.wait_for_answers()
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c9")
 
 
-def test_control_requests_are_not_traced(mailbox: Mailbox, make_worker: Making) -> None:
-    """An application that instruments ``requests`` does not see ours; its own calls in a function it sees."""
-    seen: list[Any] = []
-    make_worker(on_nudge=lambda nudge: seen.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)))
+def test_control_requests_are_not_traced(mailbox: Mailbox, make_worker: WorkerFactory) -> None:
+    """An application that instruments ``requests`` traces its own calls only, also those in callbacks."""
+    traced_requests: list[Any] = []
+    make_worker(
+        on_nudge=lambda nudge: traced_requests.append(
+            context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)
+        )
+    )
 
-    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.add_instruction("nudge", "n1", "Go on.")
 
-    assert mailbox.answered()
-    assert seen == [None]
+    assert mailbox.wait_for_answers()
+    assert traced_requests == [None]

@@ -15,7 +15,7 @@ from queenright.instrumentation.counts import format_count, format_names
         (2, "retry", "retries", "2 retries"),
     ],
 )
-def test_format_count_has_the_right_plural_and_separators(
+def test_format_count_pluralizes_and_separates_thousands(
     number: int, noun: str, plural: str, text: str
 ) -> None:
     assert format_count(number, noun, plural) == text
@@ -31,7 +31,5 @@ def test_format_count_has_the_right_plural_and_separators(
         (["a", "b", "c"], 7, "a, b and 8 more"),
     ],
 )
-def test_format_names_has_two_names_and_the_number_of_the_others(
-    names: list[str], more: int, text: str
-) -> None:
+def test_format_names_lists_two_names_and_counts_the_others(names: list[str], more: int, text: str) -> None:
     assert format_names(names, more) == text

@@ -1,4 +1,4 @@
-"""Delivery: bounded, in order, never on the agent's thread."""
+"""Delivery is bounded, in order, and never on the agent's thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 
 
 class HangingExporter:
-    """A sender that never comes back."""
+    """A sender whose deliveries never return."""
 
     destination = "hanging"
 
@@ -56,7 +56,7 @@ class HangingExporter:
         return SendResult.RETRY
 
     def close(self) -> None:
-        """Does not help."""
+        """Do nothing."""
 
 
 def test_queued_items_are_sent_by_another_thread() -> None:
@@ -79,12 +79,12 @@ def test_start_never_arrives_after_its_end(registry: CollectorRegistry) -> None:
                 pass
     telemetry.close()
 
-    seen: set[int] = set()
+    started_ids: set[int] = set()
     for item in memory.order:
         if isinstance(item, LightSpan):
-            assert item.get_span_context().span_id in seen
+            assert item.get_span_context().span_id in started_ids
         else:
-            seen.add(item.span.span_id)
+            started_ids.add(item.span.span_id)
     assert len(memory.spans) == 601
 
 
@@ -105,7 +105,7 @@ def test_busy_agent_does_not_shorten_the_backoff() -> None:
 
 def test_full_queue_drops_the_oldest_and_counts_it() -> None:
     """B76: queues are bounded."""
-    before = DROPPED.count_of("spans")
+    before = DROPPED.get_count("spans")
     sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01, capacity=100)
     delivery.put_record("blocks the thread")
@@ -114,14 +114,14 @@ def test_full_queue_drops_the_oldest_and_counts_it() -> None:
     for number in range(130):
         delivery.put_span(number)
 
-    assert DROPPED.count_of("spans") - before == 30
+    assert DROPPED.get_count("spans") - before == 30
     assert next(iter(delivery._spans.items)) == 30
     sender.free.set()
     delivery.close(0.5)
 
 
 def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
-    """B76: everything that there was room for is delivered after."""
+    """B76: everything that fits in the queue is delivered later."""
     sender = FlakyExporter(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=0.01)
     for number in range(BATCH + 10):
@@ -136,7 +136,7 @@ def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
 
 
 def test_rejected_items_are_counted_and_not_retried() -> None:
-    before = DROPPED.count_of("logs")
+    before = DROPPED.get_count("logs")
     sender = FlakyExporter(SendResult.REJECTED)
     delivery = Delivery(lambda: sender, interval=0.01)
 
@@ -145,7 +145,7 @@ def test_rejected_items_are_counted_and_not_retried() -> None:
     requests = sender.asked
     delivery.flush(5)
 
-    assert DROPPED.count_of("logs") - before == 1
+    assert DROPPED.get_count("logs") - before == 1
     assert sender.asked == requests == 1
     delivery.close()
 
@@ -165,8 +165,8 @@ def test_unavailable_service_is_retried_with_backoff() -> None:
 
 
 def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
-    """B81: the agent's end is not held up."""
-    before = DROPPED.count_of("spans")
+    """B81: the agent's exit is not delayed."""
+    before = DROPPED.get_count("spans")
     sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_record("blocks the thread")
@@ -178,7 +178,7 @@ def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     delivery.close(0.4)
 
     assert time.monotonic() - start < 2.0
-    assert DROPPED.count_of("spans") - before == 5
+    assert DROPPED.get_count("spans") - before == 5
     sender.free.set()
 
 
@@ -228,7 +228,7 @@ def test_lasting_failure_warns_before_the_exit(warnings: Callable[[], list[str]]
 
 
 class SlowExporter(Memory):
-    """A sender whose first delivery takes until it is let go on."""
+    """A sender whose first delivery blocks until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class SlowExporter(Memory):
 
 
 def test_close_delivers_items_queued_during_a_delivery() -> None:
-    """Else a service that is slow to answer never hears that a run is over."""
+    """Otherwise a slow service would never receive the end of a run."""
     sender = SlowExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("first")
@@ -259,7 +259,7 @@ def test_close_delivers_items_queued_during_a_delivery() -> None:
 
 
 def test_end_of_run_reaches_a_restarting_service() -> None:
-    """A worker that ended cleanly does not count as crashed."""
+    """A worker that ended cleanly must not look like a crash."""
     sender = FlakyExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("begin")
@@ -277,8 +277,8 @@ def test_end_of_run_reaches_a_restarting_service() -> None:
     assert sender.spans == ["begin", "end"]
 
 
-def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
-    """B81: without a receiver, the agent's end is not delayed."""
+def test_close_does_not_wait_for_a_service_that_was_never_reachable() -> None:
+    """B81: without a receiver, the agent's exit is not delayed."""
     sender = FlakyExporter(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=60.0)
     delivery.put_span("a")
@@ -289,7 +289,7 @@ def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
 
 
 def test_failing_sender_constructor_does_not_affect_the_agent() -> None:
-    """B81: the agent's side never sees it."""
+    """B81: the error does not reach the agent."""
 
     def connect() -> Memory:
         raise ImportError("no exporter here")

@@ -22,5 +22,5 @@ from queenright.instrumentation.durations import format_duration
         (259_200, "3 d"),
     ],
 )
-def test_format_duration_uses_plain_units(seconds: float, words: str) -> None:
-    assert format_duration(seconds) == words
+def test_format_duration_uses_plain_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

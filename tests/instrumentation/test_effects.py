@@ -1,4 +1,4 @@
-"""What a tool call does, by its name and its arguments."""
+"""The effect of a tool call, inferred from its name and arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.effect import Effect
-from queenright.instrumentation.effects import effect_facts, effect_of, is_shell
+from queenright.instrumentation.effects import effect_facts, infer_effect, is_shell
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, result_fingerprint
 
 
@@ -53,7 +53,7 @@ from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, r
     ],
 )
 def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
-    assert effect_of(tool) is effect
+    assert infer_effect(tool) is effect
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("", None),
     ],
 )
-def test_shell_effect_is_that_of_its_command(command: str, effect: Effect | None) -> None:
-    assert effect_of("bash", command) is effect
-    assert effect_of("Bash", {"command": command}) is effect
-    assert effect_of("shell", {"command": ["bash", "-lc", command]}) is effect
+def test_command_determines_the_effect_of_a_shell(command: str, effect: Effect | None) -> None:
+    assert infer_effect("bash", command) is effect
+    assert infer_effect("Bash", {"command": command}) is effect
+    assert infer_effect("shell", {"command": ["bash", "-lc", command]}) is effect
 
 
 @pytest.mark.parametrize(
@@ -166,30 +166,30 @@ def test_shell_effect_is_that_of_its_command(command: str, effect: Effect | None
 def test_action_determines_effect_if_the_name_does_not(
     tool: str, arguments: object, effect: Effect | None
 ) -> None:
-    assert effect_of(tool, arguments) is effect
+    assert infer_effect(tool, arguments) is effect
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "nu", "pwsh", "powershell", "ksh", "dash"])
-def test_shells_of_all_names_have_effects(shell: str) -> None:
-    assert effect_of(shell, {"command": "cat a.txt"}) is Effect.READS
-    assert effect_of(shell, {"command": "Get-Content a.txt"}) is Effect.READS
-    assert effect_of(shell, {"command": "bat a.txt"}) is Effect.READS
-    assert effect_of(shell, {"command": "Start-Sleep 30"}) is Effect.WAITS
+def test_shells_with_other_names_have_effects(shell: str) -> None:
+    assert infer_effect(shell, {"command": "cat a.txt"}) is Effect.READS
+    assert infer_effect(shell, {"command": "Get-Content a.txt"}) is Effect.READS
+    assert infer_effect(shell, {"command": "bat a.txt"}) is Effect.READS
+    assert infer_effect(shell, {"command": "Start-Sleep 30"}) is Effect.WAITS
 
 
-def test_editor_view_is_a_read_and_empty_input_a_wait() -> None:
-    assert effect_of("str_replace_editor", {"command": "view"}) is Effect.READS
-    assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.EDITS
-    assert effect_of("write_stdin", {"session_id": 1, "chars": ""}) is Effect.WAITS
-    assert effect_of("write_stdin", {"session_id": 1, "chars": "y\n"}) is None
+def test_editor_view_reads_and_empty_input_waits() -> None:
+    assert infer_effect("str_replace_editor", {"command": "view"}) is Effect.READS
+    assert infer_effect("str_replace_editor", '{"command": "insert"}') is Effect.EDITS
+    assert infer_effect("write_stdin", {"session_id": 1, "chars": ""}) is Effect.WAITS
+    assert infer_effect("write_stdin", {"session_id": 1, "chars": "y\n"}) is None
 
 
-def test_effect_implied_by_the_name_is_not_repeated() -> None:
+def test_effect_fact_is_omitted_if_the_name_implies_it() -> None:
     assert effect_facts("Read", {"path": "a"}) == {}
     assert effect_facts("bash", "rm a") == {"effect": "changes"}
 
 
-def test_shells_are_known() -> None:
+def test_is_shell_recognizes_shells() -> None:
     assert is_shell("execute_bash")
     assert not is_shell("Read")
 
@@ -206,27 +206,29 @@ def test_shells_are_known() -> None:
     ],
 )
 def test_wait_under_five_seconds_is_not_a_wait(arguments: object, effect: Effect) -> None:
-    assert effect_of("wait_for", arguments) is effect
+    assert infer_effect("wait_for", arguments) is effect
 
 
 @given(st.text(), st.one_of(st.text(), st.dictionaries(st.text(), st.text()), st.none(), st.integers()))
 def test_effect_never_raises(tool: str, arguments: object) -> None:
-    effect_of(tool, arguments)
-    effect_of("bash", arguments)
+    infer_effect(tool, arguments)
+    infer_effect("bash", arguments)
 
 
 # -- results ------------------------------------------------------------------------------------------
 
 
-def test_result_that_repeats_its_argument_is_nothing_new() -> None:
-    """B97: a sentence that comes back as it went in, whatever the sentence."""
+def test_result_that_repeats_its_argument_has_nothing_new() -> None:
+    """B97: any sentence that the result repeats unchanged from the arguments."""
     result = "All tests pass and the feature is complete."
-    echoed = [result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (result, result * 2)]
+    echo_fingerprints = [
+        result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (result, result * 2)
+    ]
 
     assert result_fingerprint(result, {"message": result}) == NOTHING_NEW
     assert result_fingerprint(f'"{result}"', result) == NOTHING_NEW
     assert result_fingerprint(f"Done: {result}", {"message": result}) != NOTHING_NEW
-    assert len(set(echoed)) == 1
+    assert len(set(echo_fingerprints)) == 1
 
 
 def test_short_answer_equal_to_its_argument_counts_as_an_answer() -> None:
@@ -234,15 +236,15 @@ def test_short_answer_equal_to_its_argument_counts_as_an_answer() -> None:
 
 
 def test_empty_searches_for_different_terms_are_equal() -> None:
-    found = {
+    fingerprints = {
         result_fingerprint(f"No matches for '{word}'.", {"query": word})
         for word in ("hive", "drone", "wax comb")
     }
 
-    assert len(found) == 1
+    assert len(fingerprints) == 1
 
 
-def test_error_equals_itself_on_another_line_but_not_with_other_counts() -> None:
+def test_error_on_another_line_is_equal_but_not_with_another_count() -> None:
     lines = {result_fingerprint(f'File "a.py", line {n}, in run: boom', has_failed=True) for n in (3, 40)}
     places = {result_fingerprint(f"a.py:{n}:7: E501", has_failed=True) for n in (3, 40)}
     counts = {result_fingerprint(f"{n} failed, 3 passed", has_failed=True) for n in (3, 40)}
@@ -263,7 +265,7 @@ def test_error_equals_itself_on_another_line_but_not_with_other_counts() -> None
         "SyntaxError: unexpected indent x.py:{}:3",
     ],
 )
-def test_unreported_failure_is_equal_at_another_place(text: str) -> None:
+def test_unreported_failures_at_different_places_are_equal(text: str) -> None:
     command = {"command": "python x.py"}
 
     assert len({result_fingerprint(text.format(n), command) for n in (3, 41)}) == 1
@@ -274,11 +276,11 @@ def test_unreported_failure_is_equal_at_another_place(text: str) -> None:
     ("text", "arguments"),
     [("row {}", {"q": "x"}), ("page #{}: bees", {"q": "x"}), ("row {}: bad", {}), ("row {}: bad", None)],
 )
-def test_places_without_a_failure_or_of_no_arguments_are_other_results(text: str, arguments: object) -> None:
+def test_different_places_differ_without_a_failure_or_without_arguments(text: str, arguments: object) -> None:
     assert len({result_fingerprint(text.format(n), arguments) for n in (3, 41)}) == 2
 
 
-def test_step_number_does_not_make_a_click_new() -> None:
+def test_step_number_does_not_change_the_result_of_a_click() -> None:
     click = {"element": "Next", "ref": "e5"}
 
     assert len({result_fingerprint(f"Step {n}: the same page", click) for n in (3, 41)}) == 1

@@ -8,10 +8,10 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.error_class import (
     NOT_ACCEPTED,
     SHELL_REFUSED,
-    class_of_error,
+    classify_error,
     error_class,
+    find_unreported_failure,
     is_refused_by_shell,
-    unreported_failure,
 )
 
 
@@ -44,7 +44,7 @@ from queenright.instrumentation.error_class import (
         "/usr/bin/ls: /usr/bin/ls: cannot execute binary file",
     ],
 )
-def test_text_that_no_shell_can_run_is_one_class(text: str) -> None:
+def test_commands_that_a_shell_cannot_run_are_one_class(text: str) -> None:
     assert is_refused_by_shell(text)
     assert error_class(text) == SHELL_REFUSED
 
@@ -76,14 +76,14 @@ def test_text_about_shells_is_not_a_shell_error(text: str) -> None:
 def test_generic_error_type_takes_its_class_from_the_text(error_type: str) -> None:
     text = "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'"
 
-    assert class_of_error(error_type, text) == "KeyError"
-    assert class_of_error(error_type, "") == ""
+    assert classify_error(error_type, text) == "KeyError"
+    assert classify_error(error_type, "") == ""
 
 
-def test_specific_error_type_is_the_class() -> None:
-    assert class_of_error("RateLimitError", "anything else") == "RateLimitError"
-    assert class_of_error("timeout", "") == "timeout"
-    assert class_of_error("exit_code_127", "") == SHELL_REFUSED
+def test_specific_error_type_is_used_as_the_class() -> None:
+    assert classify_error("RateLimitError", "anything else") == "RateLimitError"
+    assert classify_error("timeout", "") == "timeout"
+    assert classify_error("exit_code_127", "") == SHELL_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_specific_error_type_is_the_class() -> None:
 def test_failure_visible_only_in_the_result_is_found(
     result: object, effect: Effect | None, expected: str
 ) -> None:
-    assert unreported_failure(result, effect) == expected
+    assert find_unreported_failure(result, effect) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,20 +149,20 @@ def test_variable_last_word_does_not_change_the_class(text: str) -> None:
     assert error_class("Error: timeout") != error_class("Error: forbidden")
 
 
-def test_status_with_its_phrase_is_part_of_the_class() -> None:
+def test_http_status_with_its_phrase_is_part_of_the_class() -> None:
     text = "503 Service Unavailable: overloaded"
 
-    assert class_of_error("RuntimeError", text) == text
+    assert classify_error("RuntimeError", text) == text
 
 
-def test_names_paths_and_numbers_make_no_other_class() -> None:
+def test_names_paths_and_numbers_do_not_change_the_class() -> None:
     texts = [f"cannot open 'file_{n}.txt': no space left on /mnt/disk{n} (sector {n}00)" for n in range(3)]
 
     assert len({error_class(text) for text in texts}) == 1
 
 
 def test_argument_text_does_not_change_the_class() -> None:
-    texts = [(f"no user called {who} was found", {"name": who}) for who in ("alice", "bob")]
+    texts = [(f"no user called {name} was found", {"name": name}) for name in ("alice", "bob")]
 
     assert len({error_class(text, arguments) for text, arguments in texts}) == 1
 
@@ -180,7 +180,7 @@ def test_argument_text_does_not_change_the_class() -> None:
         "Server error '{} Service Unavailable' for url 'https://llm.test/v1'",
     ],
 )
-def test_status_code_tells_one_error_from_another(text: str) -> None:
+def test_status_code_distinguishes_errors(text: str) -> None:
     assert len({error_class(text.format(code)) for code in (401, 404, 429, 500, 529)}) == 5
 
 
@@ -198,5 +198,5 @@ def test_status_code_tells_one_error_from_another(text: str) -> None:
         ["connect ECONNREFUSED 10.0.3.17:8931", "connect ECONNREFUSED 10.0.4.99:80"],
     ],
 )
-def test_ids_and_measures_make_no_other_class(texts: list[str]) -> None:
+def test_ids_and_durations_do_not_change_the_class(texts: list[str]) -> None:
     assert len({error_class(text) for text in texts}) == 1

@@ -69,24 +69,24 @@ class _Model(BaseModel):
         ({"path": 3}, "path: 3 is refused: it must be a path"),
     ],
 )
-def test_fault_names_path_value_and_what_is_allowed(given: Any, message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
-        _Model.model_validate(given)
+def test_fault_states_path_value_and_what_is_allowed(value: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        _Model.model_validate(value)
 
-    assert describe_faults(refused.value.errors()) == message
+    assert describe_faults(error.value.errors()) == message
 
 
 def test_fault_without_the_value_does_not_show_it() -> None:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as error:
         _Model.model_validate({"count": "hidden"})
 
-    assert describe_faults(refused.value.errors(include_input=False)) == "count: it must be a number"
+    assert describe_faults(error.value.errors(include_input=False)) == "count: it must be a number"
 
 
 def test_long_value_is_shortened() -> None:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as error:
         _Model.model_validate({"count": "x" * 5_000, "mode": "y" * 200})
 
-    long, mode = describe_faults(refused.value.errors()).split("; ")
+    long, mode = describe_faults(error.value.errors()).split("; ")
     assert long == "count: a value of 5,002 characters is refused: it must be a number"
     assert mode == f"mode: '{'y' * 78}… is refused: it must be 'on' or 'off'"

@@ -1,4 +1,4 @@
-"""Fingerprints: what hides a repeat, and what is a different call."""
+"""Which differences between calls and results a fingerprint ignores, and which it does not."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ JSON_VALUES = st.recursive(
 )
 
 
-def reordered(value: Any) -> Any:
-    """Return the same JSON value with the keys of every object the other way round."""
+def reverse_keys(value: Any) -> Any:
+    """Return the same JSON value with the keys of every object in reverse order."""
     if isinstance(value, dict):
-        return {key: reordered(value[key]) for key in reversed(value)}
-    return [reordered(item) for item in value] if isinstance(value, list) else value
+        return {key: reverse_keys(value[key]) for key in reversed(value)}
+    return [reverse_keys(item) for item in value] if isinstance(value, list) else value
 
 
 @given(JSON_VALUES)
@@ -46,10 +46,10 @@ def test_fingerprint_is_sixteen_hexadecimal_characters(value: Any) -> None:
 
 @given(JSON_VALUES)
 def test_key_order_and_white_space_do_not_matter(value: Any) -> None:
-    """B27: the same arguments are the same however they were written down."""
-    assert fingerprint(value) == fingerprint(reordered(value))
+    """B27: equal arguments have equal fingerprints, whatever their notation."""
+    assert fingerprint(value) == fingerprint(reverse_keys(value))
     if isinstance(value, dict | list):
-        assert fingerprint(json.dumps(value, indent=3)) == fingerprint(json.dumps(reordered(value)))
+        assert fingerprint(json.dumps(value, indent=3)) == fingerprint(json.dumps(reverse_keys(value)))
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1), st.integers(1, 9))
@@ -62,7 +62,7 @@ def test_changed_number_is_a_different_value(value: dict[str, int], step: int) -
 
 @given(st.uuids(), st.uuids(), st.text(alphabet="abc xyz.", max_size=40))
 def test_uuids_do_not_hide_a_repeat(one: uuid.UUID, other: uuid.UUID, text: str) -> None:
-    """B83: a UUID in the text, with or without its dashes."""
+    """B83: a UUID in the text, with or without dashes, is ignored."""
     assert fingerprint(f"{text} {one}") == fingerprint(f"{text} {other}")
     assert fingerprint({"value": text, "ref": str(one)}) == fingerprint({"value": text, "ref": str(other)})
 
@@ -104,7 +104,7 @@ def test_uuids_do_not_hide_a_repeat(one: uuid.UUID, other: uuid.UUID, text: str)
     ],
 )
 def test_volatile_values_do_not_hide_a_repeat(one: object, other: object) -> None:
-    """B83: ids, time stamps, addresses and measured durations around an equal result."""
+    """B83: ids, timestamps, addresses and measured durations around an equal result are ignored."""
     assert fingerprint(one) == fingerprint(other)
 
 
@@ -146,7 +146,7 @@ def test_volatile_values_do_not_hide_a_repeat(one: object, other: object) -> Non
     ],
 )
 def test_relevant_changes_differ(one: object, other: object) -> None:
-    """B83: a number or text that changes for a reason is a different call or result."""
+    """B83: a meaningful change of a number or a text makes a different call or result."""
     assert fingerprint(one) != fingerprint(other)
 
 
@@ -161,12 +161,12 @@ def test_relevant_changes_differ(one: object, other: object) -> None:
         ("python /tmp/tmpab12cd_x/run.py", "python /tmp/tmpzz98ef_y/run.py"),
     ],
 )
-def test_what_belongs_to_a_call_does_not_make_other_arguments(one: object, other: object) -> None:
+def test_ids_and_times_of_the_call_do_not_change_the_arguments(one: object, other: object) -> None:
     assert arguments_fingerprint(one) == arguments_fingerprint(other)
 
 
 @given(st.uuids(), st.uuids())
-def test_ids_in_arguments_name_different_things(one: uuid.UUID, other: uuid.UUID) -> None:
+def test_ids_in_arguments_differ(one: uuid.UUID, other: uuid.UUID) -> None:
     assume(one != other)
     for form in (str, lambda each: each, lambda each: each.hex[:24]):
         for key in ("invoice", "message_id", "run_id", "event_id", "uuid", "trace_id"):
@@ -184,7 +184,7 @@ def test_ids_in_arguments_name_different_things(one: uuid.UUID, other: uuid.UUID
         ("journalctl --since '2026-01-05 10:00:01'", "journalctl --since '2026-01-05 11:00:01'"),
     ],
 )
-def test_chosen_arguments_differ(one: object, other: object) -> None:
+def test_ids_and_times_chosen_by_the_caller_differ(one: object, other: object) -> None:
     assert arguments_fingerprint(one) != arguments_fingerprint(other)
 
 
@@ -192,7 +192,7 @@ def test_fingerprint_is_the_same_in_every_process() -> None:
     value = {"q": "hive", "tags": {"b", "a"}, "n": [1, None, 2.5]}
     code = f"from queenright.instrumentation.fingerprint import fingerprint; print(fingerprint({value!r}))"
 
-    seen = {
+    fingerprints = {
         subprocess.run(
             [sys.executable, "-c", code],
             env=environment(PYTHONHASHSEED=seed),
@@ -203,7 +203,7 @@ def test_fingerprint_is_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }
 
-    assert seen == {fingerprint(value)}
+    assert fingerprints == {fingerprint(value)}
 
 
 def test_values_that_are_not_json_have_a_fingerprint() -> None:
@@ -220,12 +220,12 @@ def test_values_that_are_not_json_have_a_fingerprint() -> None:
     assert fingerprint(object()) == fingerprint(object())
 
 
-def test_long_text_is_hashed_by_its_ends() -> None:
+def test_only_the_ends_of_a_long_text_are_scrubbed() -> None:
     text = f"{uuid.uuid4()} " * 4_000
 
-    left = scrub(text)
+    scrubbed = scrub(text)
 
-    assert len(text) * 0.7 < len(left) < len(text)
+    assert len(text) * 0.7 < len(scrubbed) < len(text)
 
 
 # -- failures -------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_long_text_is_hashed_by_its_ends() -> None:
     ],
 )
 @pytest.mark.parametrize("failed", [True, False])
-def test_failure_with_a_code_is_the_same_for_other_arguments(text: str, failed: bool) -> None:
+def test_failure_with_a_code_is_equal_for_other_arguments(text: str, failed: bool) -> None:
     one, other = ({"url": f"https://example.org/{page}"} for page in "ab")
 
     assert result_fingerprint(text, one, has_failed=failed) == result_fingerprint(
@@ -276,7 +276,7 @@ def test_failures_with_different_codes_are_different(text: str, other: str, fail
         ("Error: retry after 12 seconds", "Error: retry after 9 seconds"),
     ],
 )
-def test_attempts_and_times_do_not_tell_one_failure_from_another(text: str, other: str) -> None:
+def test_attempts_and_times_do_not_distinguish_failures(text: str, other: str) -> None:
     one, another = ({"url": f"https://example.org/{page}"} for page in "ab")
 
     assert result_fingerprint(text, one, has_failed=True) == result_fingerprint(
@@ -290,7 +290,7 @@ MODULE = importlib.import_module("queenright.instrumentation.fingerprint")
 
 
 def test_texts_of_a_container_are_searched_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B127: 4 MB of texts in one span's list would hold the receiver for a second."""
+    """B127: 4 MB of texts in one list of a span would block the receiver for a second."""
     search: Callable[[str], str] = MODULE._scrub
     searched: list[int] = []
 
@@ -308,7 +308,7 @@ def test_texts_of_a_container_are_searched_up_to_a_limit(monkeypatch: pytest.Mon
 
 
 def test_rest_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B127: not again for each list around it."""
+    """B127: it is not written again for each enclosing list."""
     dump: Callable[[object], str] = MODULE._dump
     written: list[str] = []
 
@@ -326,8 +326,8 @@ def test_rest_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPat
     assert sum(map(len, written)) < 200_000
 
 
-def test_ids_before_the_rest_of_a_long_list_do_not_count() -> None:
-    """A list that is longer than what is searched is still the same with another id in what is."""
+def test_generated_ids_in_the_searched_part_of_a_long_list_are_ignored() -> None:
+    """The list is longer than the part that is searched for ids."""
     rest = list(range(10_000))
 
     assert fingerprint([{"request_id": "a1"}, *rest]) == fingerprint([{"request_id": "b2"}, *rest])
@@ -339,14 +339,14 @@ def test_ids_before_the_rest_of_a_long_list_do_not_count() -> None:
     ["authorization:", "12\u0663", ":a", "=1", "=0x", "1-", "call_", "12:12:12 ", "<", "https://", '"', "\\"],
 )
 @pytest.mark.parametrize("end", ["", "1"])
-def test_work_for_crafted_texts_grows_with_their_length_only(unit: str, end: str) -> None:
-    """B127: not with the square of it."""
+def test_work_for_crafted_texts_grows_linearly(unit: str, end: str) -> None:
+    """B127: the work does not grow with the square of the length."""
     assert is_linear(fingerprint, lambda size: ("1 " + unit * size)[: size - 1] + end)
 
 
 @pytest.mark.parametrize("unit", ["attempt ", "attempt 1/", "1 of ", "1/1 ", "1", "retry = "])
-def test_work_for_a_crafted_reported_failure_grows_with_its_length_only(unit: str) -> None:
-    """B127"""
+def test_work_for_a_crafted_reported_failure_grows_linearly(unit: str) -> None:
+    """B127: the work does not grow with the square of the length."""
     assert is_linear(
         lambda text: result_fingerprint(text, {"q": "bees"}, has_failed=True),
         lambda size: ("1 " + unit * size)[:size],

@@ -7,8 +7,8 @@ import os
 from queenright.instrumentation.identity import new_id
 
 
-def test_ids_of_a_forked_process_are_its_own() -> None:
-    """Ids are drawn in advance: a child must not use those that its parent has drawn."""
+def test_forked_process_generates_its_own_ids() -> None:
+    """Random parts of ids are generated in advance; a child must not use those of its parent."""
     new_id()
     reading, writing = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""What is read from an answer of the service, and what is not."""
+"""Parsing of the service's instructions, valid and invalid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def item(**changes: Any) -> dict[str, Any]:
     return {"instruction_id": "n1", "kind": "nudge", "message": "Go on.", "expires_at": NOW + 60, **changes}
 
 
-def test_nudge_and_a_termination_are_read() -> None:
+def test_nudge_and_termination_are_parsed() -> None:
     assert parse(item(), item(instruction_id="t1", kind="terminate", message="over")) == [
         Nudge(message="Go on.", instruction_id="n1", expires_at=NOW + 60),
         Termination(reason="over", instruction_id="t1", expires_at=NOW + 60),
@@ -61,29 +61,29 @@ def test_time_may_be_iso_8601(expires_at: str) -> None:
     ],
 )
 def test_stale_or_invalid_instruction_is_reported_and_ignored(changes: dict[str, Any]) -> None:
-    """B67: a stale instruction is thrown away."""
-    [one] = parse(item(**changes))
+    """B67: a stale instruction is discarded."""
+    [instruction] = parse(item(**changes))
 
-    assert isinstance(one, InvalidInstruction)
-    assert one.instruction_id == "n1"
+    assert isinstance(instruction, InvalidInstruction)
+    assert instruction.instruction_id == "n1"
 
 
 @pytest.mark.parametrize("other", [{"incarnation_id": "i2"}, {"session_id": "s2"}])
 def test_instruction_for_another_incarnation_is_skipped(other: dict[str, str]) -> None:
-    """B67: what was meant for one incarnation never gets to another."""
+    """B67: an instruction for one incarnation never reaches another."""
     assert parse(item(**other)) == []
 
 
-def test_message_is_bounded() -> None:
-    [one] = parse(item(message="x" * (MESSAGE_LIMIT + 1)))
+def test_long_message_is_truncated() -> None:
+    [instruction] = parse(item(message="x" * (MESSAGE_LIMIT + 1)))
 
-    assert isinstance(one, Nudge)
-    assert len(one.message) == MESSAGE_LIMIT
+    assert isinstance(instruction, Nudge)
+    assert len(instruction.message) == MESSAGE_LIMIT
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"instructions": {}}, "text", 3])
-def test_invalid_answer_is_refused(body: object) -> None:
-    with pytest.raises(ValueError, match="no list 'instructions'"):
+def test_invalid_response_raises_value_error(body: object) -> None:
+    with pytest.raises(ValueError, match="no 'instructions' list"):
         parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
 
 
@@ -98,6 +98,6 @@ json_values = st.recursive(
     st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(item(), json_values)) | json_values, max_size=5)
 )
 def test_parser_handles_any_input(items: list[Any]) -> None:
-    for one in parse(*json.loads(json.dumps(items))):
-        assert 0 < len(one.instruction_id) <= 200
-        assert isinstance(one, InvalidInstruction) or one.expires_at > NOW
+    for instruction in parse(*json.loads(json.dumps(items))):
+        assert 0 < len(instruction.instruction_id) <= 200
+        assert isinstance(instruction, InvalidInstruction) or instruction.expires_at > NOW

@@ -1,4 +1,4 @@
-"""docs/metrics.md is the table of names, no more and no less."""
+"""docs/metrics.md lists exactly the names in the table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_span_and_attribute_and_start_record_is_documented() -> None:
     assert spans == {span.split(" {")[0] for span in mentions if " {" in span}
 
 
-def test_documented_attributes_are_written() -> None:
+def test_documented_attributes_are_emitted() -> None:
     written = constants("gen_ai.", "queenright.")
     attributes = {name for name in quoted(DOCUMENT) if re.fullmatch(r"(gen_ai|queenright)\.[a-z_.]+", name)}
 

@@ -1,4 +1,4 @@
-"""B129: secrets in names are masked, one always alike; ordinary names and texts stay as they are."""
+"""B129: a secret in names is always masked in the same way; ordinary names and texts are unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from queenright.instrumentation.identity import check_session_id, clean_name
 from queenright.instrumentation.redaction import hide, redact
 
-# Made up, and put together here, so that no scanner takes one for real.
+# Invented, and assembled here, so that secret scanners do not report them.
 AWS = "wJalrXUtnFEMI" + "/K7MDENG/bPxRfiCY" + "EXAMPLEKEY"
 AZURE = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z" * 3
 ORDINARY_NAMES = [
@@ -166,7 +166,7 @@ DICTIONARY_TEXT = """
     belly happiness darkness pudding weed king sting darling vegetable syllable cotton hunted nation honey
     comb"""
 DICTIONARY_WORDS = DICTIONARY_TEXT.split()
-# Where every word is a secret, however ordinary it looks.
+# Texts in which even an ordinary word is a secret.
 WORD_FORMS = [
     "passwd {}",
     "passwd {}.",
@@ -293,7 +293,7 @@ ORDINARY_SENTENCES = [
 
 @pytest.mark.parametrize("name", ORDINARY_NAMES)
 def test_ordinary_name_is_unchanged(name: str) -> None:
-    """B129: ids, hashes and names of models are no secrets."""
+    """B129: ids, hashes and model names are not secrets."""
     assert clean_name(name) == name
 
 
@@ -304,7 +304,7 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize("form", WORD_FORMS)
 def test_dictionary_word_is_masked(form: str) -> None:
-    """B129: how a word ends does not tell whether it is a password."""
+    """B129: the ending of a word does not decide whether it is a password."""
     masked = {word: redact(form.format(word)) for word in DICTIONARY_WORDS}
 
     assert len(masked) == 40
@@ -346,19 +346,19 @@ def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
     ],
 )
 def test_mask_covers_the_secret_only(text: str, masked: str) -> None:
-    """B129: neither punctuation before it, nor the escape of a quote behind it."""
+    """B129: punctuation before the secret and an escaped quote after it are kept."""
     assert redact(text) == masked
 
 
 @pytest.mark.parametrize("text", ORDINARY_SENTENCES)
 def test_ordinary_sentence_is_unchanged(text: str) -> None:
-    """B129: a closed list of words may follow."""
+    """B129: a fixed list of words may follow."""
     assert redact(text) == text
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
 def test_secret_in_text_is_masked(text: str, secret: str) -> None:
-    """B129: what people write about a password, options of programs, elements, bare cloud keys."""
+    """B129: sentences about a password, command-line options, XML elements, bare cloud keys."""
     masked = redact(text.format(secret))
 
     assert secret not in masked
@@ -372,7 +372,7 @@ def test_secret_in_name_is_masked(text: str, secret: str) -> None:
 
 
 def test_masked_names_stay_distinct_and_stable() -> None:
-    """B129: identity and grouping work with masked names as with others."""
+    """B129: identity and grouping work with masked names."""
     one, other = "bot ghp_" + "a1B2" * 6, "bot ghp_" + "c3D4" * 6
 
     masked = clean_name(one)
@@ -397,7 +397,7 @@ def test_session_id_with_a_secret_is_masked_and_still_a_folder() -> None:
 
 
 def test_hidden_value_is_masked_in_names_seen_before() -> None:
-    """B129: what is hidden later counts at once, whatever is remembered of names."""
+    """B129: a value that is hidden later is masked at once, despite the cache of names."""
     name = "the worker of zebra-crossing-7"
     assert clean_name(name) == name
 

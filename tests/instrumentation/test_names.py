@@ -7,7 +7,7 @@ import re
 from queenright.instrumentation import names
 
 
-def test_every_name_is_spelt_once() -> None:
+def test_every_name_is_defined_once() -> None:
     spelt = [
         value
         for name, value in vars(names).items()
@@ -19,7 +19,7 @@ def test_every_name_is_spelt_once() -> None:
     assert len(spelt) == len(set(spelt))
 
 
-def test_every_metric_is_in_the_table_and_named_as_prometheus_wants() -> None:
+def test_every_metric_is_in_the_table_and_follows_prometheus_naming() -> None:
     metrics = [value for value in vars(names).values() if isinstance(value, names.MetricName)]
 
     assert len(metrics) == len(names.METRICS)
@@ -39,6 +39,8 @@ def test_no_label_is_an_id() -> None:
 
 
 def test_standard_names_are_not_extended() -> None:
-    ours = [v for n, v in vars(names).items() if n.isupper() and isinstance(v, str) and "queenright" in v]
+    own_names = [
+        v for n, v in vars(names).items() if n.isupper() and isinstance(v, str) and "queenright" in v
+    ]
 
-    assert not [value for value in ours if value.startswith("gen_ai.")]
+    assert not [value for value in own_names if value.startswith("gen_ai.")]

@@ -28,7 +28,7 @@ from tests.instrumentation.parts import Memory, eventually
 RECORDED: Final[list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "open_spans.json").read_text(encoding="utf-8")
 )
-"""Spans as the libraries had them at their start and while a call hung; ids and paths are taken out."""
+"""Spans of real libraries at their start and while a call hung, without ids and paths."""
 
 START: Final = 1_800_000_000 * 10**9
 CHAT: Final = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o"}
@@ -36,7 +36,7 @@ AGENT: Final = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "b
 
 
 class ManualTicker(Ticker):
-    """A ticker without a thread: a test ticks by hand."""
+    """A ticker without a thread; the test calls ``tick``."""
 
     joined = 0
 
@@ -45,7 +45,7 @@ class ManualTicker(Ticker):
 
 
 class Watch:
-    """A tracer whose open spans are watched, a clock, and what was reported."""
+    """A tracer whose open spans are watched, a manual clock, and the reports."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         self.now = START
@@ -90,7 +90,7 @@ def watch() -> Iterator[Watch]:
     watch.provider.shutdown()
 
 
-def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
+def test_hang_in_the_first_call_is_reported_with_heartbeats(watch: Watch) -> None:
     """B88: the first model call of the first run never ends; nothing was exported so far."""
     run = watch.start("invoke_agent bee", AGENT)
     call = watch.start("chat gpt-4o", CHAT, under=run)
@@ -156,8 +156,8 @@ def test_end_is_reported_with_its_outcome(watch: Watch) -> None:
     assert len(watch.records()) == 6
 
 
-def test_span_that_its_library_lost_is_ended_with_unknown_outcome(watch: Watch) -> None:
-    """A generator that is left off, a task that is cancelled: the span never ends, and nobody holds it."""
+def test_garbage_collected_span_ends_with_unknown_outcome(watch: Watch) -> None:
+    """An abandoned generator or a cancelled task never ends its span, and nothing references the span."""
     watch.start("invoke_agent bee", AGENT)
     hidden = watch.start("chat gpt-4o", CHAT)
     watch.after(GRACE)
@@ -198,7 +198,7 @@ def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("then", ["look", "shutdown"])
-def test_end_swallowed_by_another_processor_is_noticed(watch: Watch, then: str) -> None:
+def test_end_is_reported_if_another_processor_raises(watch: Watch, then: str) -> None:
     class Raises(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise RuntimeError("exporter of the application")
@@ -261,7 +261,7 @@ def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
 
 @pytest.mark.parametrize("decision", [Decision.DROP, Decision.RECORD_ONLY])
 def test_unsampled_span_is_not_reported(decision: Decision) -> None:
-    """Its export never comes; the application chose not to have it seen."""
+    """Such a span is never exported: the application chose not to record it."""
 
     class Only(Sampler):
         def should_sample(self, *_: Any, **__: Any) -> SamplingResult:
@@ -294,11 +294,11 @@ def test_parent_is_the_nearest_reported_span(watch: Watch) -> None:
     assert started.attributes[names.OPEN_SPAN_PARENT_ID] == f"{run.get_span_context().span_id:016x}"
 
 
-def test_no_more_spans_are_known_than_there_is_room_for(
+def test_spans_beyond_the_capacity_are_dropped_and_counted(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_spans, "CAPACITY", 2)
-    before = DROPPED.count_of("logs")
+    before = DROPPED.get_count("logs")
     calls = [watch.start(f"chat {number}", CHAT) for number in range(3)]
     assert len(watch.processor._new) == 2
     watch.after(GRACE)
@@ -308,7 +308,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
 
     assert len(calls) == 5
     assert watch.reported() == [("started", "chat 0"), ("started", "chat 1")]
-    assert DROPPED.count_of("logs") - before == 3
+    assert DROPPED.get_count("logs") - before == 3
 
 
 def test_secrets_are_masked(watch: Watch) -> None:
@@ -325,8 +325,8 @@ def test_secrets_are_masked(watch: Watch) -> None:
     assert secret not in str([record.attributes for record in watch.records()])
 
 
-def test_span_that_cannot_be_read_hides_no_other(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B81: a fault of ours at one span costs that one."""
+def test_unreadable_span_does_not_hide_others(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B81: an internal error about one span loses only that span."""
     read = conventions.kind_of
 
     def kind_of(operation: str, marker: str, name: str) -> Any:
@@ -343,7 +343,7 @@ def test_span_that_cannot_be_read_hides_no_other(watch: Watch, monkeypatch: pyte
     assert watch.reported() == [("started", "chat gpt-4o")]
 
 
-def test_no_fault_reaches_the_agent(watch: Watch) -> None:
+def test_internal_error_does_not_reach_the_agent(watch: Watch) -> None:
     """B81: after any internal error."""
 
     class Broken(dict[int, Any]):
@@ -359,7 +359,7 @@ def test_no_fault_reaches_the_agent(watch: Watch) -> None:
         assert get_current_span().is_recording()
 
 
-def test_flush_of_the_provider_never_fails_by_us(watch: Watch) -> None:
+def test_flush_of_the_provider_succeeds_if_the_service_is_unreachable(watch: Watch) -> None:
     class Away(Memory):
         def send(self, *_: Any) -> Any:
             raise ConnectionError("away")
@@ -384,7 +384,7 @@ def test_ticks_become_rare_in_a_process_without_spans(watch: Watch) -> None:
     call.end()
 
 
-def test_short_spans_do_not_wake_the_ticker_each(watch: Watch) -> None:
+def test_short_spans_wake_the_ticker_once(watch: Watch) -> None:
     for _ in range(50):
         watch.start("GET /", {}).end()
         watch.after(GRACE / 50)
@@ -423,7 +423,7 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
         text = json.loads(result.read())
     os.waitpid(child, 0)
 
-    # The child's copy of what the parent had sent before, then its own.
+    # The child's copy of its parent's earlier records, then its own.
     assert text[-2:] == [["started", "chat in child"], 2]
     assert ["ended", "invoke_agent bee"] not in text
     run.end()
@@ -458,7 +458,7 @@ def test_end_while_a_record_is_queued_is_reported_after_it(
 
 
 def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends race with the look that reports starts and beats; the start comes first and the end last."""
+    """Ends race with ticks, which report starts and heartbeats; the start comes first and the end last."""
     monkeypatch.setattr(open_spans, "GRACE", 0.0)
     monkeypatch.setattr(open_spans, "INTERVAL", 0.0)
     stop = threading.Event()
@@ -473,27 +473,27 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     def work(number: int) -> None:
         for turn in range(200):
             call = watch.start(f"chat {number}.{turn}", CHAT)
-            seen = ticks
+            ticks_before_end = ticks
             if turn % 20 == 0:
-                assert eventually(lambda: ticks > seen + 1, 60)  # noqa: B023
+                assert eventually(lambda: ticks > ticks_before_end + 1, 60)  # noqa: B023
             call.end()
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    ticking = threading.Thread(target=tick)
-    for thread in [ticking, *threads]:
+    ticker = threading.Thread(target=tick)
+    for thread in [ticker, *threads]:
         thread.start()
     for thread in threads:
         thread.join(60)
     stop.set()
-    ticking.join(60)
+    ticker.join(60)
     watch.processor.tick()
 
-    order: dict[str, list[str]] = {}
+    events_by_name: dict[str, list[str]] = {}
     for event, name in watch.reported():
-        order.setdefault(name, []).append(event)
-    for events in order.values():
+        events_by_name.setdefault(name, []).append(event)
+    for events in events_by_name.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]
-    assert len(order) >= 40
+    assert len(events_by_name) >= 40
     assert [*watch.processor._new, *watch.processor._undecided_spans, *watch.processor._reports] == []
 
 
@@ -505,20 +505,20 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
         max_size=40,
     )
 )
-def test_every_report_is_one_start_then_beats_then_one_end(steps: list[tuple[str, int]]) -> None:
-    """Whatever begins, ends and is lost, in whatever order with the looks."""
+def test_reports_of_a_span_are_one_start_heartbeats_and_one_end(steps: list[tuple[str, int]]) -> None:
+    """This holds for any order of starts, ends, lost spans and ticks."""
     watch = Watch()
     spans: dict[int, Span] = {}
-    for number, (step, which) in enumerate(steps):
+    for number, (step, key) in enumerate(steps):
         match step:
             case "start":
-                spans[which] = watch.start(f"chat {number}", CHAT if number % 2 else {})
-            case "end" if which in spans:
-                spans.pop(which).end()
+                spans[key] = watch.start(f"chat {number}", CHAT if number % 2 else {})
+            case "end" if key in spans:
+                spans.pop(key).end()
             case "lose":
-                spans.pop(which, None)
-            case "name" if which in spans:
-                spans[which].set_attributes(CHAT)
+                spans.pop(key, None)
+            case "name" if key in spans:
+                spans[key].set_attributes(CHAT)
             case "wait" | "beat":
                 watch.after(GRACE if step == "wait" else INTERVAL)
             case _:
@@ -526,16 +526,18 @@ def test_every_report_is_one_start_then_beats_then_one_end(steps: list[tuple[str
     spans.clear()
     watch.provider.shutdown()
 
-    order: dict[int, list[str]] = {}
+    events_by_span: dict[int, list[str]] = {}
     for record in watch.memory.records:
-        order.setdefault(record.span.span_id, []).append(record.name.removeprefix("queenright.span."))
-    for events in order.values():
+        events_by_span.setdefault(record.span.span_id, []).append(
+            record.name.removeprefix("queenright.span.")
+        )
+    for events in events_by_span.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['library']}: {case['hangs_in']}")
 def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case: dict[str, Any]) -> None:
-    """B88: spans as real libraries had them while the first model call, or the first tool call, hung."""
+    """B88: spans of real libraries while the first model call, or the first tool call, hung."""
     spans: list[Span] = []
     for span in case["spans"]:
         under = spans[span["parent"]] if span["parent"] is not None else None
@@ -559,8 +561,8 @@ def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case
         == EXPECTED[case["library"].split(" ")[0] + "/" + case["library"].split(" ")[-2], case["hangs_in"]]
     )
     actual = json.dumps([dict(record.attributes) for record in watch.records()])
-    assert "hive" not in actual  # what the tool was called with
-    assert '"hi' not in actual  # what the user asked
+    assert "hive" not in actual  # the tool's arguments
+    assert '"hi' not in actual  # the user's prompt
 
 
 EXPECTED: Final[dict[tuple[str, str], list[tuple[str, str]]]] = {
@@ -603,4 +605,4 @@ EXPECTED: Final[dict[tuple[str, str], list[tuple[str, str]]]] = {
         ("llm", "anthropic.messages.create"),
     ],
 }
-"""Of each record, the kind and whose it is."""
+"""Kind and owner of each record."""

@@ -47,7 +47,7 @@ def test_spans_and_start_records_arrive_by_http(
     telemetry.close()
 
 
-def test_missing_token_is_named_with_its_variable(
+def test_missing_token_error_names_the_variable(
     otlp: Otlp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warn_once, "has_warned", False)
@@ -77,8 +77,8 @@ def test_records_are_delivered_after_a_service_restart(otlp: Otlp, registry: Col
 def test_unencodable_item_is_dropped_without_others(
     otlp: Otlp, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B81: one bad attribute does not spoil a batch, nor fill the log."""
-    before = DROPPED.count_of("spans")
+    """B81: one invalid attribute neither loses the batch nor fills the log."""
+    before = DROPPED.get_count("spans")
     telemetry = Telemetry(otlp.url)
     bad = telemetry.tracer.start_span("\ud800")
     bad.end()
@@ -87,7 +87,7 @@ def test_unencodable_item_is_dropped_without_others(
     assert telemetry.flush(10)
 
     assert [span.name for span in otlp.spans] == ["good"]
-    assert DROPPED.count_of("spans") - before == 1
+    assert DROPPED.get_count("spans") - before == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     telemetry.close()
 
@@ -127,14 +127,14 @@ def test_logger_provider_of_the_application_gets_the_start_records(registry: Col
 def test_start_records_have_the_resource_of_the_application_provider(
     otlp: Otlp, registry: CollectorRegistry
 ) -> None:
-    """They belong to the same service and process as the spans, which the provider exports."""
+    """Spans, which the provider exports, and records must belong to the same service and process."""
     provider = TracerProvider(resource=Resource.create({names.SERVICE_NAME: "shop"}), shutdown_on_exit=False)
     telemetry = Telemetry(otlp.url, tracer_provider=provider)
 
     with Worker("bee", telemetry=telemetry, registry=registry):
         telemetry.flush()
 
-    assert otlp.services_of_logs == ["shop"]
+    assert otlp.log_services == ["shop"]
     telemetry.close()
 
 
@@ -152,7 +152,7 @@ with Worker("bee") as worker, worker.step("forager"):
     assert [span.name for span in otlp.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_process_that_set_up_opentelemetry_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
+def test_process_with_its_own_opentelemetry_setup_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
     result = script(
         """
 from opentelemetry import trace

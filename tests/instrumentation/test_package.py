@@ -1,4 +1,4 @@
-"""What the package shows: every name of it, each imported when it is asked for."""
+"""The public names of the package, each imported on first access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_public_names_equal_all_and_dir(package: object) -> None:
     for name in names:
         found = getattr(package, name)
         assert not inspect.ismodule(found), name
-        # `Verdict` is an enumeration, `WaitingReason` a word of several: a name of what it is, or none.
+        # `Verdict` is an enumeration; `WaitingReason` is a union of literals and may have no name.
         assert getattr(found, "__name__", name) == name
 
 
@@ -31,7 +31,7 @@ def test_unknown_attribute_raises_attribute_error() -> None:
 
 
 def test_light_modules_do_not_import_telemetry() -> None:
-    looked = (
+    process = (
         "import sys, queenright.instrumentation.errors, queenright.instrumentation.names\n"
         "before = [m for m in sys.modules if m.startswith(('opentelemetry', 'prometheus_client'))]\n"
         "from queenright.instrumentation import fingerprint, Worker\n"
@@ -39,4 +39,4 @@ def test_light_modules_do_not_import_telemetry() -> None:
         "from queenright.instrumentation import fingerprint as again\n"
         "sys.exit(bool(before) or not callable(fingerprint) or again is not fingerprint)"
     )
-    assert subprocess.run([sys.executable, "-c", looked], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", process], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Redaction: what may leave the process as text."""
+"""Redaction of text that leaves the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.instrumentation.growth import is_linear
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7fakefakefake\nq8Zx0v\n-----END RSA PRIVATE KEY-----"
 
-# Text around a secret, the secret, and what must not be readable of it.
+# The text around a secret, the secret, and the part of it that must not remain.
 SECRETS = [
     ("Authorization: Bearer {}", "abcDEF123456ghiJKL"),
     ("key {} refused", "sk-proj-Abcdef0123456789abcdef"),
@@ -53,7 +53,7 @@ def test_secret_is_not_readable(around: str, secret: str) -> None:
 
 @pytest.mark.parametrize(("around", "secret"), SECRETS)
 def test_secret_at_the_cut_is_fully_removed(around: str, secret: str) -> None:
-    """B16: masked first, cut after."""
+    """B16: secrets are masked before the text is cut."""
     for limit in range(1, 80):
         tail = redact("before " + around.format(secret), limit)
 
@@ -80,7 +80,7 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=300), st.integers(-1, 200))
 def test_output_is_bounded_and_valid(text: str, limit: int) -> None:
-    """B16: at most the limit, valid UTF-8."""
+    """B16: the output is valid UTF-8 and not longer than the limit."""
     tail = redact(text, limit)
 
     assert len(tail) <= max(limit, 0)
@@ -100,7 +100,7 @@ def test_key_that_begins_before_the_window_is_masked() -> None:
 @pytest.mark.parametrize(
     "unit", ["a", "a@", "token", "://", "-----BEGIN PRIVATE KEY-----", "eyJaaaaaa.", '"\\', "=x "]
 )
-def test_huge_text_costs_no_more_than_a_long_one(unit: str) -> None:
+def test_huge_text_takes_no_longer_than_a_long_one(unit: str) -> None:
     text = unit * (4_000_000 // len(unit))
     start = time.process_time()
 
@@ -138,7 +138,7 @@ def test_hidden_value_at_the_cut_of_a_long_text_is_fully_removed(middle: str, af
     value = f"QX{middle}XQ"
     hide([value, "L" * 4_000])
 
-    # What is masked behind it makes room for where the cut is.
+    # The masked value after it shortens the text, which moves the cut.
     text = redact("y " * 5_000 + value + "L" * 16_000 + "z " * 182 + "z" * after)
 
     assert "QX" not in text
@@ -239,15 +239,15 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
         ),
     ],
 )
-def test_work_for_crafted_texts_grows_with_their_length_only(unit: str) -> None:
-    """B127: not with the square of it."""
+def test_work_for_crafted_texts_grows_linearly(unit: str) -> None:
+    """B127: the work does not grow with the square of the length."""
     for begin, end in (("", ""), ("password=", "@"), ("<token>", ":")):
         text = partial(crafted, begin, unit, end)
         assert is_linear(lambda found: redact(found, 8_000), text), (begin, end)
 
 
 def crafted(begin: str, unit: str, end: str, size: int) -> str:
-    """Return a text of this many characters."""
+    """Return a text of ``size`` characters."""
     return (begin + unit * size)[: size - len(end)] + end
 
 

@@ -1,8 +1,8 @@
 """
-Keys as the services that hand them out shape them.
+Keys in the formats of the services that issue them.
 
-Which services and which shapes: the documentation of each, and what secret scanners look for (gitleaks,
-detect-secrets). All values are made up, and put together here, so that no scanner takes one for real.
+The formats are from the documentation of each service and from secret scanners (gitleaks, detect-secrets).
+All values are invented, and assembled here, so that scanners do not report them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ AROUND = [
 
 
 @pytest.mark.parametrize("service", SHAPES)
-def test_key_of_known_shape_is_masked_everywhere(service: str) -> None:
+def test_key_with_a_known_format_is_masked_everywhere(service: str) -> None:
     """B16: secrets in the evidence are redacted."""
     key = SHAPES[service]
     for around in AROUND:

@@ -1,4 +1,4 @@
-"""The token of a worker: its sources, its only recipient, and where it never appears."""
+"""A worker's token: its sources, its only recipient, and the places where it never appears."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queenright.instrumentation.control_client import ControlClient, ServiceUnreachableError
-from queenright.instrumentation.service_token import service_token
+from queenright.instrumentation.service_token import read_service_token
 
 TOKEN = "qrt_00000000_" + "s" * 43
 
@@ -20,10 +20,10 @@ def test_variable_precedes_the_file_and_both_are_trimmed(tmp_path: Path) -> None
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
 
-    assert service_token({}) is None
-    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(file)}) == TOKEN
-    assert service_token({"QUEENRIGHT_TOKEN": " other ", "QUEENRIGHT_TOKEN_FILE": str(file)}) == "other"
-    assert service_token({"QUEENRIGHT_TOKEN": "", "QUEENRIGHT_TOKEN_FILE": str(file)}) == TOKEN
+    assert read_service_token({}) is None
+    assert read_service_token({"QUEENRIGHT_TOKEN_FILE": str(file)}) == TOKEN
+    assert read_service_token({"QUEENRIGHT_TOKEN": " other ", "QUEENRIGHT_TOKEN_FILE": str(file)}) == "other"
+    assert read_service_token({"QUEENRIGHT_TOKEN": "", "QUEENRIGHT_TOKEN_FILE": str(file)}) == TOKEN
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff\xfe", b"a\r\nX-Evil: 1", b"\x00"])
@@ -31,13 +31,13 @@ def test_invalid_token_is_ignored(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
 
-    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(file)}) is None
-    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(tmp_path / "nowhere")}) is None
-    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(tmp_path)}) is None
+    assert read_service_token({"QUEENRIGHT_TOKEN_FILE": str(file)}) is None
+    assert read_service_token({"QUEENRIGHT_TOKEN_FILE": str(tmp_path / "nowhere")}) is None
+    assert read_service_token({"QUEENRIGHT_TOKEN_FILE": str(tmp_path)}) is None
 
 
 class Service(HTTPServer):
-    """Sends whoever asks elsewhere, to itself, and keeps what it was shown."""
+    """Redirects each request to itself under another host name, and keeps the headers that it received."""
 
     seen: list[tuple[str, str | None]]
 
@@ -73,7 +73,7 @@ def test_token_is_sent_only_to_the_service_and_never_logged(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither a redirection nor what stands in somebody's ``.netrc`` changes that."""
+    """Neither a redirect nor a ``.netrc`` entry changes that."""
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
     netrc.chmod(0o600)
@@ -84,7 +84,7 @@ def test_token_is_sent_only_to_the_service_and_never_logged(
 
     with pytest.raises(ServiceUnreachableError) as away:
         client.fetch(0)
-    # Another one, from now on: no restart is needed.
+    # A new token needs no restart.
     monkeypatch.setenv("QUEENRIGHT_TOKEN", "exchanged")
     with pytest.raises(ServiceUnreachableError):
         client.fetch(0)

@@ -1,4 +1,4 @@
-"""`watch_spans` and what `opentelemetry-instrument` calls: whole processes against a real OTLP server."""
+"""`watch_spans` and the entry point of `opentelemetry-instrument`, in processes with a real OTLP server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from queenright.instrumentation import names, span_watch, watch_spans
 from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, logs_url
 from tests.instrumentation.parts import Otlp, Script, attributes
-from tests.instrumentation.test_agent_isolation import dead_port
+from tests.instrumentation.test_agent_isolation import closed_port_url
 
 SETUP = """
 import os, time
@@ -54,7 +54,7 @@ def reported_names(otlp: Otlp) -> list[tuple[str, str]]:
 
 
 def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) -> None:
-    """B88: with one line, whatever the library."""
+    """B88: one line of code is enough for any library."""
     result = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -113,7 +113,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
 
 
 def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: Otlp) -> None:
-    """Records and spans are of one process: the service reads the incarnation from either."""
+    """Records and spans belong to one process: the service reads the incarnation from either."""
     resources: list[Resource] = []
 
     class Sender(OtlpSender):
@@ -131,7 +131,7 @@ def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: 
 
 
 def test_unavailable_service_is_logged_in_one_line(script: Script) -> None:
-    """B81: neither the work nor the exit is held up."""
+    """B81: neither the work nor the exit is delayed."""
     result = script(
         WATCH
         + """
@@ -152,7 +152,7 @@ span_watch._watchers.close()
 print(slowest < 0.5, time.monotonic() - ended < 3, flush=True)
 os._exit(0)  # what the application's own exporter waits for is not ours
 """,
-        OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
+        OTEL_EXPORTER_OTLP_ENDPOINT=closed_port_url(),
     )
 
     assert result.stdout.strip() == "True True"
@@ -183,7 +183,7 @@ def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
 
 
 def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
-    """The service does not speak gRPC; a Collector that does gets the records as it gets the spans."""
+    """The service does not accept gRPC; a Collector that does receives the records like the spans."""
     result = script(
         SETUP
         + """
@@ -238,7 +238,7 @@ def test_records_follow_opentelemetry_endpoint_variables(
 def test_auto_instrumentation_watches_otlp_exporters(
     otlp: Otlp, script: Script, exporters: str, records: bool
 ) -> None:
-    """What `opentelemetry-instrument` does with our entry point, once the process is configured."""
+    """`opentelemetry-instrument` loads our entry point in this way, after it has configured the process."""
     result = script(
         SETUP
         + """

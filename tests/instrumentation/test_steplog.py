@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Telemetry, Worker
 from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.steplog import StepLog, iso, step_log_path
+from queenright.instrumentation.steplog import StepLog, format_iso, step_log_path
 from tests.instrumentation.parts import Clock, Script
 from tests.isolation import environment
 
@@ -27,7 +27,7 @@ def lines(storage: Path, session_id: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_step_is_one_line_with_its_calls_its_times_and_its_ids(
+def test_step_is_one_line_with_calls_times_and_ids(
     telemetry: Telemetry, registry: CollectorRegistry, clock: Clock, tmp_path: Path
 ) -> None:
     with Worker(
@@ -64,7 +64,7 @@ def test_step_is_one_line_with_its_calls_its_times_and_its_ids(
 
 
 def test_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
-    """B6: a half-written last line stays the only one that is lost."""
+    """B6: only the half-written last line is lost."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step_index":0}\n{"step_ind')
 
@@ -77,7 +77,7 @@ def test_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
 
 
 def test_every_step_before_a_kill_is_in_the_log(tmp_path: Path) -> None:
-    """B33: what was counted survives `kill -9`."""
+    """B33: counted steps survive `kill -9`."""
     source = f"""
 import os, signal
 from queenright.instrumentation import Worker
@@ -100,7 +100,7 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
 
 
 def test_lines_of_several_processes_do_not_mix(script: Script, tmp_path: Path) -> None:
-    """B82: a forked child writes to the log of the worker that it works for."""
+    """B82: a forked child writes to the log of its parent's worker."""
     result = script(f"""
 import os
 from queenright.instrumentation import Worker
@@ -123,8 +123,8 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
 
 
 def test_full_disk_drops_the_line_and_counts_it(tmp_path: Path) -> None:
-    """B81: a step log that cannot be written is no trouble of the agent's."""
-    before = DROPPED.count_of("steps")
+    """B81: a step log that cannot be written does not affect the agent."""
+    before = DROPPED.get_count("steps")
     log = StepLog(tmp_path / "log.jsonl")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._file)
@@ -133,7 +133,7 @@ def test_full_disk_drops_the_line_and_counts_it(tmp_path: Path) -> None:
     log.append({"step_index": 0})
     log.close()
 
-    assert DROPPED.count_of("steps") == before + 1
+    assert DROPPED.get_count("steps") == before + 1
 
 
 def test_unusable_storage_does_not_affect_the_agent(
@@ -147,7 +147,7 @@ def test_unusable_storage_does_not_affect_the_agent(
         step.verdict("ACCEPT")
 
 
-def test_environment_names_the_storage(
+def test_environment_variable_sets_the_storage(
     telemetry: Telemetry, registry: CollectorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUEENRIGHT_STORAGE", str(tmp_path))
@@ -163,4 +163,4 @@ def test_environment_names_the_storage(
 
 @pytest.mark.parametrize("time", [0.0, 1_767_225_599.9996, 1_767_225_600.0, 1_767_225_600.25])
 def test_times_are_iso_8601_in_utc(time: float) -> None:
-    assert datetime.fromisoformat(iso(time)).timestamp() == pytest.approx(time, abs=0.001)
+    assert datetime.fromisoformat(format_iso(time)).timestamp() == pytest.approx(time, abs=0.001)

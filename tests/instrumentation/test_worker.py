@@ -1,4 +1,4 @@
-"""What a worker says as spans and start records."""
+"""The spans and start records of a worker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_every_span_and_record_identifies_its_worker(
         assert item.attributes.items() >= IDENTITY.items()
 
 
-def test_spans_are_nested_as_the_blocks_were(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+def test_spans_are_nested_like_their_blocks(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     work(worker)
     telemetry.flush()
 
@@ -123,9 +123,7 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
     }
 
 
-def test_start_record_carries_the_ids_of_the_span_that_will_end(
-    worker: Worker, telemetry: Telemetry, memory: Memory
-) -> None:
+def test_start_record_has_the_ids_of_its_span(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     work(worker)
     telemetry.flush()
 
@@ -136,7 +134,7 @@ def test_start_record_carries_the_ids_of_the_span_that_will_end(
 
 
 def test_hung_tool_is_reported_while_it_hangs(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
-    """B19: what is open has been said before it ends."""
+    """B19: an open call is reported before it ends."""
     with worker, worker.step("forager") as step, step.tool("search", timeout=2400):
         telemetry.flush()
 
@@ -164,7 +162,7 @@ def test_exception_is_recorded_and_propagates_unchanged(
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(ValueError("no"), "error"), (TimeoutError(), "timeout")])
-def test_tools_error_that_the_agent_handles_is_not_an_error_of_the_step(
+def test_tool_error_that_the_agent_handles_does_not_fail_the_step(
     worker: Worker,
     telemetry: Telemetry,
     memory: Memory,
@@ -186,7 +184,7 @@ def test_tools_error_that_the_agent_handles_is_not_an_error_of_the_step(
 
 
 def test_equal_failures_are_equal_results(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
-    """B26: a loop is a loop also when every call fails."""
+    """B26: a loop is detected even if every call fails."""
     with worker, worker.step("forager") as step:
         for text in ("no row in 0.3 s", "no row in 0.4 s", "no table in 0.1 s"):
             with step.tool("search", {"q": 1}) as call:
@@ -197,7 +195,7 @@ def test_equal_failures_are_equal_results(worker: Worker, telemetry: Telemetry, 
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-async def test_same_works_in_async_code(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+async def test_async_blocks_are_reported_too(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     async with worker, worker.step("forager") as step:
         async with step.llm("gpt") as llm:
             llm.usage(1, 2)
@@ -239,7 +237,7 @@ def test_spans_inside_a_block_become_children(worker: Worker, telemetry: Telemet
 def test_wait_is_reported_at_start_and_end(
     worker: Worker, telemetry: Telemetry, memory: Memory, registry: CollectorRegistry
 ) -> None:
-    """B17: a worker that waits for its user says so."""
+    """B17: a worker reports that it waits for its user."""
     labels = {"agent": "bee", "reason": "user_input"}
     with worker:
         with worker.waiting("user_input"):
@@ -280,7 +278,7 @@ def test_checkpoints_and_heartbeats_are_reported(
 def test_heartbeat_contains_all_fields(
     worker: Worker, telemetry: Telemetry, memory: Memory, clock: Clock
 ) -> None:
-    """002 §11: a heartbeat names task, phase, last tool call, tokens, errors and progress."""
+    """002 §11: a heartbeat has task, phase, last tool call, tokens, errors and progress."""
     with worker:
         worker.heartbeat()
         with worker.step("forager") as step, step.llm("gpt") as llm:
@@ -430,7 +428,7 @@ def test_session_id_that_is_not_a_directory_name_is_refused(session_id: str) -> 
 
 
 @pytest.mark.parametrize("arguments", [{"agent": ""}, {"agent": "bee", "heartbeat_interval": 0}])
-def test_plain_misuse_is_refused_at_once(arguments: dict[str, Any]) -> None:
+def test_invalid_constructor_arguments_raise(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"agent name|heartbeat_interval"):
         Worker(**arguments)
 
@@ -463,9 +461,7 @@ def test_misuse_after_start_loses_only_that_call(
     assert memory.span("invoke_agent bee").end_time is not None
 
 
-def test_blocks_without_a_started_worker_start_it(
-    worker: Worker, telemetry: Telemetry, memory: Memory
-) -> None:
+def test_step_starts_an_unstarted_worker(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     with worker.step("forager"):
         pass
     worker.close()
@@ -483,7 +479,7 @@ def test_heartbeats_are_automatic(telemetry: Telemetry, registry: CollectorRegis
 RAW = "deep\nresearch\x1b[31m\u2028agent\x00 "
 
 
-def test_name_with_control_characters_is_the_same_clean_one_everywhere(
+def test_name_with_control_characters_is_cleaned_everywhere(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
     worker = Worker(RAW, telemetry=telemetry, registry=registry)

@@ -1,4 +1,4 @@
-"""What a worker says as metrics."""
+"""The metrics of a worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKER_METRICS = [
 
 
 class MeasuredWorker:
-    """A worker on a clock of its own, and its metrics."""
+    """A worker with its own clock and metrics."""
 
     def __init__(self, telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> None:
         self.worker = Worker("bee", version="1", telemetry=telemetry, registry=registry, clock=clock)
@@ -50,7 +50,7 @@ def measured(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) ->
         yield measured
 
 
-def everything(measured: MeasuredWorker) -> None:
+def emit_all_metrics(measured: MeasuredWorker) -> None:
     """Make every metric of a worker have a series."""
     with measured.worker.step("forager") as step:
         with step.llm("gpt", "openai") as llm:
@@ -67,8 +67,8 @@ def everything(measured: MeasuredWorker) -> None:
         measured.worker._run.tick()
 
 
-def test_every_worker_metric_is_live_with_its_labels_and_no_other_is(measured: MeasuredWorker) -> None:
-    everything(measured)
+def test_exposed_worker_metrics_and_labels_equal_the_table(measured: MeasuredWorker) -> None:
+    emit_all_metrics(measured)
 
     families = {
         family.name: family
@@ -118,8 +118,8 @@ def test_bad_steps_reset_at_another_node(measured: MeasuredWorker) -> None:
     assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_error_is_one_bad_step_however_far_it_propagates(measured: MeasuredWorker) -> None:
-    """B12: steps that died without a verdict count."""
+def test_propagating_error_is_one_bad_step(measured: MeasuredWorker) -> None:
+    """B12: steps that fail without a verdict count."""
     with pytest.raises(KeyError), measured.worker.step("forager") as step, step.tool("search"):
         raise KeyError
 
@@ -129,7 +129,7 @@ def test_error_is_one_bad_step_however_far_it_propagates(measured: MeasuredWorke
 
 
 def test_accept_checkpoint_and_new_result_are_the_only_progress(measured: MeasuredWorker) -> None:
-    """B22: a worker that only heartbeats, or repeats itself, is not progressing."""
+    """B22: a worker that only sends heartbeats or repeats itself makes no progress."""
 
     def progress(act: Any) -> bool:
         measured.clock.now += 10
@@ -146,7 +146,7 @@ def test_accept_checkpoint_and_new_result_are_the_only_progress(measured: Measur
 
 
 def test_stall_is_counted_once_by_its_phase(measured: MeasuredWorker) -> None:
-    """B21: a tool with a declared timeout may be silent as long as that."""
+    """B21: a tool may be silent until its declared timeout."""
     with measured.worker.step("forager") as step, step.tool("search", timeout=2400):
         for _ in range(2399 // 30):
             measured.clock.now += 30
@@ -160,8 +160,8 @@ def test_stall_is_counted_once_by_its_phase(measured: MeasuredWorker) -> None:
         assert measured.value(names.WORKER_STALLS, phase="tool") == 1
 
 
-def test_wait_and_a_clock_that_jumps_are_not_a_stall(measured: MeasuredWorker) -> None:
-    """B23: the host sleeps eight hours, and nothing is counted."""
+def test_wait_or_clock_jump_is_not_a_stall(measured: MeasuredWorker) -> None:
+    """B23: no stall is counted when the host sleeps for eight hours."""
     measured.clock.now += 8 * 3600
     measured.worker._run.tick()
     measured.clock.now -= 3600
@@ -186,7 +186,7 @@ def test_durations_have_trace_exemplars(measured: MeasuredWorker) -> None:
 
 def test_worker_series_are_removed_when_it_ends(measured: MeasuredWorker) -> None:
     """B78: unloading a worker removes its series."""
-    everything(measured)
+    emit_all_metrics(measured)
     assert b'agent="bee"' in generate_latest(measured.registry)
 
     measured.worker.close()
@@ -208,7 +208,7 @@ def test_worker_series_remain_while_another_run_lives(
     assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
 
 
-def folded(registry: CollectorRegistry) -> dict[str, float]:
+def count_folded_values(registry: CollectorRegistry) -> dict[str, float]:
     """Return how many label values were folded, by metric."""
     [family] = [found for found in registry.collect() if found.name == "queenright_series_limited"]
     return {
@@ -219,14 +219,14 @@ def folded(registry: CollectorRegistry) -> dict[str, float]:
 def test_folded_label_values_are_counted_once(measured: MeasuredWorker) -> None:
     bounded = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
     nothing = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
-    assert folded(measured.registry) == nothing
+    assert count_folded_values(measured.registry) == nothing
 
     for number in range(MAX_LABEL_VALUES + 7):
         measured.step("ACCEPT", f"node-{number}")
-    measured.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # folded again: the value is not a new one
+    measured.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # Folded again: the value was counted before.
 
     assert measured.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
-    assert folded(measured.registry) == {**nothing, names.WORKER_STEPS.name: 7}
+    assert count_folded_values(measured.registry) == {**nothing, names.WORKER_STEPS.name: 7}
     assert (
         measured.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
     )
@@ -235,25 +235,25 @@ def test_folded_label_values_are_counted_once(measured: MeasuredWorker) -> None:
     )
 
 
-def test_agents_past_the_bound_of_a_process_are_folded_and_counted_once(registry: CollectorRegistry) -> None:
+def test_agents_beyond_the_limit_are_folded_and_counted_once(registry: CollectorRegistry) -> None:
     families = WorkerFamilies.of(registry)
     for number in range(MAX_AGENTS):
         families.acquire(f"a{number}")
 
-    assert folded(registry)[names.WORKER_INFO.name] == 0
+    assert count_folded_values(registry)[names.WORKER_INFO.name] == 0
     assert [families.acquire(name).agent for name in ("b", "c", "b")] == ["other"] * 3
-    assert folded(registry)[names.WORKER_INFO.name] == 2
+    assert count_folded_values(registry)[names.WORKER_INFO.name] == 2
 
 
 def test_two_folding_metrics_in_one_registry_share_the_counter(registry: CollectorRegistry) -> None:
-    """Such as a service, and workers in its process."""
+    """This happens if workers run in the process of a service."""
     service = LimitCounter(registry, [names.CIRCUIT_BREAKER_TRANSITIONS])
     families = WorkerFamilies.of(registry)
 
     service.fold(names.CIRCUIT_BREAKER_TRANSITIONS, "a")
     families.limit_counter.fold(names.WORKER_STEPS, "bee", "a")
 
-    counted = {name: number for name, number in folded(registry).items() if number}
+    counted = {name: number for name, number in count_folded_values(registry).items() if number}
     assert counted == {names.CIRCUIT_BREAKER_TRANSITIONS.name: 1, names.WORKER_STEPS.name: 1}
 
 
@@ -263,12 +263,12 @@ def test_remembered_folded_values_are_bounded(registry: CollectorRegistry) -> No
     for number in range(MAX_KNOWN_VALUES + 5):
         limited.fold(names.WORKER_STEPS, "bee", f"node-{number}")
 
-    assert folded(registry) == {names.WORKER_STEPS.name: MAX_KNOWN_VALUES + 5}
+    assert count_folded_values(registry) == {names.WORKER_STEPS.name: MAX_KNOWN_VALUES + 5}
     assert len(limited._seen_hashes) <= MAX_KNOWN_VALUES
 
 
 def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> None:
-    """B81: a registry that refuses our metrics is no trouble of the agent's."""
+    """B81: a registry that refuses our metrics does not affect the agent."""
     registry = CollectorRegistry()
     Counter("queenright_worker_steps_total", "mine", registry=registry)
 

@@ -272,7 +272,9 @@ class ControlChannel:
             self._answer_after_end(instruction)
             return True
         if instruction.expires_at <= self._clock():
-            self._answers.send_outcome(instruction.instruction_id, "refused", detail="it has expired")
+            self._answers.send_outcome(
+                instruction.instruction_id, "refused", detail="the instruction has expired"
+            )
             return True
         return False
 

@@ -17,7 +17,7 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach,
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.forks import import_for_requests
-from queenright.instrumentation.service_token import service_token
+from queenright.instrumentation.service_token import read_service_token
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response
@@ -45,7 +45,7 @@ def _is_application_record(record: logging.LogRecord) -> bool:
     return record.thread not in _queenright_threads
 
 
-def control_endpoint_of(endpoint: str | None) -> str:
+def resolve_control_endpoint(endpoint: str | None) -> str:
     """Return the base URL of the service's API: argument, environment, default."""
     return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
 
@@ -94,7 +94,7 @@ class ControlClient:
         session_id: str,
         incarnation_id: str,
         *,
-        token: Callable[[], str | None] = service_token,
+        token: Callable[[], str | None] = read_service_token,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         import requests

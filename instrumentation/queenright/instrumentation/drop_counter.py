@@ -34,7 +34,7 @@ class DroppedTelemetry(Collector):
         with self._lock:
             self._counts[signal] += number
 
-    def count_of(self, signal: Signal) -> int:
+    def get_count(self, signal: Signal) -> int:
         """Return the number of dropped items of ``signal``."""
         return self._counts[signal]
 

@@ -1,4 +1,4 @@
-"""The effect of a tool call, as loop detectors compare calls by it."""
+"""The effect of a tool call, by which loop detectors compare calls."""
 
 from __future__ import annotations
 

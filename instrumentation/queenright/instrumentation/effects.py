@@ -17,42 +17,42 @@ from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.shell_effects import (
     COMMAND_HEAD,
     MIN_WAIT_SECONDS,
-    effect_of_command,
+    infer_command_effect,
     sleep_seconds,
 )
 from queenright.instrumentation.word_tables import read_words
 
-_WORDS_OF: Final = read_words("tools")
+_WORD_SETS: Final = read_words("tools")
 
-_READS: Final = _WORDS_OF["reads"]
-_SEARCHES: Final = _WORDS_OF["searches"]
-_STATES: Final = _WORDS_OF["states"]
-_RUNNING: Final = _WORDS_OF["running"]
+_READS: Final = _WORD_SETS["reads"]
+_SEARCHES: Final = _WORD_SETS["searches"]
+_STATES: Final = _WORD_SETS["states"]
+_RUNNING: Final = _WORD_SETS["running"]
 
-_EDITS: Final = _WORDS_OF["edits"]
-_CHANGES: Final = _EDITS | _WORDS_OF["more_changes"]
-_WRITES_CONTENT: Final = _WORDS_OF["writes_content"]
-_CONTENT: Final = _WORDS_OF["content"]
+_EDITS: Final = _WORD_SETS["edits"]
+_CHANGES: Final = _EDITS | _WORD_SETS["more_changes"]
+_WRITES_CONTENT: Final = _WORD_SETS["writes_content"]
+_CONTENT: Final = _WORD_SETS["content"]
 
-_NOTES: Final = _WORDS_OF["notes"]
+_NOTES: Final = _WORD_SETS["notes"]
 
-_WAITS: Final = _WORDS_OF["waits"]
-_WAITING: Final = _WORDS_OF["waiting"]
+_WAITS: Final = _WORD_SETS["waits"]
+_WAITING: Final = _WORD_SETS["waiting"]
 _WAIT_KEYS: Final = re.compile(r"s|t|n|.*(?:sec|time|dura|delay|wait|ms|milli|min).*", re.IGNORECASE)
-_SUBMITS: Final = _WORDS_OF["submits"]
-_SPEAKS: Final = _WORDS_OF["speaks"]
-_CHECKS: Final = _WORDS_OF["checks"]
-_CODE: Final = _WORDS_OF["code"]
+_SUBMITS: Final = _WORD_SETS["submits"]
+_SPEAKS: Final = _WORD_SETS["speaks"]
+_CHECKS: Final = _WORD_SETS["checks"]
+_CODE: Final = _WORD_SETS["code"]
 
-_EXECUTES: Final = _WORDS_OF["executes"]
-_ASKS: Final = _WORDS_OF["asks"]
+_EXECUTES: Final = _WORD_SETS["executes"]
+_ASKS: Final = _WORD_SETS["asks"]
 _ASKING: Final = re.compile(
     "|".join(name.replace("_", "[^a-z0-9]*") for name in sorted(_ASKS)), re.IGNORECASE
 )
 _QUESTIONS: Final = ("question", "questions", "prompt", "message", "text", "query", "plan")
-_SHELLS: Final = _WORDS_OF["shells"]
-_EDITORS: Final = _WORDS_OF["editors"]
-_STDIN: Final = _WORDS_OF["stdin"]
+_SHELLS: Final = _WORD_SETS["shells"]
+_EDITORS: Final = _WORD_SETS["editors"]
+_STDIN: Final = _WORD_SETS["stdin"]
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ACTION: Final = re.compile(r"[A-Za-z][\w-]{1,39}")
@@ -68,19 +68,19 @@ class _Tool(NamedTuple):
     """Argument names that may hold the command of a shell."""
     is_editor: bool = False
     is_stdin: bool = False
-    asks_user: bool = False
-    speaks: bool = False
+    is_question_tool: bool = False
+    is_messaging_tool: bool = False
     is_note: bool = False
 
 
 @lru_cache(4096)
-def _tool(name: str) -> _Tool:
+def _inspect_tool(name: str) -> _Tool:
     # "mcp__github__create_issue", "functions.read_file": the tool's own name is the last part.
     verb = _SEPARATORS.split(name)[-1]
     plain = _PLAIN.sub("_", verb.lower()).strip("_")
     words = [word.lower() for word in _WORDS.findall(verb)]
     if plain in _ASKS:
-        return _Tool(None, asks_user=True)
+        return _Tool(None, is_question_tool=True)
     if plain in _SUBMITS or "_".join(words) in _SUBMITS:
         return _Tool(Effect.SUBMITS)
     if plain in _WAITS:
@@ -93,10 +93,10 @@ def _tool(name: str) -> _Tool:
         return _Tool(Effect.EDITS)
     if not _NOTES.isdisjoint(words):
         return _Tool(None, is_note=True)
-    return _Tool(_effect_of_name(words), speaks=not _SPEAKS.isdisjoint(words[:1]))
+    return _Tool(_infer_from_words(words), is_messaging_tool=not _SPEAKS.isdisjoint(words[:1]))
 
 
-def _effect_of_name(words: list[str]) -> Effect | None:
+def _infer_from_words(words: list[str]) -> Effect | None:
     if words and words[0] in _EXECUTES and not _CODE.isdisjoint(words):
         return Effect.RUNS
     for word in words[:2]:
@@ -114,47 +114,47 @@ def _effect_of_name(words: list[str]) -> Effect | None:
     return None if _CHECKS.isdisjoint(words) else Effect.CHECKS
 
 
-def effect_of_tool(name: str) -> Effect | None:
+def infer_tool_effect(name: str) -> Effect | None:
     """Return the effect of a tool from its name alone; None if unknown."""
-    return _tool(name).effect
+    return _inspect_tool(name).effect
 
 
-def asks_user(name: str) -> bool:
+def is_question_tool(name: str) -> bool:
     """Return whether a tool asks a person and waits for the answer."""
-    return _tool(name).asks_user
+    return _inspect_tool(name).is_question_tool
 
 
-def names_question_tool(text: str) -> bool:
+def may_name_question_tool(text: str) -> bool:
     """Return whether a text may name a tool that asks a person; False is certain."""
     return _ASKING.search(text) is not None
 
 
-def question_of(tool: str, arguments: object) -> str:
+def extract_question(tool: str, arguments: object) -> str:
     """Return the question of a call to a person, otherwise the tool's name; "" if the call asks no one."""
-    if not asks_user(tool):
+    if not is_question_tool(tool):
         return ""
     arguments = _parse_arguments(arguments)
-    if isinstance(arguments, Mapping) and isinstance(several := arguments.get("questions"), list):
-        arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in several)}
+    if isinstance(arguments, Mapping) and isinstance(questions := arguments.get("questions"), list):
+        arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in questions)}
     return _text_in(arguments, _QUESTIONS).strip() or tool
 
 
-def speaks(name: str) -> bool:
+def is_messaging_tool(name: str) -> bool:
     """Return whether a tool sends a message that may be answered."""
-    return _tool(name).speaks
+    return _inspect_tool(name).is_messaging_tool
 
 
 def is_note(name: str) -> bool:
-    """Return whether an agent takes notes for itself with a tool."""
-    return _tool(name).is_note
+    """Return whether a tool stores an agent's own notes."""
+    return _inspect_tool(name).is_note
 
 
 def is_shell(name: str) -> bool:
     """Return whether a tool runs shell commands."""
-    return bool(_tool(name).command_in)
+    return bool(_inspect_tool(name).command_in)
 
 
-def effect_of(tool: str, arguments: object = None) -> Effect | None:
+def infer_effect(tool: str, arguments: object = None) -> Effect | None:
     """
     Return the effect of a tool call; None if unknown.
 
@@ -162,10 +162,10 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
         tool: The tool's name.
         arguments: The arguments: text, JSON or an object. For a shell, the command is analysed.
     """
-    traits = _tool(tool)
+    traits = _inspect_tool(tool)
     if traits.command_in:
         command = _text_in(arguments, traits.command_in)
-        return effect_of_command(command[:COMMAND_HEAD]) if command else None
+        return infer_command_effect(command[:COMMAND_HEAD]) if command else None
     if traits.is_editor:
         command = _text_in(arguments, ("command",))
         if command == "view":
@@ -176,35 +176,35 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
     if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < MIN_WAIT_SECONDS:
         return Effect.READS
-    if traits.effect is None and not (traits.is_note or traits.asks_user):
-        return _effect_of_action(arguments)
+    if traits.effect is None and not (traits.is_note or traits.is_question_tool):
+        return _infer_action_effect(arguments)
     return traits.effect
 
 
-def _effect_of_action(arguments: object) -> Effect | None:
-    """Return the effect of the argument ``action``, as of ``computer``; None if there is none."""
+def _infer_action_effect(arguments: object) -> Effect | None:
+    """Return the effect of the argument ``action``, which ``computer`` has; None if there is none."""
     if isinstance(arguments, str) and arguments[:1] != "{":
         return None
     action = _text_in(arguments, ("action",))
-    return _tool(action).effect if _ACTION.fullmatch(action) else None
+    return _inspect_tool(action).effect if _ACTION.fullmatch(action) else None
 
 
 def wait_seconds(tool: str, arguments: object) -> float:
     """Return the minimum seconds that a call waits, by its arguments; 0 if unknown."""
-    traits = _tool(tool)
+    traits = _inspect_tool(tool)
     if traits.command_in:
         return sleep_seconds(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
     return max(0.0, _declared_wait(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 
 def effect_facts(tool: str, arguments: object) -> dict[str, str]:
-    """Return the field ``effect`` for a call's event, if it differs from the effect of the tool's name."""
-    effect = effect_of(tool, arguments)
-    return {} if effect is None or effect is effect_of_tool(tool) else {"effect": effect.value}
+    """Return the field ``effect`` for a call's event, if the tool's name alone gives another effect."""
+    effect = infer_effect(tool, arguments)
+    return {} if effect is None or effect is infer_tool_effect(tool) else {"effect": effect.value}
 
 
 def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
-    """Return the first of the arguments ``keys`` as text; plain text is returned as it is."""
+    """Return the first of the arguments ``keys`` as text; plain text is returned unchanged."""
     arguments = _parse_arguments(arguments)
     if isinstance(arguments, str):
         return arguments
@@ -218,7 +218,7 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
 
 
 def _parse_arguments(arguments: object) -> object:
-    """Return the object of JSON arguments, None if they cannot be read; other arguments as they are."""
+    """Return JSON arguments as an object, or None if they are invalid; return other arguments unchanged."""
     if not isinstance(arguments, str) or arguments[:1] != "{":
         return arguments
     try:
@@ -228,7 +228,7 @@ def _parse_arguments(arguments: object) -> object:
 
 
 def _declared_wait(arguments: object) -> float:
-    """Return the seconds that the arguments of a wait name; -1 if they name none."""
+    """Return the seconds that a wait's arguments state; -1 if they state none."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

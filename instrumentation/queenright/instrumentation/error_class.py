@@ -122,7 +122,7 @@ def is_refused_by_shell(text: str) -> bool:
     return _SHELL_HINT.search(text) is not None and _SHELL_REFUSED.search(text) is not None
 
 
-def unreported_failure(result: object, effect: str | None, arguments: object = None) -> str:
+def find_unreported_failure(result: object, effect: str | None, arguments: object = None) -> str:
     """
     Return the class of a failure in the result of a call that reported no failure; "" if there is none.
 
@@ -203,7 +203,7 @@ def error_class(text: str, arguments: object = None) -> str:
     )
 
 
-def class_of_error(error_type: str, text: str) -> str:
+def classify_error(error_type: str, text: str) -> str:
     """
     Return the class of an error from its type, or from its text where the type is generic.
 

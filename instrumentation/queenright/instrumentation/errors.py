@@ -8,7 +8,7 @@ class QueenrightError(Exception):
 
 
 class NotFoundError(QueenrightError):
-    """Base class of errors about a name or an id that nothing has."""
+    """Base class of errors about a name or an id that does not exist."""
 
 
 class ConflictError(QueenrightError):

@@ -1,4 +1,4 @@
-"""Says how to install an extra. Queenright is on no package index."""
+"""How to install an extra. Queenright is not on a package index."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ _TEXT_TAIL: Final = 16_384
 _JSON_LIMIT: Final = 65_536
 """Longer text is not parsed as JSON."""
 
-_NODES: Final = 5_000
+_MAX_NODES: Final = 5_000
 """Maximum parts of a container that are normalized; the rest is hashed unchanged."""
 
-_DEPTH: Final = 24
+_MAX_DEPTH: Final = 24
 
 _MAX_CACHED_KEYS: Final = 4_096
 """Maximum number of cached keys."""
@@ -40,9 +40,9 @@ _MAX_KEYED: Final = 4_096
 _MAX_TEXT: Final = _JSON_LIMIT
 """Characters of a container's strings that are searched for ids; all of them are hashed."""
 
-_SEARCHED_FOR_ARGUMENTS: Final = 65_536
+_MAX_SEARCHED_FOR_ARGUMENTS: Final = 65_536
 """A longer result contains more than its arguments."""
-_SEARCHED_FOR_FAILURE: Final = 4_096
+_MAX_SEARCHED_FOR_FAILURE: Final = 4_096
 _MAX_TEXTS: Final = 16
 _MIN_SENTENCE_LENGTH: Final = 16
 """A result that repeats a shorter argument may be an answer, for example of a lookup."""
@@ -139,7 +139,7 @@ _FAILURE_WORD: Final = re.compile(
     re.IGNORECASE,
 )
 _SHORT: Final = 400
-# A short result that tells of a failure; "error rate" and "2 errors" are about something else.
+# A short result that reports a failure; "error rate" and "2 errors" are about something else.
 _FAILURE: Final = re.compile(
     r"(?<!\d )(?:Error|Exception|Traceback)\b|^\W*(?:error:|fatal:|failed to\b)"
     r"|\b(?:refused|timed out|out of memory)\b",
@@ -198,7 +198,7 @@ def fingerprint(value: object) -> str:
     A JSON text and the object that it represents have the same fingerprint. Never raises. The work is bounded
     for long texts and large containers: all of them is hashed, only a part is searched for ids.
     """
-    return _digest(_canonical(value))
+    return _digest(_canonicalize(value))
 
 
 def arguments_fingerprint(arguments: object) -> str:
@@ -206,10 +206,10 @@ def arguments_fingerprint(arguments: object) -> str:
     Return the fingerprint of a call's arguments.
 
     Unlike ``fingerprint``, it ignores only what belongs to the call by its key (call and request ids, nonces,
-    idempotency keys, the time of the call), beside other arguments, and temporary file names. Two calls about
+    idempotency keys, the time of the call) next to other arguments, and temporary file names. Two calls about
     different messages, runs or UUIDs are different calls. Never raises.
     """
-    return _digest(_canonical(arguments, of_arguments=True))
+    return _digest(_canonicalize(arguments, is_arguments=True))
 
 
 def result_fingerprint(result: object, arguments: object = None, *, has_failed: bool = False) -> str:
@@ -227,10 +227,10 @@ def result_fingerprint(result: object, arguments: object = None, *, has_failed: 
         arguments: The arguments of the call; None if unknown.
         has_failed: Whether the call failed.
     """
-    canonical = _canonical(result)
-    if arguments is not None and len(canonical) <= _SEARCHED_FOR_ARGUMENTS:
+    canonical = _canonicalize(result)
+    if arguments is not None and len(canonical) <= _MAX_SEARCHED_FOR_ARGUMENTS:
         repeats = False
-        for text in _texts_of(arguments):
+        for text in _list_texts(arguments):
             if text not in canonical:
                 if "~" not in canonical:
                     continue
@@ -250,14 +250,14 @@ def result_fingerprint(result: object, arguments: object = None, *, has_failed: 
     is_failure = has_failed or _has_failure_shape(canonical, arguments)
     if is_failure:
         canonical = _POSITION.sub("#", canonical)
-    tells_failure = bool(arguments) and _tells_failure(canonical)
-    if is_failure or tells_failure:
+    reports_failure = bool(arguments) and _reports_failure(canonical)
+    if is_failure or reports_failure:
         canonical = _ATTEMPT.sub("#", canonical)
-    if tells_failure:
+    if reports_failure:
         text_without_numbers = _NUMBER_OF_FAILURE.sub(lambda match: match["code"] or "#", canonical)
         if text_without_numbers != canonical:
-            # For other arguments, the numbers may tell another failure.
-            canonical = text_without_numbers + _canonical(arguments, of_arguments=True)
+            # With other arguments, the numbers may belong to another failure.
+            canonical = text_without_numbers + _canonicalize(arguments, is_arguments=True)
     step_count = _STEP_COUNT.match(canonical) if canonical[1:2] in _STEP_COUNT_BEGINS else None
     if step_count is not None and _acts_on_element(arguments):
         canonical = canonical[step_count.end() :]
@@ -265,11 +265,11 @@ def result_fingerprint(result: object, arguments: object = None, *, has_failed: 
 
 
 def _has_failure_shape(canonical: str, arguments: object) -> bool:
-    head = canonical[:_SEARCHED_FOR_FAILURE]
+    head = canonical[:_MAX_SEARCHED_FOR_FAILURE]
     # A search for words takes a tenth of the pattern's time.
     if any(word in head for word in _FAILURE_HINTS) and _FAILURE_SHAPE.search(head) is not None:
         return True
-    # Without arguments, each call may be of another place.
+    # Without arguments, each call may concern another place.
     return (
         bool(arguments)
         and len(canonical) <= _SHORT
@@ -278,9 +278,9 @@ def _has_failure_shape(canonical: str, arguments: object) -> bool:
     )
 
 
-def _tells_failure(canonical: str) -> bool:
-    """Return whether a text tells of a failure."""
-    if canonical[:1] != '"' or len(canonical) > _SEARCHED_FOR_FAILURE:
+def _reports_failure(canonical: str) -> bool:
+    """Return whether a text reports a failure."""
+    if canonical[:1] != '"' or len(canonical) > _MAX_SEARCHED_FOR_FAILURE:
         return False
     if len(canonical) > _SHORT:
         return "Traceback " in canonical and _FAILURE_SHAPE.search(canonical) is not None
@@ -301,18 +301,18 @@ def _digest(canonical: str) -> str:
     return blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _canonical(value: object, *, of_arguments: bool = False) -> str:
+def _canonicalize(value: object, *, is_arguments: bool = False) -> str:
     try:
         if type(value) is str:
-            return _of_text(value, of_arguments=of_arguments)
-        parts = _Parts(of_arguments=of_arguments)
-        _write(value, parts, _DEPTH, None)
+            return _canonicalize_text(value, is_arguments=is_arguments)
+        parts = _Parts(is_arguments=is_arguments)
+        _write(value, parts, _MAX_DEPTH, None)
         return "".join(parts)
     except Exception:  # a __repr__ that raises, a container changed by another thread, endless recursion
         return f"<{type(value).__qualname__}>"
 
 
-def _texts_of(arguments: object) -> list[str]:
+def _list_texts(arguments: object) -> list[str]:
     """Return the strings in a call's arguments, longest first."""
     if isinstance(arguments, str):
         text = arguments.strip()
@@ -333,7 +333,7 @@ def _texts_of(arguments: object) -> list[str]:
     return sorted(texts, key=len, reverse=True)[:_MAX_TEXTS] if len(texts) > 1 else texts
 
 
-def _of_text(text: str, *, of_arguments: bool) -> str:
+def _canonicalize_text(text: str, *, is_arguments: bool) -> str:
     """Return the canonical form of a text; JSON becomes its object."""
     text = text.strip()
     if text[:1] in "{[" and len(text) <= _JSON_LIMIT and text[-1:] in "}]":
@@ -342,10 +342,10 @@ def _of_text(text: str, *, of_arguments: bool) -> str:
         except ValueError:
             pass
         else:
-            parts = _Parts(of_arguments=of_arguments)
-            _write(json_value, parts, _DEPTH, None)
+            parts = _Parts(is_arguments=is_arguments)
+            _write(json_value, parts, _MAX_DEPTH, None)
             return "".join(parts)
-    return '"' + _mask(text, of_arguments=of_arguments)
+    return '"' + _mask(text, is_arguments=is_arguments)
 
 
 def scrub(text: str) -> str:
@@ -389,19 +389,19 @@ def _scrub(text: str) -> str:
     return text
 
 
-def _mask(text: str, *, of_arguments: bool) -> str:
-    if not of_arguments:
+def _mask(text: str, *, is_arguments: bool) -> str:
+    if not is_arguments:
         return scrub(text)
     return _TEMPORARY.sub("~", text) if "/tmp" in text else text
 
 
-def _as_0(characters: bytes) -> bytes:
+def _map_to_zero(characters: bytes) -> bytes:
     return bytes.maketrans(characters, b"0" * len(characters))
 
 
-_DIGITS_AS_0: Final = _as_0(b"0123456789")
-_HEXADECIMAL_AS_0: Final = _as_0(b"0123456789abcdefABCDEF")
-_CAPITALS_AS_0: Final = _as_0(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+_DIGITS_AS_0: Final = _map_to_zero(b"0123456789")
+_HEXADECIMAL_AS_0: Final = _map_to_zero(b"0123456789abcdefABCDEF")
+_CAPITALS_AS_0: Final = _map_to_zero(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 _HEXADECIMAL_SHAPE: Final = b"0" * 16
 _UUID_SHAPE: Final = b"00000000-0000-0000-0000-000000000000"
 _ULID_SHAPE: Final = b"0" * 26
@@ -428,9 +428,9 @@ class _Parts(list[str]):
 
     search_budget = _MAX_TEXT
 
-    def __init__(self, *, of_arguments: bool) -> None:
+    def __init__(self, *, is_arguments: bool) -> None:
         super().__init__()
-        self.of_arguments = of_arguments
+        self.is_arguments = is_arguments
 
 
 def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
@@ -441,26 +441,26 @@ def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
         if parts.search_budget < 0 or (key is not None and _CHOSEN_STAMP.fullmatch(value)):
             parts.append('"' + value)
         elif value[:1] in ("{", "[") and depth > 0:
-            parts.append(_of_text(value, of_arguments=parts.of_arguments))
+            parts.append(_canonicalize_text(value, is_arguments=parts.is_arguments))
         else:
-            parts.append('"' + _mask(value, of_arguments=parts.of_arguments))
+            parts.append('"' + _mask(value, is_arguments=parts.is_arguments))
     elif kind is int or kind is float or kind is bool or value is None:
         parts.append(repr(value))
-    elif depth <= 0 or len(parts) > _NODES:
+    elif depth <= 0 or len(parts) > _MAX_NODES:
         parts.append(_dump(value) if depth > 0 else "...")
     elif isinstance(value, Mapping):
         _write_mapping(value, parts, depth)
     elif isinstance(value, list | tuple):
         parts.append("[")
         for index, item in enumerate(value):
-            if len(parts) > _NODES:
+            if len(parts) > _MAX_NODES:
                 parts.append(_dump(value[index:]))
                 break
             _write(item, parts, depth - 1, None)
             parts.append(",")
         parts.append("]")
     else:
-        parts.append(_describe(value, of_arguments=parts.of_arguments))
+        parts.append(_describe(value, is_arguments=parts.is_arguments))
 
 
 def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
@@ -470,7 +470,7 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
         keys = sorted(value, key=repr)
     parts.append("{")
     for index, key in enumerate(keys):
-        if len(parts) > _NODES:
+        if len(parts) > _MAX_NODES:
             parts.append(_dump({rest: value[rest] for rest in keys[index:]}))
             break
         item = value[key]
@@ -478,9 +478,9 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
         entry = _keys.get(name)
         if entry is None:
             entry = _classify_key(name)
-        canonical_key, is_volatile, is_of_call = entry
-        if parts.of_arguments:
-            is_volatile = is_of_call if len(keys) > 1 else None
+        canonical_key, is_volatile, is_call_key = entry
+        if parts.is_arguments:
+            is_volatile = is_call_key if len(keys) > 1 else None
         if is_volatile is not None and is_volatile(item):
             parts.append(canonical_key + "~,")
             continue
@@ -500,7 +500,7 @@ arguments."""
 def _classify_key(key: str) -> tuple[str, _Test, _Test]:
     plain_key = _normalize_key(key)
     is_volatile: _Test = None
-    is_of_call: _Test = None
+    is_call_key: _Test = None
     if plain_key in _VOLATILE_KEYS:
         is_volatile = _is_scalar
     elif plain_key in ("duration", "durationseconds"):
@@ -508,10 +508,10 @@ def _classify_key(key: str) -> tuple[str, _Test, _Test]:
     elif plain_key in _MAYBE_KEYS:
         is_volatile = _is_clock_reading
     if plain_key in _CALL_KEYS:
-        is_of_call = _is_generated
+        is_call_key = _is_generated
     elif plain_key in _TIME_OF_CALL:
-        is_of_call = _is_clock_reading
-    entry = (f"{key!r}:", is_volatile, is_of_call)
+        is_call_key = _is_clock_reading
+    entry = (f"{key!r}:", is_volatile, is_call_key)
     if len(_keys) < _MAX_CACHED_KEYS and len(key) < 100:
         _keys[key] = entry
     return entry
@@ -522,7 +522,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def _is_generated(value: object) -> bool:
-    # A number was given to what the call is about, for example to a request of a person.
+    # A number usually identifies what the call is about, for example a person's request.
     return isinstance(value, str) and not value.isdigit()
 
 
@@ -540,16 +540,16 @@ def _normalize_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "").replace(".", "")
 
 
-def _describe(value: object, *, of_arguments: bool = False) -> str:
+def _describe(value: object, *, is_arguments: bool = False) -> str:
     """Return the canonical form of a value that is not JSON."""
     if isinstance(value, str | bool | int | float | UUID):  # subclasses: enumerations and the like
-        return '"' + _mask(str(value), of_arguments=of_arguments)
+        return '"' + _mask(str(value), is_arguments=is_arguments)
     if isinstance(value, bytes | bytearray | memoryview):
         return "b" + blake2b(value, digest_size=8).hexdigest()
     if isinstance(value, set | frozenset):
         parts: list[_Parts] = []
         for item in value:
-            parts.append(_Parts(of_arguments=of_arguments))
+            parts.append(_Parts(is_arguments=is_arguments))
             _write(item, parts[-1], 2, None)
         return "(" + ",".join(sorted("".join(part) for part in parts)) + ")"
     return "<" + scrub(repr(value))

@@ -1,4 +1,4 @@
-"""HTTP statuses."""
+"""HTTP status codes that may be transient."""
 
 from __future__ import annotations
 

@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 MESSAGE_LIMIT: Final = 16_384
-"""Maximum characters of a message; longer ones are truncated."""
+"""Maximum number of characters in a message; longer messages are truncated."""
 
 _MAX_ID_LENGTH: Final = 200
 _ITEM_LIMIT: Final = 100
-"""Maximum instructions read from one response."""
+"""Maximum number of instructions read from one response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudge:
-    """A reminder to add to the worker's context. ``expires_at`` is in seconds since the epoch."""
+    """A message to add to the worker's context. ``expires_at`` is in seconds since the epoch."""
 
     message: str
     instruction_id: str
@@ -32,7 +32,7 @@ class Nudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
-    """An order to save the state and stop. ``expires_at`` is in seconds since the epoch."""
+    """An instruction to save the state and stop. ``expires_at`` is in seconds since the epoch."""
 
     reason: str
     instruction_id: str
@@ -66,11 +66,11 @@ def parse_instructions(
         clock_offset: Seconds by which the local clock is ahead of the service's. Returned times are local.
 
     Raises:
-        ValueError: The response has no list ``instructions``.
+        ValueError: The response has no ``instructions`` list.
     """
     items = body.get("instructions") if isinstance(body, dict) else None
     if not isinstance(items, list):
-        raise ValueError("the response has no list 'instructions'")
+        raise ValueError("the response has no 'instructions' list")
     identity = {"session_id": session_id, "incarnation_id": incarnation_id}
     instructions = []
     for item in items[:_ITEM_LIMIT]:
@@ -89,17 +89,19 @@ def _parse_instruction(
         return None
     kind, text, expires_at = item.get("kind"), item.get("message"), _parse_time(item.get("expires_at"))
     if kind not in ("nudge", "terminate"):
-        return InvalidInstruction(instruction_id, f"unknown kind of instruction {str(kind)[:40]!r}")
+        return InvalidInstruction(
+            instruction_id, f"unknown instruction kind {str(kind)[:40]!r}; use 'nudge' or 'terminate'"
+        )
     if expires_at is None:
-        return InvalidInstruction(instruction_id, "expires_at is missing or not a time")
+        return InvalidInstruction(instruction_id, "expires_at is missing or is not a valid time")
     expires_at += clock_offset
     if expires_at <= now:
-        return InvalidInstruction(instruction_id, "it has expired")
+        return InvalidInstruction(instruction_id, "the instruction has expired")
     message = text[:MESSAGE_LIMIT] if isinstance(text, str) else ""
     if kind == "terminate":
         return Termination(reason=message, instruction_id=instruction_id, expires_at=expires_at)
     if not message:
-        return InvalidInstruction(instruction_id, "it has no message")
+        return InvalidInstruction(instruction_id, "the nudge has no message")
     return Nudge(message=message, instruction_id=instruction_id, expires_at=expires_at)
 
 

@@ -25,9 +25,9 @@ from queenright.instrumentation.conventions import (
     ATTRIBUTES,
     SCOPES,
     Kind,
+    extract_subject,
     fill_template,
     kind_of,
-    named_in,
 )
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.drop_counter import DROPPED
@@ -238,7 +238,7 @@ class OpenSpans(SpanProcessor):
                 names.EVENT_SPAN_ENDED,
                 (span.end_time if span is not None else None) or self._clock(),
                 entry.context,
-                entry.attributes | _ending(span),
+                entry.attributes | _end_attributes(span),
             )
         )
 
@@ -277,10 +277,10 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
         parent_id: The id of the parent span.
     """
     span_attributes: Mapping[str, object] = span.attributes or {}
-    fields = {field: _first(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
+    fields = {field: _first_text(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
     scope = span.instrumentation_scope.name if span.instrumentation_scope else ""
-    name = fill_template(span.name, lambda field: _first(span_attributes, (field,)))
-    kind, subject = kind_of(fields["operation"], fields["marker"], name), named_in(name)
+    name = fill_template(span.name, lambda field: _first_text(span_attributes, (field,)))
+    kind, subject = kind_of(fields["operation"], fields["marker"], name), extract_subject(name)
     if kind is None and (fields["operation"] or fields["marker"] or not scope.startswith(SCOPES)):
         return None
     values: dict[str, str] = {
@@ -304,19 +304,19 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     return attributes
 
 
-def _ending(span: ReadableSpan | None) -> Attributes:
+def _end_attributes(span: ReadableSpan | None) -> Attributes:
     """Return the attributes of an end record: the outcome, and the error type of a failed span."""
     if span is None or span.end_time is None:
         return {names.OPEN_SPAN_OUTCOME: SpanOutcome.UNKNOWN.value}
     if span.status.status_code is not StatusCode.ERROR:
         return {names.OPEN_SPAN_OUTCOME: SpanOutcome.OK.value}
-    ending: Attributes = {names.OPEN_SPAN_OUTCOME: SpanOutcome.ERROR.value}
-    error = _first(span.attributes or {}, (names.ERROR_TYPE,))
+    attributes: Attributes = {names.OPEN_SPAN_OUTCOME: SpanOutcome.ERROR.value}
+    error = _first_text(span.attributes or {}, (names.ERROR_TYPE,))
     for event in span.events:
-        error = error or _first(event.attributes or {}, (_EXCEPTION_TYPE,))
+        error = error or _first_text(event.attributes or {}, (_EXCEPTION_TYPE,))
     if error := clean_name(error):
-        ending[names.ERROR_TYPE] = error
-    return ending
+        attributes[names.ERROR_TYPE] = error
+    return attributes
 
 
 def _is_exported(span: ReadableSpan) -> bool:
@@ -326,7 +326,7 @@ def _is_exported(span: ReadableSpan) -> bool:
     return is_sampled and (scope is None or scope.name != SCOPE.name)
 
 
-def _first(attributes: Mapping[str, object], spellings: tuple[str, ...]) -> str:
+def _first_text(attributes: Mapping[str, object], spellings: tuple[str, ...]) -> str:
     """Return the first non-empty attribute as text, or ""; sequences are ignored."""
     for name in spellings:
         value = attributes.get(name)

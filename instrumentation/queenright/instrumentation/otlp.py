@@ -52,7 +52,7 @@ def _is_application_record(record: logging.LogRecord) -> bool:
     return record.thread not in _queenright_threads
 
 
-def endpoint_of(endpoint: str | None) -> str:
+def resolve_endpoint(endpoint: str | None) -> str:
     """Return the base URL for telemetry: argument, environment, default."""
     return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
 
@@ -68,7 +68,7 @@ def logs_url(endpoint: str | None) -> str:
             return url
         if not os.environ.get(ENDPOINT_ENV) and (url := os.environ.get(_TRACES_ENDPOINT_ENV)):
             return f"{url.rstrip('/').removesuffix('/v1/traces')}/v1/logs"
-    return f"{endpoint_of(endpoint)}/v1/logs"
+    return f"{resolve_endpoint(endpoint)}/v1/logs"
 
 
 def preload() -> None:
@@ -161,7 +161,7 @@ class OtlpSender:
         return self._logs.export(records) is self._log_sent
 
     def _send_one_by_one(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
-        """Send a batch that could not be encoded item by item, and drop the items that cannot be sent."""
+        """Send the items of a batch that could not be encoded one by one; drop those that cannot be sent."""
         if len(batch) == 1:
             return SendResult.REJECTED
         for single in batch:

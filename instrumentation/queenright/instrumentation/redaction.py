@@ -21,7 +21,7 @@ MASK: Final = "[redacted]"
 _WINDOW: Final = 16_384
 """Maximum characters from the end of a text that are processed, which bounds the cost of a huge text."""
 
-_NAMES_KEPT: Final = 16_384
+_MAX_CACHED_NAMES: Final = 16_384
 _MAX_CACHED_LENGTH: Final = 256
 _MIN_NAME_LENGTH: Final = 12
 """Every secret shape is at least this long."""
@@ -168,7 +168,7 @@ _STATED_TEXT = r"""
         (?P<quoted> (?: (?!(?P=quote)) (?: \\++[^\n] | [^\\\n] ) ){3,200}+ ) (?P=quote) (?!\w)
       | ["'`]? (?P<bare> (?: [^\s"'`<>] | (?<=\w)'(?=\w) ){3,200}+ ) )
 """
-_BEHIND_COLON = re.compile(rf"(?x) [ \t]{{1,3}} {_STATED_TEXT}")
+_AFTER_COLON = re.compile(rf"(?x) [ \t]{{1,3}} {_STATED_TEXT}")
 _SENTENCE = re.compile(
     rf"""(?ix)
     (?: (?<![/a-z]) | (?<=\\[nrt]) )
@@ -274,7 +274,7 @@ class _HiddenValues:
         self._lock = threading.Lock()
 
     def add(self, values: Iterable[str]) -> None:
-        forms = {form for value in values if len(value) >= _MIN_LENGTH for form in _forms(value)}
+        forms = {form for value in values if len(value) >= _MIN_LENGTH for form in _quoted_forms(value)}
         if not forms <= set(self.forms):
             with self._lock:
                 # Replaced as a whole, so that readers need no lock.
@@ -316,7 +316,7 @@ def _may_be_secret(value: str) -> bool:
     return len(value) >= _MIN_GUESSED_LENGTH and not value.isalpha() and not value.startswith(("/", "~", "."))
 
 
-def _forms(value: str) -> set[str]:
+def _quoted_forms(value: str) -> set[str]:
     quotations = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
     for safe in ("", "/"):
         quotations.add(quote(value.encode("utf-8", "replace"), safe=safe))
@@ -343,7 +343,7 @@ def redact(text: str, limit: int = 500) -> str:
     size = max(_WINDOW, 4 * limit)
     hidden_forms = _hidden_values.forms
     is_whole = len(text) <= size
-    window = text if is_whole else text[_after_hidden(text, len(text) - size, hidden_forms) :]
+    window = text if is_whole else text[_skip_hidden(text, len(text) - size, hidden_forms) :]
     window = _CONTROL.sub("", window)
     for form in hidden_forms:
         if form in window:
@@ -423,7 +423,7 @@ def _find_secret(match: re.Match[str]) -> tuple[int, int]:
     text = match["bare"].rstrip(_TRAILING)
     if not text or MASK in match["bare"] or text[0] == "[":
         return 0, 0
-    if behind := _find_behind_colon(match):
+    if behind := _find_after_colon(match):
         return behind
     is_phrase = match["password"] is not None or match["secret"] is not None
     if is_phrase and (match["is"] is not None or match["set"] is not None):
@@ -436,7 +436,7 @@ def _find_secret(match: re.Match[str]) -> tuple[int, int]:
     return (start, start + len(text)) if _is_given(match, text) else (0, 0)
 
 
-def _find_behind_colon(match: re.Match[str]) -> tuple[int, int] | None:
+def _find_after_colon(match: re.Match[str]) -> tuple[int, int] | None:
     """Return the span of the secret in "password was sent: X" and "passwd bob: X"."""
     is_of_user = (match["password"] or "").lower() == "passwd" and not _has_verb(match)
     if not match["bare"].endswith(":") or not (is_of_user or match["is"] is not None):
@@ -444,7 +444,7 @@ def _find_behind_colon(match: re.Match[str]) -> tuple[int, int] | None:
     word = match["bare"].rstrip(_TRAILING).lower()
     if not is_of_user and word not in _ORDINARY_WORDS:
         return None  # the word before the colon is the secret
-    behind = _BEHIND_COLON.match(match.string, match.end())
+    behind = _AFTER_COLON.match(match.string, match.end())
     if behind is None:
         return None
     if behind["quoted"] is not None:
@@ -515,7 +515,7 @@ def _is_quoted_secret(match: re.Match[str]) -> bool:
         if match["set"] is not None or match["is"] is not None:
             return not (match["key"] and _VARIABLE.fullmatch(text))
         if match["to"] is not None:
-            return _is_behind(_SET_BEFORE, match)
+            return _is_preceded_by(_SET_BEFORE, match)
     return _is_given(match, text)
 
 
@@ -532,9 +532,9 @@ def _is_given(match: re.Match[str], text: str) -> bool:
     if match["is"] is not None:
         if match["key"] and _VARIABLE.fullmatch(text):
             return False
-        return is_named or _is_random(text) or _is_behind(_OWN_BEFORE, match)
+        return is_named or _is_random(text) or _is_preceded_by(_OWN_BEFORE, match)
     if match["to"] is not None:
-        return _is_behind(_SET_BEFORE, match) and (_is_random(text) or _ends_clause(match))
+        return _is_preceded_by(_SET_BEFORE, match) and (_is_random(text) or _ends_clause(match))
     if match["colon"] is not None:
         return _is_random(text)
     if match["password"] is None:
@@ -545,10 +545,12 @@ def _is_given(match: re.Match[str], text: str) -> bool:
         return True
     # Any word may follow "password", so require more evidence.
     is_phrase = len(text) >= _MIN_PHRASE_LENGTH and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", text)
-    return _is_random(text) or bool(is_phrase) or (_ends_clause(match) and _is_behind(_GIVEN_BEFORE, match))
+    return (
+        _is_random(text) or bool(is_phrase) or (_ends_clause(match) and _is_preceded_by(_GIVEN_BEFORE, match))
+    )
 
 
-def _is_behind(before: re.Pattern[str], match: re.Match[str]) -> bool:
+def _is_preceded_by(before: re.Pattern[str], match: re.Match[str]) -> bool:
     return before.search(match.string, max(0, match.start() - _BEFORE), match.start()) is not None
 
 
@@ -588,7 +590,7 @@ def mask_name(name: str) -> str:
     return name if len(name) < _MIN_NAME_LENGTH else _mask_unhidden_name(name)
 
 
-@lru_cache(_NAMES_KEPT)
+@lru_cache(_MAX_CACHED_NAMES)
 def _mask_name(name: str, hidden_forms: tuple[str, ...]) -> str:
     result = name
     for form in hidden_forms:
@@ -597,7 +599,7 @@ def _mask_name(name: str, hidden_forms: tuple[str, ...]) -> str:
     return _replace_masks(name, _mask_secrets(result))
 
 
-@lru_cache(_NAMES_KEPT)
+@lru_cache(_MAX_CACHED_NAMES)
 def _mask_unhidden_name(name: str) -> str:
     if _HARMLESS_NAME.fullmatch(name):
         return name
@@ -611,8 +613,8 @@ def _replace_masks(name: str, result: str) -> str:
     return result.replace(MASK, f"redacted-{mark}")
 
 
-def _after_hidden(text: str, start: int, hidden_forms: Iterable[str]) -> int:
-    """Return ``start``, moved behind a hidden value that the cut would split."""
+def _skip_hidden(text: str, start: int, hidden_forms: Iterable[str]) -> int:
+    """Return ``start``, moved past a hidden value that the cut would split."""
     for form in hidden_forms:
         position = text.find(form, max(0, start - len(form) + 1), start + len(form) - 1)
         if position >= 0:

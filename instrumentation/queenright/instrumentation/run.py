@@ -40,7 +40,7 @@ _RESULTS: Final = 1024
 """Number of result fingerprints kept; a result that is not among them counts as progress."""
 
 
-def nanoseconds(time: float) -> int:
+def to_nanoseconds(time: float) -> int:
     """Convert seconds since the epoch to nanoseconds, the unit of OpenTelemetry."""
     return int(time * 1_000_000_000)
 
@@ -119,7 +119,7 @@ class Run:
             return
         self._has_started = True
         now = self.clock()
-        about: dict[str, str | int | float | bool] = {
+        attributes: dict[str, str | int | float | bool] = {
             **self.attributes,
             names.GEN_AI_OPERATION_NAME: Operation.INVOKE_AGENT.value,
             names.FRAMEWORK: self.framework,
@@ -128,13 +128,13 @@ class Run:
             names.TASK_ID: self.task_id,
         }
         if self.repeatable:
-            about[names.TASK_REPEATABLE] = True
+            attributes[names.TASK_REPEATABLE] = True
         if self.control is not None:
-            about[names.CONTROL] = True
+            attributes[names.CONTROL] = True
         if self.families.is_served:
-            about[names.METRICS_SERVED] = True
+            attributes[names.METRICS_SERVED] = True
         span = self._span = self.tracer.start_span(
-            f"invoke_agent {self.agent}", None, SpanKind.INTERNAL, about, start_time=nanoseconds(now)
+            f"invoke_agent {self.agent}", None, SpanKind.INTERNAL, attributes, start_time=to_nanoseconds(now)
         )
         self.context = set_span_in_context(span)
         context = span.get_span_context()
@@ -147,7 +147,7 @@ class Run:
         self.series.set_bad_steps(id(self), 0)
         self._ticked_at = self._beat_at = now
         self.record_activity(now)
-        self.emit(names.EVENT_AGENT_STARTED, now, span, about)
+        self.emit(names.EVENT_AGENT_STARTED, now, span, attributes)
         self._join()
 
     def _join(self) -> None:
@@ -169,7 +169,7 @@ class Run:
             self.fail(self._span, error)
         if paused:
             self._span.set_attribute(names.WAITING_REASON, WaitingReason.PAUSED.value)
-        self._span.end(nanoseconds(self.clock()))
+        self._span.end(to_nanoseconds(self.clock()))
         self.series.forget_run(id(self))
         self.families.release(self.series)
         if self.log is not None:
@@ -187,7 +187,7 @@ class Run:
 
     def emit(self, event: str, now: float, span: Span, attributes: Attributes) -> None:
         """Queue a start record or another worker event."""
-        self.telemetry.record(event, nanoseconds(now), span.get_span_context(), attributes)
+        self.telemetry.record(event, to_nanoseconds(now), span.get_span_context(), attributes)
 
     def record_activity(self, now: float) -> None:
         """Record activity, which resets the stall clock."""
@@ -272,8 +272,8 @@ class Run:
         self.series.set_checkpoint(now)
         self.series.progress(now)
         self.record_activity(now)
-        about = {**self.attributes, names.CHECKPOINT_ID: checkpoint_id}
-        self.emit(names.EVENT_CHECKPOINT, now, self._span, about)
+        attributes = {**self.attributes, names.CHECKPOINT_ID: checkpoint_id}
+        self.emit(names.EVENT_CHECKPOINT, now, self._span, attributes)
 
     @property
     def phase(self) -> Phase:
@@ -287,12 +287,12 @@ class Run:
             self._progress = redact(progress)
         now = self._beat_at = self.clock()
         self.series.heartbeat(now)
-        about = {
+        attributes = {
             **self.attributes,
             names.HEARTBEAT_INTERVAL: self.heartbeat_interval,
             **{_HEARTBEAT[key]: value for key, value in self.facts().items()},
         }
-        self.emit(names.EVENT_HEARTBEAT, now, self._span, about)
+        self.emit(names.EVENT_HEARTBEAT, now, self._span, attributes)
 
     def facts(self) -> dict[str, str | int | float]:
         """Return the heartbeat fields of the run."""

@@ -14,7 +14,7 @@ _LENGTH_LIMIT: Final = 4096
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
-def service_token(environment: Mapping[str, str] | None = None) -> str | None:
+def read_service_token(environment: Mapping[str, str] | None = None) -> str | None:
     """
     Return ``QUEENRIGHT_TOKEN``, or the content of the file ``QUEENRIGHT_TOKEN_FILE``; None if neither is set.
 

@@ -17,7 +17,7 @@ COMMAND_HEAD: Final = 2_000
 MIN_WAIT_SECONDS: Final = 5.0
 """Seconds. A shorter sleep only lets something settle and is not a wait."""
 
-_WORDS_OF: Final = read_words("commands")
+_WORD_SETS: Final = read_words("commands")
 
 _QUOTATION: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _SPECIAL: Final = re.compile(r"[;|&<>\n'\"]")
@@ -55,17 +55,17 @@ _WRAPPERS: Final = {
 }
 """Commands that run the command after them, with the letters of their options that take a value."""
 
-_READS: Final = _WORDS_OF["reads"]
-_SEARCHES: Final = _WORDS_OF["searches"]
-_POLLS: Final = _WORDS_OF["polls"]
-_PORT_CLIENTS: Final = _WORDS_OF["port_clients"]
+_READS: Final = _WORD_SETS["reads"]
+_SEARCHES: Final = _WORD_SETS["searches"]
+_POLLS: Final = _WORD_SETS["polls"]
+_PORT_CLIENTS: Final = _WORD_SETS["port_clients"]
 _SCANS: Final = re.compile(r"-[a-zA-Z]*z\w*")
 """The option with which these only check whether a port is open."""
-_CHANGES: Final = _WORDS_OF["changes"]
-_EDITS: Final = _WORDS_OF["edits"]
-_WRITES: Final = _WORDS_OF["writes"]
+_CHANGES: Final = _WORD_SETS["changes"]
+_EDITS: Final = _WORD_SETS["edits"]
+_WRITES: Final = _WORD_SETS["writes"]
 
-_FIND_ACTS: Final = _WORDS_OF["find_acts"]
+_FIND_ACTS: Final = _WORD_SETS["find_acts"]
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
 """Options with which an empty result is a success."""
 _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
@@ -83,19 +83,19 @@ _CHECKERS: Final = re.compile(
 """Commands that check earlier work, and the scripts, modules and targets that run such checks."""
 _CHECK_WORDS: Final = 4
 """Leading words of a command, without options, that are searched for a check: ``npm run lint``."""
-_FIXES: Final = _WORDS_OF["fixes"]
+_FIXES: Final = _WORD_SETS["fixes"]
 
-_INSTALLERS: Final = _WORDS_OF["installers"]
-_INSTALLS: Final = _WORDS_OF["installs"]
-_GIT_READS: Final = _WORDS_OF["git_reads"]
-_GIT_VALUED: Final = _WORDS_OF["git_valued"]
+_INSTALLERS: Final = _WORD_SETS["installers"]
+_INSTALLS: Final = _WORD_SETS["installs"]
+_GIT_READS: Final = _WORD_SETS["git_reads"]
+_GIT_VALUED: Final = _WORD_SETS["git_valued"]
 
-_CLIENTS: Final = _WORDS_OF["clients"]
+_CLIENTS: Final = _WORD_SETS["clients"]
 
-_CLIENT_READS: Final = _WORDS_OF["client_reads"]
-_CLIENT_CHANGES: Final = _WORDS_OF["client_changes"]
-_CONTAINER_CLIENTS: Final = _WORDS_OF["container_clients"]
-_RUN_INSIDE: Final = _WORDS_OF["run_inside"]
+_CLIENT_READS: Final = _WORD_SETS["client_reads"]
+_CLIENT_CHANGES: Final = _WORD_SETS["client_changes"]
+_CONTAINER_CLIENTS: Final = _WORD_SETS["container_clients"]
+_RUN_INSIDE: Final = _WORD_SETS["run_inside"]
 
 _FOLLOWS: Final = re.compile(r"-\w*[fF]|--follow(?:=\S*)?")
 _WATCHES: Final = re.compile(r"-w|--watch(?:=true)?|--wait")
@@ -116,7 +116,7 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @lru_cache(1024)
-def effect_of_command(command: str) -> Effect | None:
+def infer_command_effect(command: str) -> Effect | None:
     """
     Return the effect of a shell command.
 
@@ -127,7 +127,7 @@ def effect_of_command(command: str) -> Effect | None:
         words = command.split()
         return _effect_of_words(words) if words else None
     if "sh " in command and (inner := _OTHER_SHELL.fullmatch(command)) is not None:
-        return effect_of_command(inner[1] or inner[2] or "")
+        return infer_command_effect(inner[1] or inner[2] or "")
     if "<<" in command:
         command, document_count = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
         if not document_count:
@@ -144,7 +144,7 @@ def effect_of_command(command: str) -> Effect | None:
         return Effect.CHANGES if effects & {None, Effect.RUNS, Effect.CHECKS} else Effect.EDITS
     if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
         return Effect.WAITS
-    if "sleep(" in command and _slept_by_script(command) >= MIN_WAIT_SECONDS:
+    if "sleep(" in command and _script_sleep_seconds(command) >= MIN_WAIT_SECONDS:
         return Effect.WAITS
     if not effects:
         return Effect.READS
@@ -161,12 +161,12 @@ def _effect_of_part(part: str) -> Effect | None:
     """Return the effect of a part of a command; an empty part reads."""
     words = part.split()
     if ">" in part and _REDIRECT.search(part) is not None:
-        words = _without_wrappers(words)
+        words = _strip_wrappers(words)
         return Effect.EDITS if words and words[0] in _WRITES else Effect.CHANGES
     return _effect_of_words(words)
 
 
-def _without_wrappers(words: list[str]) -> list[str]:
+def _strip_wrappers(words: list[str]) -> list[str]:
     """Return the command without wrappers: ``ls`` for ``env A=b timeout -k 5 10 ls``."""
     at, size = 0, len(words)
     while at < size:
@@ -186,7 +186,7 @@ def _without_wrappers(words: list[str]) -> list[str]:
 
 
 def _effect_of_words(words: list[str]) -> Effect | None:
-    words = _without_wrappers(words)
+    words = _strip_wrappers(words)
     if not words:
         return Effect.READS
     name = words[0].rsplit("/", 1)[-1]
@@ -226,12 +226,12 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name in _INSTALLERS and len(words) > 1 and words[1] in _INSTALLS:
         return Effect.CHANGES
     is_runner = _RUNNERS.fullmatch(name) is not None or words[0].startswith(("./", "../", "/", "~/"))
-    if _FIXES.isdisjoint(words) and _names_check(name, words, _CHECK_WORDS if is_runner else 2):
+    if _FIXES.isdisjoint(words) and _is_check(name, words, _CHECK_WORDS if is_runner else 2):
         return Effect.CHECKS
     return Effect.RUNS if is_runner or any(_BUILDS.fullmatch(word) for word in words[:2]) else None
 
 
-def _names_check(name: str, words: Sequence[str], most: int) -> bool:
+def _is_check(name: str, words: Sequence[str], most: int) -> bool:
     """Return whether the command, its script or module, or its target is a check; a path after it is not."""
     plain = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][:most]
     return any(
@@ -263,7 +263,7 @@ def _effect_of_client(name: str, words: list[str]) -> Effect:
         return Effect.WAITS
     for word in plain:
         if name == "aws":
-            # "describe-stacks", of a service that may be called "logs".
+            # "describe-stacks"; the service itself may be called "logs".
             verb, hyphen, _ = word.partition("-")
             word = verb if hyphen or verb == "ls" else ""
         if word in _CLIENT_READS:
@@ -295,13 +295,13 @@ def sleep_seconds(command: str) -> float:
     return sum(length for length in lengths if length < math.inf)
 
 
-def _slept_by_script(command: str) -> float:
+def _script_sleep_seconds(command: str) -> float:
     """Return the longest ``sleep(...)`` of a script in a command, in seconds."""
     return max((float(length) for length in _SCRIPT_SLEEPS.findall(command)), default=0.0)
 
 
 def _sleep_seconds(words: Sequence[str]) -> float:
-    """Return how many seconds ``sleep`` sleeps; for ever if that cannot be read."""
+    """Return how many seconds ``sleep`` sleeps; infinity if its arguments cannot be parsed."""
     lengths = [_LENGTH.fullmatch(word) for word in words]
     if not lengths or None in lengths:
         return math.inf

@@ -16,7 +16,7 @@ from queenright.instrumentation.delivery import Delivery, Sender
 from queenright.instrumentation.error_guard import suppress_errors, warn_once
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.open_spans import OpenSpans
-from queenright.instrumentation.otlp import OtlpSender, endpoint_of, logs_url, preload
+from queenright.instrumentation.otlp import OtlpSender, logs_url, preload, resolve_endpoint
 from queenright.instrumentation.telemetry import ApplicationLogs, application_logs, application_provider
 
 _PROTOCOL_ENV: Final = ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -94,7 +94,7 @@ def _connect(provider: Any, endpoint: str | None) -> Callable[[], Sender]:
     preload()
     # The provider's resource, so that a record and its span belong to the same service and process.
     resource = getattr(provider, "resource", None) or Resource.create()
-    return lambda: OtlpSender(endpoint_of(endpoint), resource, logs=logs_url(endpoint))
+    return lambda: OtlpSender(resolve_endpoint(endpoint), resource, logs=logs_url(endpoint))
 
 
 class SpanWatchInstrumentor:

@@ -16,8 +16,8 @@ from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome
 from queenright.instrumentation.redaction import mask_name, redact
-from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
-from queenright.instrumentation.steplog import iso
+from queenright.instrumentation.run import Run, is_failure, step_line, to_nanoseconds
+from queenright.instrumentation.steplog import format_iso
 from queenright.instrumentation.verdict import Verdict
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def current_step() -> Step | None:
     return _current.get()
 
 
-def _name(value: object) -> str:
+def _clean_name(value: object) -> str:
     """Convert any value to a name that is valid as a label and in OTLP, with secrets masked."""
     if type(value) is str and value.isascii():
         return mask_name(value)
@@ -99,7 +99,7 @@ class _SpanBlock:
     def _open(self, name: str, kind: SpanKind, parent: Context | None, now: float) -> None:
         self.started_at = now
         span = self._span = self._run.tracer.start_span(
-            name, parent, kind, self._attributes, start_time=nanoseconds(now)
+            name, parent, kind, self._attributes, start_time=to_nanoseconds(now)
         )
         # Attached, so that spans of other instrumented libraries in this block become children.
         self._context = set_span_in_context(span)
@@ -149,7 +149,7 @@ class Step(_SpanBlock):
 
     def __init__(self, run: Run, node: str) -> None:
         super().__init__(run)
-        self.node = _name(node)
+        self.node = _clean_name(node)
         self.index = -1
         self._verdict: Verdict | None = None
         self._feedback: str | None = None
@@ -210,7 +210,7 @@ class Step(_SpanBlock):
         if error is not None:
             self.error_type, self.error_text = run.fail(span, error)
             label = "error"
-        span.end(nanoseconds(now))
+        span.end(to_nanoseconds(now))
         run.record_activity(now)
         run.series.count_step(self.node, label, max(0.0, now - self.started_at), run.exemplar)
         run.record_verdict(label, now)
@@ -227,8 +227,8 @@ class Step(_SpanBlock):
                     tool_calls=self._calls,
                     input_tokens=self._tokens[0],
                     output_tokens=self._tokens[1],
-                    started_at=iso(self.started_at),
-                    ended_at=iso(now),
+                    started_at=format_iso(self.started_at),
+                    ended_at=format_iso(now),
                     trace_id=run.trace_id,
                     span_id=_span_id(span),
                 )
@@ -264,13 +264,13 @@ class ToolCall(_SpanBlock):
         self, step: Step, tool: str, arguments: object, timeout: float | None, call_id: str, effect: str = ""
     ) -> None:
         super().__init__(step._run)
-        self.tool = _name(tool)
+        self.tool = _clean_name(tool)
         self._step = step
         self._arguments = arguments
         self._timeout: float | None = None
         with suppress_errors:
             self._timeout = float(timeout) if timeout is not None else None
-        self._call_id = _name(call_id)
+        self._call_id = _clean_name(call_id)
         self.arguments_hash = ""
         self.effect = effect if effect in _EFFECTS else ""
         self.result_hash = ""
@@ -320,13 +320,13 @@ class ToolCall(_SpanBlock):
         if failure is not None:
             error_type, error_text = self.error_type, self.error_text = run.fail(span, failure)
             self.outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
-            # The same failure again is the same result again.
+            # A repeated failure is a repeated result.
             text = f"{error_type}: {error_text}"
             self.result_hash = self.result_hash or result_fingerprint(text, self._arguments, has_failed=True)
         self._arguments = None
         if self.result_hash:
             span.set_attribute(names.TOOL_RESULT_HASH, self.result_hash)
-        span.end(nanoseconds(now))
+        span.end(to_nanoseconds(now))
         run.record_activity(now)
         seconds = max(0.0, now - self.started_at)
         run.series.count_tool_call(self.tool, self.outcome.value, seconds, run.exemplar)
@@ -343,8 +343,8 @@ class ToolCall(_SpanBlock):
                     "outcome": self.outcome.value,
                     "error_type": self.error_type,
                     "error": self.error_text,
-                    "started_at": iso(self.started_at),
-                    "ended_at": iso(now),
+                    "started_at": format_iso(self.started_at),
+                    "ended_at": format_iso(now),
                     "span_id": _span_id(span),
                 }
             )
@@ -357,9 +357,9 @@ class LlmCall(_SpanBlock):
 
     def __init__(self, step: Step, model: str, provider: str) -> None:
         super().__init__(step._run)
-        self.model = _name(model)
+        self.model = _clean_name(model)
         self._step = step
-        self._provider = _name(provider)
+        self._provider = _clean_name(provider)
         self._tokens: tuple[int, int] | None = None
         self._failure: BaseException | None = None
         self._delta_at = 0.0
@@ -415,7 +415,7 @@ class LlmCall(_SpanBlock):
             run.series.count_tokens(self.model, input_tokens, output_tokens)
             self._step._tokens[0] += input_tokens
             self._step._tokens[1] += output_tokens
-        span.end(nanoseconds(now))
+        span.end(to_nanoseconds(now))
         run.record_activity(now)
 
 

@@ -27,7 +27,7 @@ def step_log_path(storage: Path, session_id: str) -> Path:
 _second: tuple[int, str] = (-1, "")
 
 
-def iso(time: float) -> str:
+def format_iso(time: float) -> str:
     """Format seconds since the epoch as ISO 8601 in UTC, with milliseconds."""
     global _second
     whole_seconds = int(time)

@@ -24,7 +24,7 @@ from queenright.instrumentation.drop_counter import Signal
 from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.identity import new_id
-from queenright.instrumentation.otlp import SCOPE, OtlpSender, endpoint_of, preload
+from queenright.instrumentation.otlp import SCOPE, OtlpSender, preload, resolve_endpoint
 from queenright.instrumentation.spans import LightTracer
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Telemetry:
             }
             | ({} if tracer_provider else {names.DISTRIBUTION_NAME: names.DISTRIBUTION})
         )
-        base = endpoint_of(endpoint)
+        base = resolve_endpoint(endpoint)
         if connect is None:
             preload()
         self._delivery = Delivery(
@@ -156,7 +156,7 @@ class _SharedTelemetry:
 
     def get(self, endpoint: str | None) -> Telemetry:
         provider = None if endpoint else application_provider()
-        key = f"application {id(provider)}" if provider is not None else endpoint_of(endpoint)
+        key = f"application {id(provider)}" if provider is not None else resolve_endpoint(endpoint)
         with self._lock:
             if key not in self._by_endpoint:
                 logs = application_logs() if provider is not None else None

@@ -96,7 +96,7 @@ class Fault:
     """Pydantic's type of the error."""
     message: str
     value: str
-    """The refused value, shortened and with secrets masked; empty if it is not to be shown."""
+    """The refused value, shortened and with secrets masked; empty if it must not be shown."""
 
     @property
     def where(self) -> str:
@@ -104,7 +104,7 @@ class Fault:
         return ".".join(map(str, self.path))
 
     def describe(self, subject: str = "the body") -> str:
-        """Return where, the value and what is allowed, in one line; ``subject`` names the input."""
+        """Return the path, the value and what is allowed, on one line; ``subject`` names the input."""
         value = f"{self.value} is refused: " if self.value and self.kind != "extra_forbidden" else ""
         return f"{self.where or subject}: {value}{self.message}"
 
@@ -113,8 +113,8 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
     """
     Return the faults that pydantic lists, without its own terms.
 
-    The types of a union are one fault: of those at the same path the messages are joined, and one of the
-    value as a whole is left out if another type came further.
+    The types of a union make one fault: their messages at the same path are joined. A fault of a whole value
+    is left out if there are faults within it.
     """
     faults: dict[tuple[tuple[int | str, ...], bool], Fault] = {}
     for error in errors:
@@ -122,7 +122,7 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
         message, is_name = fault_message(error), error["loc"][-1:] == ("[key]",)
         earlier = faults.get((path, is_name))
         if earlier is None:
-            fault = Fault(path=path, kind=error["type"], message=message, value=_value_of(error))
+            fault = Fault(path=path, kind=error["type"], message=message, value=_show_value(error))
             faults[path, is_name] = fault
         elif message not in earlier.message:
             alternatives = f"{earlier.message}, or {message.removeprefix('it must be ')}"
@@ -136,17 +136,17 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
 
 
 def describe_faults(errors: Sequence[Mapping[str, Any]], subject: str = "the body", limit: int = 5) -> str:
-    """Return the first faults in one line."""
+    """Return the first faults on one line."""
     return "; ".join(fault.describe(subject) for fault in read_faults(errors)[:limit])
 
 
 def fault_message(error: Mapping[str, Any]) -> str:
-    """Return what pydantic's error says is allowed, in our terms."""
+    """Return what is allowed according to pydantic's error, in our terms."""
     kind, context = error["type"], error.get("ctx") or {}
     if kind in {"value_error", "assertion_error"}:
         message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     elif kind in {"string_too_long", "string_too_short", "too_long", "too_short"} and context:
-        message = _wrong_length(kind, context, error.get("input"))
+        message = _describe_length(kind, context, error.get("input"))
     elif isinstance(value := error.get("input"), float) and value != value and kind in _NUMBER_TYPES:
         message = "it must be a number"
     elif kind == "string_pattern_mismatch" and context.get("pattern") == r"\S":
@@ -156,21 +156,21 @@ def fault_message(error: Mapping[str, Any]) -> str:
     elif kind in _MESSAGES:
         try:
             message = _MESSAGES[kind].format_map({name: _number(bound) for name, bound in context.items()})
-        except KeyError:  # the errors were read without their context
-            message = _in_own_terms(str(error["msg"]))
+        except KeyError:  # The errors were read without their context.
+            message = _rephrase(str(error["msg"]))
     else:
-        message = _in_own_terms(str(error["msg"]))
+        message = _rephrase(str(error["msg"]))
     return message[:_MESSAGE_LIMIT]
 
 
 def _number(bound: object) -> object:
-    """Return a number with thousands separators, and without the fraction of a whole one."""
+    """Return a number with thousands separators; a whole number has no fraction."""
     if isinstance(bound, float) and bound.is_integer():
         bound = int(bound)
     return f"{bound:,}" if isinstance(bound, (int, float)) else bound
 
 
-def _in_own_terms(message: str) -> str:
+def _rephrase(message: str) -> str:
     return message.replace("Input should", "it must", 1)
 
 
@@ -178,7 +178,7 @@ def _is_member_of_union(part: int | str) -> bool:
     return isinstance(part, str) and _MEMBER_OF_UNION.fullmatch(part) is not None
 
 
-def _wrong_length(kind: str, context: Mapping[str, Any], value: object) -> str:
+def _describe_length(kind: str, context: Mapping[str, Any], value: object) -> str:
     """Return the message for a text or list that is too long or too short."""
     longest = kind.endswith("too_long")
     bound = context["max_length" if longest else "min_length"]
@@ -191,7 +191,7 @@ def _wrong_length(kind: str, context: Mapping[str, Any], value: object) -> str:
     return f"it must have at {'most' if longest else 'least'} {count}{actual_text}"
 
 
-def _value_of(error: Mapping[str, Any]) -> str:
+def _show_value(error: Mapping[str, Any]) -> str:
     if error["type"] in _UNSHOWN_VALUE or "input" not in error:
         return ""
     return shorten_value(error["input"])

@@ -1,4 +1,4 @@
-"""The verdict that ends a step. `queenright.health.vitals.step_verdicts` has what follows from it."""
+"""The verdict that ends a step. `queenright.health.vitals.step_verdicts` defines its effects."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from queenright.instrumentation import names
 from queenright.instrumentation.control import ControlChannel, OnNudge, OnTerminate
-from queenright.instrumentation.control_client import ControlClient, control_endpoint_of, preload_control
+from queenright.instrumentation.control_client import ControlClient, preload_control, resolve_control_endpoint
 from queenright.instrumentation.error_guard import suppress_errors, warn_once
 from queenright.instrumentation.identity import check_session_id, clean_name, new_id
 from queenright.instrumentation.instructions import Instruction
@@ -159,12 +159,12 @@ class Worker:
         keep_unhandled: bool,
         clock: Callable[[], float],
     ) -> ControlChannel | None:
-        who = (self.agent, self.session_id, self.incarnation_id)
+        identity = (self.agent, self.session_id, self.incarnation_id)
         with suppress_errors:
             preload_control()
-            base = control_endpoint_of(endpoint)
+            base = resolve_control_endpoint(endpoint)
             return ControlChannel(
-                lambda: ControlClient(base, *who),
+                lambda: ControlClient(base, *identity),
                 session_id=self.session_id,
                 incarnation_id=self.incarnation_id,
                 on_nudge=on_nudge,
@@ -334,7 +334,7 @@ class Worker:
         if self._token is not None:
             try:
                 _current.reset(self._token)
-            except ValueError:  # exited in a different task than it was entered in
+            except ValueError:  # The block exits in another task than it was entered in.
                 return
 
     async def __aenter__(self) -> Self:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from queenright.health.vitals.tool_calls import tool_call_failed
-from queenright.instrumentation.effects import effect_of_tool
-from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
+from queenright.instrumentation.effects import infer_tool_effect
+from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, classify_error
 from queenright.judge.evaluation.events import RunSteps
 from tests.server.otlp.framework_spans import decode, one
 
@@ -19,9 +19,9 @@ FACTS = ("tool", "args_hash", "result_hash")
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """Return what loop detectors use of the event of a tool call."""
     facts = {key: data.get(key) for key in FACTS}
-    facts["effect"] = data.get("effect") or effect_of_tool(data["tool"])
+    facts["effect"] = data.get("effect") or infer_tool_effect(data["tool"])
     facts["failed"] = tool_call_failed(data)
-    facts["class"] = class_of_error(data.get("error_type", ""), data.get("error", ""))
+    facts["class"] = classify_error(data.get("error_type", ""), data.get("error", ""))
     return facts
 
 

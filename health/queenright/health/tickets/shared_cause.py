@@ -11,7 +11,7 @@ from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.tickets.incidents import INCIDENT_SECONDS
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.effect import Effect
-from queenright.instrumentation.effects import effect_of_tool, is_shell
+from queenright.instrumentation.effects import infer_tool_effect, is_shell
 
 INCIDENT_WORKERS: Final = 3
 """Workers whose calls fail alike: two may be a coincidence."""
@@ -85,7 +85,7 @@ def possible_cause(health: WorkerHealth, finding: Finding) -> str:
         return ""
     if server := _mcp_server(v.streak_tool):
         return f"mcp:{server}"
-    if is_shell(v.streak_tool) or effect_of_tool(v.streak_tool) is Effect.EDITS:
+    if is_shell(v.streak_tool) or infer_tool_effect(v.streak_tool) is Effect.EDITS:
         return ""
     return f"tool:{v.streak_tool}"
 

@@ -44,7 +44,13 @@ from queenright.health.vitals.vital_facts import (
 from queenright.health.vitals.vital_state import VitalState
 from queenright.health.vitals.waiting import begin_wait, end_wait
 from queenright.instrumentation.effect import CHANGING, READING, Effect
-from queenright.instrumentation.effects import asks_user, effect_of_tool, is_note, is_shell, speaks
+from queenright.instrumentation.effects import (
+    infer_tool_effect,
+    is_messaging_tool,
+    is_note,
+    is_question_tool,
+    is_shell,
+)
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, WaitingReason
@@ -104,14 +110,14 @@ def on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
     else:
         open_tools.append(tool)
         del open_tools[:-_OPEN_TOOLS]
-    if v.waiting is None and asks_user(tool.tool):
+    if v.waiting is None and is_question_tool(tool.tool):
         begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
 
 
 def _has_open_question(v: VitalState) -> bool:
-    return any(asks_user(tool.tool) for tool in v.open_tools or ())
+    return any(is_question_tool(tool.tool) for tool in v.open_tools or ())
 
 
 def _end_question(v: VitalState, at: float) -> None:
@@ -194,7 +200,9 @@ def call_signature(data: Mapping[str, Any]) -> str:
 
 def _effect(data: Mapping[str, Any], tool: str) -> str | None:
     declared_effect = data.get("effect")
-    return declared_effect if declared_effect and isinstance(declared_effect, str) else effect_of_tool(tool)
+    return (
+        declared_effect if declared_effect and isinstance(declared_effect, str) else infer_tool_effect(tool)
+    )
 
 
 def _compared_args(args: str, subagent: str | None) -> str:
@@ -232,7 +240,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if is_late:
         return
     ran = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
-    if ran is not None and asks_user(tool):
+    if ran is not None and is_question_tool(tool):
         _end_question(v, at)
     duration = parse_seconds(data.get("duration"))
     if ran is None and duration is not None and v.tokens_from is not None:
@@ -251,7 +259,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         learn_duration(v, Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
     # A harness without a user answers at once.
-    if asks_user(tool) and (took is None or took >= FASTEST_REPLY_SECONDS):
+    if is_question_tool(tool) and (took is None or took >= FASTEST_REPLY_SECONDS):
         v.has_user = True
         if not is_failure:
             record_user_input(v, at)
@@ -325,7 +333,7 @@ def _count_turn(
 ) -> None:
     """Count turns without work: a text answer, or the same result submitted again."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
-    if effect is None and not is_idle and result is not None and speaks(tool):
+    if effect is None and not is_idle and result is not None and is_messaging_tool(tool):
         is_idle = v.knows(digest("result", result))  # its message got no answer
     if not is_idle:
         if v.idle_turns:

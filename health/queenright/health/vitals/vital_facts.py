@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from queenright.instrumentation.error_class import class_of_error
+from queenright.instrumentation.error_class import classify_error
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
@@ -443,4 +443,4 @@ UNCLASSIFIED: Final = "error"
 @lru_cache(256)
 def failure_class(error_type: str, error: str) -> str:
     """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
-    return display_name(class_of_error(display_name(error_type), error)) or UNCLASSIFIED
+    return display_name(classify_error(display_name(error_type), error)) or UNCLASSIFIED

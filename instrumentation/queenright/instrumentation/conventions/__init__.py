@@ -108,7 +108,7 @@ def _kind_in_words(text: str, *, is_name: bool = False) -> Kind | None:
     return kinds.pop() if verbs or not is_name else None
 
 
-def named_in(name: str) -> str:
+def extract_subject(name: str) -> str:
     """Return the subject of a span's name (``execute_tool search`` -> ``search``), or ""."""
     for prefix, _ in SPAN_NAMES:
         if name.startswith(prefix):

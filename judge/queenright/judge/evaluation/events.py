@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_of, wait_seconds
-from queenright.instrumentation.error_class import error_class, unreported_failure
+from queenright.instrumentation.effects import infer_effect, wait_seconds
+from queenright.instrumentation.error_class import error_class, find_unreported_failure
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -105,8 +105,8 @@ class RunSteps:
         args, args_hash = _parse_arguments(recorded_args), _word(step.get("args_hash")) or None
         if self._is_complete(name, recorded_args, args_hash, "args"):
             args_hash = arguments_fingerprint(args)
-        effect = effect_of(name, args)
-        hidden_failure = "" if is_failure else unreported_failure(result, effect, args)
+        effect = infer_effect(name, args)
+        hidden_failure = "" if is_failure else find_unreported_failure(result, effect, args)
         is_failure = is_failure or bool(hidden_failure)
         data: dict[str, Any] = {
             "tool": name,

@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from queenright.instrumentation.effects import names_question_tool
+from queenright.instrumentation.effects import may_name_question_tool
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
@@ -497,7 +497,7 @@ class _Assembly:
 
     def _await_answer(self, run: TracedRun, observation: Observation) -> None:
         """Emit the wait for the user if a model turn asks a question; the next work of the run ends it."""
-        if observation.end < run.outcome_at or not names_question_tool(observation.response_messages):
+        if observation.end < run.outcome_at or not may_name_question_tool(observation.response_messages):
             return
         calls = find_tool_calls(observation.response_messages)[0]
         if question := next((call.question for call in calls if call.question), ""):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from queenright.instrumentation.effects import effect_facts, question_of
+from queenright.instrumentation.effects import effect_facts, extract_question
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
@@ -127,7 +127,7 @@ def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None
     content = None if arguments is None else unwrap_payload(arguments)
     content_hash = None if content is None else arguments_fingerprint(content)
     return RequestedCall(
-        id_in(id_), tool, content_hash, effect_facts(tool, content), question_of(tool, content)
+        id_in(id_), tool, content_hash, effect_facts(tool, content), extract_question(tool, content)
     )
 
 

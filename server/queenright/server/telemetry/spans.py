@@ -11,7 +11,7 @@ import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
+from queenright.instrumentation.conventions import CONTENT_EVENTS, extract_subject, fill_template
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
@@ -157,7 +157,9 @@ def _parse_object(value: AnyValue) -> dict[str, Any]:
 
 def _read_agent(observation: Observation, name: str, fields: Fields) -> None:
     method = _METHOD.fullmatch(name)
-    observation.name = text_of(fields.get("entity")) or clean_name(method[1] if method else named_in(name))
+    observation.name = text_of(fields.get("entity")) or clean_name(
+        method[1] if method else extract_subject(name)
+    )
     if "waiting_reason" in fields:
         observation.data["waiting_reason"] = text_of(fields["waiting_reason"])
 
@@ -201,7 +203,7 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     if observation.end:
         data["outcome"] = tool_outcome(data)
     attribute = fields.get("tool") or fields.get("entity")
-    data["tool"] = text_of(attribute) or clean_name(named_in(name)) or UNNAMED_TOOL
+    data["tool"] = text_of(attribute) or clean_name(extract_subject(name)) or UNNAMED_TOOL
     if "call_id" in fields:
         data["call_id"] = text_of(fields["call_id"])
     if not observation.end:

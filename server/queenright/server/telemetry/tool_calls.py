@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from queenright.instrumentation.effects import effect_facts, effect_of_tool
-from queenright.instrumentation.error_class import unreported_failure
+from queenright.instrumentation.effects import effect_facts, infer_tool_effect
+from queenright.instrumentation.error_class import find_unreported_failure
 from queenright.instrumentation.fingerprint import arguments_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome
@@ -69,8 +69,8 @@ def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) ->
     """Mark a call that reports success as failed if its result tells otherwise; ``data`` is its event's."""
     if data["outcome"] != ToolOutcome.OK.value:
         return
-    effect = data.get("effect") or effect_of_tool(data["tool"])
-    kind = unreported_failure(result, effect, arguments)
+    effect = data.get("effect") or infer_tool_effect(data["tool"])
+    kind = find_unreported_failure(result, effect, arguments)
     if kind:
         text = result if isinstance(result, str) else json.dumps(result, default=str)
         data |= {"outcome": ToolOutcome.ERROR.value, "error_type": kind, "error": redact(text)}

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.instrumentation.effects import question_of
+from queenright.instrumentation.effects import extract_question
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
@@ -207,7 +207,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             add_arguments(observation.data, arguments)
         if is_end:
             _add_tool_response(observation.data, call, arguments)
-        elif question := question_of(observation.data["tool"], arguments):
+        elif question := extract_question(observation.data["tool"], arguments):
             observation.data["question"] = format_question(question)
     elif name == "StopFailure":
         observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
