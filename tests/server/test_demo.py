@@ -191,7 +191,7 @@ async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running.service.permissions, "wait_seconds", 600.0)
-    hooks = HookClient(running.otlp_url, turn_seconds=0, pause_seconds=0)
+    hooks = HookClient(running.otlp_url, tool_seconds=0, pause_seconds=0)
 
     def requests() -> list[api.AttentionItem]:
         return [item for item in attention(running.service).items if item.kind == "permission"]

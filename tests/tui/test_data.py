@@ -17,7 +17,7 @@ from queenright.api.steps import Step, Steps
 from queenright.api.tickets import Ticket
 from queenright.tui import styles
 from queenright.tui.app_state import RunOwnership, add_notice_for
-from queenright.tui.attention import ANSWERS, answers_to
+from queenright.tui.attention import ANSWERS, list_answers
 from queenright.tui.commands import (
     COMMANDS,
     Command,
@@ -246,12 +246,12 @@ def test_shadow_finding_says_since_when_it_holds() -> None:
 def test_item_that_needs_a_person_has_its_answers(
     kind: str, fields: dict[str, Any], answers: tuple[str, ...]
 ) -> None:
-    assert answers_to(AttentionItem.model_validate(row(AttentionItem, kind=kind, **fields))) == answers
+    assert list_answers(AttentionItem.model_validate(row(AttentionItem, kind=kind, **fields))) == answers
 
 
 def test_answers_of_one_item_have_different_keys() -> None:
     for one in ATTENTION:
-        keys = [ANSWERS[name].key for name in answers_to(AttentionItem.model_validate(one))]
+        keys = [ANSWERS[name].key for name in list_answers(AttentionItem.model_validate(one))]
         assert len(keys) == len(set(keys)), one["kind"]
 
 

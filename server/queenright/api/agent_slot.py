@@ -9,7 +9,7 @@ class AgentSlot(ApiModel):
     """A loaded agent. Times are in seconds since the epoch, UTC."""
 
     agent_id: str
-    """Its name, as a worker too."""
+    """Its name, which is also the name of its worker."""
     path: str
     """Its folder."""
     version: str

@@ -46,7 +46,7 @@ class AgentRow(ApiModel):
     owner: str = Field(description="Who it works for, such as `ada@laptop` or a team; empty: unknown.")
     repository: str = Field(description="The repository or folder in which it works; empty: unknown.")
     node_id: str = Field(description="The current node of its graph; empty: unknown.")
-    health: Health = Field(description="Health of a session that runs; empty once it has ended.")
+    health: Health = Field(description="Health of a running session; empty after its end.")
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
     started_at: float
@@ -150,7 +150,7 @@ class HistoryRow(ApiModel):
     seq: int = Field(description="Its number in the event log.")
     time: float = Field(description="Seconds since the epoch.")
     type: str = Field(description="The event's type.")
-    state: State | None = Field(description="Null: its state up to then was not logged.")
+    state: State | None = Field(description="Null if its earlier state was not logged.")
     reason: str
     session_id: str
     incarnation_id: str
@@ -191,7 +191,7 @@ class AgentCounts(ApiModel):
     """
     Sessions by health, activity, owner and repository.
 
-    Each counts the sessions that the other filters allow, so that its own values can be chosen among.
+    Each filter counts the sessions that match the other filters, so that a client can offer its values.
     """
 
     health: dict[str, int] = Field(
@@ -199,7 +199,7 @@ class AgentCounts(ApiModel):
         examples=[{"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "ended": 3}],
     )
     activity: dict[str, int] = Field(
-        description="Of sessions that run: `working`, `waiting`, `queued`, `paused`, `held` and `idle`.",
+        description="Running sessions: `working`, `waiting`, `queued`, `paused`, `held` and `idle`.",
         examples=[{"working": 9, "waiting": 2, "queued": 0, "paused": 0, "held": 0, "idle": 1}],
     )
     owner: dict[str, int] = Field(
@@ -213,9 +213,9 @@ class AgentCounts(ApiModel):
 
 
 class AgentsPage(ApiModel):
-    """Sessions of workers, in the order that was asked for."""
+    """Sessions of workers, in the requested order."""
 
-    loaded: list[AgentSlot] = Field(description="Agents that run inside the service, all on each page.")
+    loaded: list[AgentSlot] = Field(description="All agents that run inside the service, on every page.")
     agents: list[AgentRow]
     total: int = Field(description="Sessions that match the filters, on all pages.")
     counts: AgentCounts

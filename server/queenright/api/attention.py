@@ -15,10 +15,10 @@ AttentionKind = Annotated[
 
 
 class AttentionItem(ApiModel):
-    """Something that waits for a person. Times are in seconds since the epoch."""
+    """An item that needs a person. Times are in seconds since the epoch."""
 
     item_id: str = Field(
-        description="The id of the permission request, approval, escalation, ticket or incident; of a "
+        description="The id of the permission request, approval, escalation, ticket or incident; for a "
         "question, `agent_id/session_id`."
     )
     kind: AttentionKind = Field(
@@ -31,18 +31,18 @@ class AttentionItem(ApiModel):
     severity: Severity | None = Field(description="Null: it has none.")
     agent_id: str = Field(description="Empty for an incident.")
     agents: list[str] = Field(
-        description="The agent's name; of an incident, the names of its agents, at most 20."
+        description="The agent's name; for an incident, the names of its agents, at most 20."
     )
-    agents_more: int = Field(description="Agents of an incident that `agents` does not name.")
+    agents_more: int = Field(description="Number of further agents of an incident.")
     session_id: str
     incarnation_id: str
     title: str
-    text: str = Field(description="More about it; may be empty.")
+    text: str = Field(description="Details; may be empty.")
     since: float
-    deadline: float | None = Field(description="Until when an answer counts; null: it has none.")
+    deadline: float | None = Field(description="Time until which an answer is accepted; null: no limit.")
     ticket_id: str = Field(description="Its ticket; empty: none.")
     tool: str = Field(description="The tool of a permission request; empty otherwise.")
-    options: list[str] = Field(description="What can be decided.")
+    options: list[str] = Field(description="Possible decisions.")
     workers: int = Field(description="Workers that it is about.")
     can_answer: bool = Field(
         description="Of a question: whether the service can deliver an answer, by "
@@ -56,4 +56,4 @@ class AttentionList(ApiModel):
     """What needs a person now, most urgent first."""
 
     items: list[AttentionItem] = Field(description="At most 200.")
-    total: int = Field(description="All of them, those that are not listed included.")
+    total: int = Field(description="Number of all items, including those that are not listed.")

@@ -47,7 +47,7 @@ class ApiModel(BaseModel):
 
     @classmethod
     def of(cls, value: object, **fields: Any) -> Self:
-        """Return the model of an object that has attributes of these names, with other ``fields``."""
+        """Return the model of an object with attributes of the same names; ``fields`` override them."""
         for name in cls.model_fields:
             if name not in fields and hasattr(value, name):
                 fields[name] = getattr(value, name)

@@ -42,6 +42,6 @@ class ClusterStatus(ApiModel):
     members: list[ClusterMember] = Field(description="Empty if the service is one process.")
     partitions: list[ClusterPartition] = Field(description="Empty if the service is one process.")
     backlog: Backlog | None = Field(
-        description="Of all partitions. Null if NATS does not answer, or the service is one process."
+        description="Backlog of all partitions; null if NATS does not answer, or the service is one process."
     )
     faults: list[str] = Field(description="Problems, one sentence each; empty if there are none.")

@@ -50,8 +50,8 @@ def has_feed_line(type_: str, data: Data) -> bool:
     """
     Return whether an event has a line in a feed.
 
-    Interventions that were done have an event of their own, next to their record; that a worker cannot be
-    nudged is shown once per ladder.
+    Interventions that were carried out have their own event, next to their record. A nudge that cannot reach
+    its worker is shown once per ladder.
     """
     if type_ != "intervention_recorded":
         return True
@@ -71,7 +71,7 @@ def describe_event(
         type_: The event's type.
         agent_id: The worker.
         data: The event's data; ``docs/events.md`` lists the keys by type.
-        shorten: Applied to texts that the ticket has in full.
+        shorten: Shortens texts that the ticket has in full.
     """
     name = type_.replace("_", " ")
     try:
@@ -91,7 +91,7 @@ def _describe_ticket_event(
     match type_:
         case "health_state_changed":
             ended = data.get("outcome") if data["to"] == "healthy" else None
-            return str(ended or data["to"]), f"{agent}: {_state_change(data)}"
+            return str(ended or data["to"]), f"{agent}: {_format_state_change(data)}"
         case "agent_renamed" if "former_agent_id" in data:
             return "info", f"{agent}: was {data['former_agent_id']}, session {data['former_session_id']}"
         case "agent_renamed":
@@ -99,8 +99,8 @@ def _describe_ticket_event(
         case "worker_escalation_ticket":
             ticket = data["ticket"]
             kind = str(ticket["kind"]).replace("_", " ")
-            what = f"{ticket['severity']} ticket on {agent}, {kind}"
-            return "ticket", f"judge: {what} ({_CHANGES.get(data['change'], data['change'])})"
+            subject = f"{ticket['severity']} ticket on {agent}, {kind}"
+            return "ticket", f"judge: {subject} ({_CHANGES.get(data['change'], data['change'])})"
         case "ticket_triaged":
             # The analysis of an intervention has its own line.
             is_dismissed = data["decision"] == "dismiss"
@@ -109,9 +109,12 @@ def _describe_ticket_event(
         case "queen_intervention_requested":
             return "queen", f"queen → operator: {shorten(data['analysis'])}"
         case "notification_delivered":
-            return "page", f"Alertmanager accepted {_alert(agent, data)}"
+            return "page", f"Alertmanager accepted {_name_alert(agent, data)}"
         case "notification_failed":
-            return "failing", f"Alertmanager did not accept {_alert(agent, data)}: {data.get('error', '')}"
+            return (
+                "failing",
+                f"Alertmanager did not accept {_name_alert(agent, data)}: {data.get('error', '')}",
+            )
         case "receiver_notified":
             return (
                 "page",
@@ -145,7 +148,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
             outcome = "delivered" if data.get("delivery") == "injected" else "queued"
             message = clip_text(str(data.get("message") or ""), _QUOTE_LIMIT)
-            return "act", f"{agent}: {nudge} {outcome}{_by(data['by'], ', by')}. {message}".rstrip()
+            return "act", f"{agent}: {nudge} {outcome}{_by_actor(data['by'], ', by')}. {message}".rstrip()
         case "escalation_triggered":
             return "act", f"{agent}: escalated to the orchestrator. {reason}"
         case "escalation_decided":
@@ -154,7 +157,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
                 kind = "act" if status == "timed_out" else "info"
                 return kind, f"{agent}: escalation {status.replace('_', ' ')}. {reason}".rstrip()
             decision = str(data["decision"]).replace("_", " ")
-            return "act", f"{agent}: {decision}{_by(data['by'], ', decided by')}. {reason}".rstrip()
+            return "act", f"{agent}: {decision}{_by_actor(data['by'], ', decided by')}. {reason}".rstrip()
         case "termination_requested":
             return "act", f"{agent}: termination requested by {data['by']}. {reason}"
         case "termination_decided":
@@ -164,7 +167,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
         case "agent_terminated":
             checkpoint = data.get("checkpoint_id")
             saved = f", state saved in checkpoint {checkpoint}" if checkpoint else ""
-            return "failing", f"{agent}: terminated{_by(data['by'])}{saved}. {reason}"
+            return "failing", f"{agent}: terminated{_by_actor(data['by'])}{saved}. {reason}"
         case "recovery_initiated":
             checkpoint = data.get("from_checkpoint")
             start = f"checkpoint {checkpoint}" if checkpoint else "the start of its task"
@@ -183,10 +186,10 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             kind = "failing" if data["on"] else "healthy"
             return kind, f"emergency stop {state}, by {data['by']}. {reason}"
         case "agent_operated":
-            done, detail = OPERATIONS[data["what"]], data.get("detail")
+            operation, detail = OPERATIONS[data["what"]], data.get("detail")
             if detail and data["what"] in ("chat", "inject"):
-                return "info", f"{agent}: {done} to {detail}, by {data['by']}"
-            return "info", f"{agent}: {done}, by {data['by']}{f' ({detail})' if detail else ''}"
+                return "info", f"{agent}: {operation} to {detail}, by {data['by']}"
+            return "info", f"{agent}: {operation}, by {data['by']}{f' ({detail})' if detail else ''}"
         case "tokens_changed":
             changes = [f"{name['name']} ({name['role']}) added" for name in data["came"]]
             changes += [f"{name['name']} ({name['role']}) {name['why']}" for name in data["went"]]
@@ -198,27 +201,27 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             detail = clip_text(re.sub(name, "it", str(data.get("detail") or "")), _QUOTE_LIMIT)
             return (
                 "info",
-                f"{agent}: {data['kind']}{_by(data.get('by'))}: {outcome}{detail and f': {detail}'}",
+                f"{agent}: {data['kind']}{_by_actor(data.get('by'))}: {outcome}{detail and f': {detail}'}",
             )
     return None
 
 
-def _alert(agent: str, data: Data) -> str:
-    """Return what was sent: an alert, or its end, also when a severer alert replaces it."""
+def _name_alert(agent: str, data: Data) -> str:
+    """Return what was sent: an alert, or its end, also if a more severe alert replaces it."""
     end = "the end of " if data["status"] == "resolved" else ""
-    # Not the alert's label: that of a high ticket is critical, which reads as if the ticket were.
+    # The ticket's severity, not the alert's label: the alert of a high ticket has the label critical.
     severity = f" ({data['ticket_severity']})" if data.get("ticket_severity") else ""
     return f"{end}the alert on {agent}{severity}"
 
 
-def _by(actor: object, word: str = " by") -> str:
+def _by_actor(actor: object, word: str = " by") -> str:
     """Return who acted; the service's own steps are automatic."""
     return " (automatic)" if actor in ("ladder", None, "") else f"{word} {actor}"
 
 
-def _state_change(data: Data) -> str:
+def _format_state_change(data: Data) -> str:
     reason = str(data.get("reason") or "")
-    # Health is about what runs: the end of a session is not a change to healthy.
+    # Only a running session has a health: its end is not a change to healthy.
     is_end = data["to"] == "terminated" or (data["to"] == "healthy" and data.get("outcome"))
     if is_end and reason:
         return f"{reason}; it was {data['from']}"

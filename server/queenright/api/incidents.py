@@ -16,7 +16,9 @@ class Incident(ApiModel):
         description="The shared cause: `provider:anthropic`, `mcp:github`, `tool:search`, or `storm` if only "
         "the time is shared."
     )
-    severity: Severity = Field(description="The worst of its open tickets; if closed, of all its tickets.")
+    severity: Severity = Field(
+        description="The worst severity of its open tickets, or of all its tickets if it is closed."
+    )
     opened_at: float = Field(description="Seconds since the epoch.")
     closed_at: float | None = Field(
         description="When calls succeeded again, or the last failure; null while it is open."

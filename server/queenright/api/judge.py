@@ -9,7 +9,7 @@ from queenright.api.terms import CheckOutcome
 
 
 class JudgeCheck(ApiModel):
-    """One check of the judge: its trigger, result and cost; null is what was not recorded."""
+    """One check of the judge: its trigger, result and cost. Values that were not recorded are null."""
 
     checked_at: float = Field(description="Seconds since the epoch.")
     outcome: CheckOutcome = "unknown"

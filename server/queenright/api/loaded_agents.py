@@ -27,7 +27,7 @@ CheckpointReason = Annotated[str, KnownValues("node", "pause", "terminate")]
 
 
 class AgentDetail(ApiModel):
-    """An agent: what is loaded, if it is loaded here, and the sessions of the worker of this name."""
+    """An agent, whether it is loaded here, and the sessions of the worker with its name."""
 
     agent_id: str
     loaded: AgentSlot | None
@@ -50,9 +50,9 @@ class DiscoveredAgent(ApiModel):
     inputs: list[str]
     """What its entry points take, from its `agent.json`."""
     credentials: list[str]
-    """Environment variables that it needs, likewise."""
+    """Environment variables that it needs, from its `agent.json`."""
     missing: list[str]
-    """Those of them, and of its model, that the service does not have; `A or B` where either is enough."""
+    """Variables of the agent and its model that the service lacks; `A or B` if either is enough."""
 
 
 class DiscoveredPage(ApiModel):
@@ -182,7 +182,7 @@ class NodeRow(ApiModel):
     running: int
     """Runs that are in this node now."""
     waiting_for_user: int
-    """Those that wait for a user."""
+    """Runs that wait for a user in this node."""
 
 
 class NodePage(ApiModel):

@@ -26,7 +26,7 @@ class Recovery(ApiModel):
     ended_at: float | None
     watch_until: float | None
     from_checkpoint: str | None
-    from_start: bool = Field(description="It started over: there was no valid checkpoint.")
+    from_start: bool = Field(description="Whether it started over, because there was no valid checkpoint.")
     skipped: list[str] = Field(description="Newer checkpoints that are invalid.")
     new_agent_id: str
     new_session_id: str

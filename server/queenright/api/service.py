@@ -83,7 +83,7 @@ class TimelineEntry(ApiModel):
     )
     text: str
     by: str = Field(description="Who did it; empty if the service did.")
-    status: str = Field(description="Of `receiver_notified`: `firing` or `resolved`; otherwise empty.")
+    status: str = Field(description="For `receiver_notified`: `firing` or `resolved`; otherwise empty.")
     event_id: str = Field(description="Event id; empty if none.")
 
 

@@ -21,9 +21,9 @@ class Step(ApiModel):
     phase: StepPhase = Field(description="`instant`: it has no duration.")
     name: str = Field(description="The tool, the model, the reason of a wait, the kind of a finding.")
     at: float = Field(description="When it ended; for an open one, when it began.")
-    started_at: float = Field(description="Of a finding: when what it is about began, before it was found.")
+    started_at: float = Field(description="For a finding: when its condition began, before it was found.")
     ended_at: float | None = Field(description="Null while it is open, or if no end was reported.")
-    text: str = Field(description="What is recorded of its content, secrets masked; empty: nothing.")
+    text: str = Field(description="Recorded content, with secrets masked; empty: none.")
     detail: str = Field(description="Verdict, outcome or class of error.")
     tokens_in: int
     tokens_out: int
@@ -31,11 +31,11 @@ class Step(ApiModel):
     signature: str = Field(
         description="Equal for tool calls that the loop detector counts as equal; empty: not comparable."
     )
-    severity: str = Field(description="Of a finding or ticket; otherwise empty.")
+    severity: str = Field(description="Severity of a finding or ticket; otherwise empty.")
     ref: str = Field(description="The ticket, intervention or recovery that it is about; empty: none.")
-    fires_at: float | None = Field(description="Of open work: when it counts as stalled; null: never.")
-    limit_seconds: float | None = Field(description="Of open work: how long it may take.")
-    reason: str = Field(description="Of open work: where that limit is from.")
+    fires_at: float | None = Field(description="For open work: when it counts as stalled; null: never.")
+    limit_seconds: float | None = Field(description="For open work: its time limit.")
+    reason: str = Field(description="For open work: the source of that limit.")
 
 
 class DetectorClock(ApiModel):
@@ -48,11 +48,11 @@ class DetectorClock(ApiModel):
 
 
 class DetectorValue(ApiModel):
-    """What a detector counts at a moment."""
+    """The current value of a detector, and its threshold."""
 
     detector: FindingKind
     value: float
-    limit: float = Field(description="The detector fires from here.")
+    limit: float = Field(description="The detector fires at this value.")
     text: str = Field(description="What is counted; `seconds` for a clock.")
 
 
@@ -64,13 +64,13 @@ class Steps(ApiModel):
     items: list[Step]
     first: str | None = Field(description="Send it as `before` for earlier steps; null: there are no steps.")
     last: str | None = Field(description="Send it as `after` for later steps; null: there are no steps.")
-    more: bool = Field(description="There are more steps in the direction that was asked for.")
+    more: bool = Field(description="There are more steps in the requested direction.")
     open: list[Step] = Field(description="Current activity of the worker.")
     clocks: list[DetectorClock] = Field(
         description="Detectors that fire if nothing happens until then, the next one first."
     )
     counts: list[DetectorValue] = Field(
-        description="What the detectors count that fire with an event, the one nearest to its limit first."
+        description="Values of the detectors that fire on events, the one nearest to its limit first."
     )
 
 

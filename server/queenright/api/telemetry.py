@@ -31,8 +31,8 @@ class TelemetrySource(ApiModel):
     agents: list[str] = Field(description="Some of its agents, newest first.")
     session: str = Field(description="The session of its last record; empty: none.")
     steps: int = Field(description="Steps of that session.")
-    tool_calls: int = Field(description="Of that session.")
-    tokens: int = Field(description="Of that session.")
+    tool_calls: int = Field(description="Tool calls of that session.")
+    tokens: int = Field(description="Tokens of that session.")
     shows: list[str] = Field(
         description="What it reports about agents: `name`, `session`, `model_calls`, `tokens`, `tool_calls`, "
         "`content` (arguments of tool calls), `open_work` (spans that have not ended)."

@@ -8,15 +8,15 @@ from queenright.api.base_model import KnownValues
 
 State = Annotated[str, KnownValues("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, KnownValues("", "healthy", "degraded", "stuck", "failing")]
-"""Health of a session that runs."""
+"""Health of a running session."""
 WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
-"""Health of a session that runs, worst first."""
+"""Health of a running session, worst first."""
 ListedState = Annotated[str, KnownValues(*WORST_FIRST, "ended")]
 """State of a session in the list of agents: its health, or `ended`; `failing` while an operator must act."""
 Activity = Annotated[str, KnownValues("working", "waiting", "queued", "paused", "held", "idle")]
 """Current activity of a running session."""
 ActivityKind = Annotated[str, KnownValues("", "working", "waiting", "queued", "paused", "held", "idle")]
-"""The same; empty for a session that has ended."""
+"""Current activity of a session; empty after its end."""
 AgentSort = Annotated[
     str,
     KnownValues(
@@ -125,6 +125,6 @@ CheckOutcome = Annotated[str, KnownValues("healthy", "ticket", "unknown")]
 
 
 def words_of(term: Any) -> tuple[str, ...]:
-    """Return the words of a term."""
+    """Return the values of a term."""
     [words] = (value.words for value in get_args(term) if isinstance(value, KnownValues))
     return words

@@ -61,20 +61,26 @@ class Ticket(ApiModel):
     fingerprint: str
     related_kinds: list[FindingKind] = Field(description="Further findings with the same cause.")
     active_kinds: list[FindingKind] = Field(description="Findings that hold now, worst first.")
-    finding_kind: FindingKind | None = Field(description="The worst when it opened, rose or reopened.")
+    finding_kind: FindingKind | None = Field(
+        description="The worst finding when the ticket last opened, rose or reopened."
+    )
     finding_evidence: str
     finding_since: float | None
     trouble_since: float | None = Field(description="When the finding that opened the ticket began.")
     spent_usd: float | None = Field(
-        description="US dollars of the run's model calls since then, at `updated_at`; null: unknown price."
+        description="US dollars of the run's calls since `trouble_since`, at `updated_at`; null if unknown."
     )
-    spent_tokens: int = Field(description="Tokens of these calls, input and output.")
-    spent_unpriced_tokens: int = Field(description="Tokens of the calls without a known price.")
+    spent_tokens: int = Field(
+        description="Input and output tokens of the run's model calls since `trouble_since`."
+    )
+    spent_unpriced_tokens: int = Field(description="Tokens of those calls that have no known price.")
     worker_excerpt: str = Field(description="The worker's last output at that time, secrets masked.")
     words_kind: FindingKind | None = Field(
         description="The finding that cause, reasoning and action describe."
     )
-    words_severity: Severity | None = Field(description="The severity when they were written.")
+    words_severity: Severity | None = Field(
+        description="The severity when cause, reasoning and action were written."
+    )
     judge_model: str = Field(description="The model that wrote cause, reasoning and action; empty: unknown.")
     queen_model: str = Field(description="The model that wrote the analysis; empty: unknown.")
     status: TicketStatus
@@ -146,10 +152,10 @@ class ChatMessage(ApiModel):
     by: str
     text: str
     question_id: str = Field(description="Id of the question that this answers; for a question, its own id.")
-    outcome: str = Field(description="Of an answer: `answered`, or `by_rule` if the model did not answer.")
+    outcome: str = Field(description="For an answer: `answered`, or `by_rule` if the model did not answer.")
     actions: list[str] = Field(
         default_factory=list,
-        description="Of an answer: the tools that the queen acted with, such as `nudge_worker`.",
+        description="For an answer: the tools that the queen acted with, such as `nudge_worker`.",
     )
 
 

@@ -60,7 +60,7 @@ def resolve_token(
         file = environment.get(TOKEN_FILE_VARIABLE) or None
         remedy = f"or unset {TOKEN_FILE_VARIABLE}"
     else:
-        remedy = "or name another file"
+        remedy = "or pass another file"
     if token is None and file is not None:
         token = _read_token(Path(file), remedy)
     if token is None:
@@ -68,7 +68,7 @@ def resolve_token(
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidAddressError(
-            "the token is malformed: it is empty, or contains blanks, line breaks or non-ASCII characters. "
+            "the token is malformed: it is empty, or contains spaces, line breaks or non-ASCII characters. "
             "Create one with `queenright token create NAME`, or leave it out."
         )
     return token

@@ -53,7 +53,7 @@ def refusal_error(response: httpx.Response) -> RequestRejectedError:
     if response.status_code == 404 and not problem:
         message = (
             f"{_origin(url)} returned 404 for {url.path}: it is not a Queenright API. "
-            "Name the URL of the API with --url or QUEENRIGHT_URL, by default http://127.0.0.1:8420."
+            "Pass the URL of the API with --url or QUEENRIGHT_URL, by default http://127.0.0.1:8420."
         )
     return RequestRejectedError(message, status=response.status_code, problem=problem)
 
@@ -79,10 +79,10 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
 
 
 def not_queenright_error(response: httpx.Response, why: str) -> UnreachableError:
-    """Return the error for a server that is not Queenright."""
+    """Return the error for a server that is not a Queenright service."""
     return UnreachableError(
         f"{_origin(response.request.url)} is not Queenright: {why}. "
-        "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
+        "Start one with `queenright up`, or pass another URL with --url or QUEENRIGHT_URL."
     )
 
 
@@ -91,7 +91,7 @@ def unreachable_error(url: str, error: Exception) -> UnreachableError:
     if "WRONG_VERSION_NUMBER" in str(error):
         return UnreachableError(
             f"{without_credentials(url)} does not use HTTPS. Start the URL with http://, "
-            "or name the proxy that terminates TLS."
+            "or use the URL of the proxy that terminates TLS."
         )
     if isinstance(error, httpx.ReadTimeout):
         return UnreachableError(
@@ -100,7 +100,7 @@ def unreachable_error(url: str, error: Exception) -> UnreachableError:
         )
     return UnreachableError(
         f"Queenright does not respond at {without_credentials(url)} ({type(error).__name__}). "
-        "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
+        "Start one with `queenright up`, or pass another URL with --url or QUEENRIGHT_URL."
     )
 
 

@@ -14,7 +14,7 @@ from queenright.instrumentation.identity import new_id
 
 _USER, _HOST, _REPOSITORY = "ada", "demo", "website"
 HOOK_AGENT: Final = f"claude-code/{_USER}@{_HOST}/{_REPOSITORY}"
-"""The name that the service derives for it."""
+"""The agent name that the service derives from the query."""
 _PATH: Final = f"/hooks/claude-code?user={_USER}&host={_HOST}&repository={_REPOSITORY}"
 _COMMAND: Final = "git push origin release-2.4"
 _FILES: Final = ("package.json", "CHANGELOG.md", "src/index.html")
@@ -26,7 +26,7 @@ class HookClient:
 
     Args:
         endpoint: Base URL of the telemetry port.
-        token: Token for it, if it requires one.
+        token: Access token for the telemetry port, if required.
         turn_seconds: Seconds that a tool call takes.
         pause_seconds: Seconds between two sessions.
     """
@@ -36,14 +36,14 @@ class HookClient:
         endpoint: str,
         *,
         token: str | None = None,
-        turn_seconds: float = 1.5,
+        tool_seconds: float = 1.5,
         pause_seconds: float = 60.0,
     ) -> None:
         self._address = urlsplit(endpoint).netloc
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._turn_seconds = turn_seconds
+        self._tool_seconds = tool_seconds
         self._pause_seconds = pause_seconds
         self._stop = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
@@ -54,7 +54,7 @@ class HookClient:
         self._thread.start()
 
     def stop(self, timeout: float = 3.0) -> None:
-        """End the session, also while it waits for an answer."""
+        """End the session, even while it waits for an answer."""
         self._stop.set()
         if (connection := self._connection) and connection.sock:
             with contextlib.suppress(OSError):
@@ -64,33 +64,35 @@ class HookClient:
     def _run(self) -> None:
         while not self._stop.is_set():
             session = new_id()
-            # The service may be stopping: a hook never fails its agent.
+            # The service may be stopping. A failed hook must not fail the agent.
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                self._work(session)
+                self._run_session(session)
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                self._call(session, "SessionEnd", reason="other")
+                self._post_hook(session, "SessionEnd", reason="other")
             self._stop.wait(self._pause_seconds)
 
-    def _work(self, session: str) -> None:
-        self._call(session, "SessionStart", source="startup")
-        self._call(session, "UserPromptSubmit", prompt="Publish release 2.4 of the website.")
+    def _run_session(self, session: str) -> None:
+        self._post_hook(session, "SessionStart", source="startup")
+        self._post_hook(session, "UserPromptSubmit", prompt="Publish release 2.4 of the website.")
         for number, file in enumerate(_FILES):
             self._use_tool(session, f"call-{number}", "Read", {"file_path": file}, f"read {file}")
         push = {"command": _COMMAND, "description": "Push the release branch."}
-        self._call(session, "PreToolUse", tool_name="Bash", tool_input=push, tool_use_id="push")
-        answer = self._call(session, "PermissionRequest", tool_name="Bash", tool_input=push)
+        self._post_hook(session, "PreToolUse", tool_name="Bash", tool_input=push, tool_use_id="push")
+        answer = self._post_hook(session, "PermissionRequest", tool_name="Bash", tool_input=push)
         decision = answer.get("hookSpecificOutput", {}).get("decision", {}).get("behavior")
+        message = "The push was not allowed."
         if decision == "allow":
             self._end_tool(session, "push", "Bash", push, "pushed")
-        self._call(session, "Stop", stop_hook_active=False, last_assistant_message="Release 2.4 is done.")
+            message = "Release 2.4 is done."
+        self._post_hook(session, "Stop", stop_hook_active=False, last_assistant_message=message)
 
     def _use_tool(self, session: str, call: str, tool: str, arguments: dict[str, str], result: str) -> None:
-        self._call(session, "PreToolUse", tool_name=tool, tool_input=arguments, tool_use_id=call)
-        self._stop.wait(self._turn_seconds)
+        self._post_hook(session, "PreToolUse", tool_name=tool, tool_input=arguments, tool_use_id=call)
+        self._stop.wait(self._tool_seconds)
         self._end_tool(session, call, tool, arguments, result)
 
     def _end_tool(self, session: str, call: str, tool: str, arguments: dict[str, str], result: str) -> None:
-        self._call(
+        self._post_hook(
             session,
             "PostToolUse",
             tool_name=tool,
@@ -99,7 +101,7 @@ class HookClient:
             tool_use_id=call,
         )
 
-    def _call(self, session: str, event: str, **fields: Any) -> dict[str, Any]:
+    def _post_hook(self, session: str, event: str, **fields: Any) -> dict[str, Any]:
         call = {
             "session_id": session,
             "cwd": f"/home/{_USER}/{_REPOSITORY}",

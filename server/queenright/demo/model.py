@@ -15,7 +15,7 @@ DEMO_PRICES: Final = {
     SCRIPTED_MODEL: (Decimal("0.000003"), Decimal("0.000015")),
     LARGE_MODEL: (Decimal("0.0003"), Decimal("0.0015")),
 }
-"""Pretended prices of the scripted models: US dollars per input token and per output token."""
+"""Invented prices of the scripted models: US dollars per input token and per output token."""
 
 
 @dataclass(frozen=True, slots=True)

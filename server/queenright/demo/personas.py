@@ -24,7 +24,7 @@ class Persona:
     One agent of the fleet.
 
     ``starts_after`` is in seconds from the fleet's start, ``pause_seconds`` is the time between two runs.
-    ``team`` is who it works for, and ``repository`` what it works on.
+    ``team`` and ``repository`` are those that it works for.
     """
 
     agent: str
@@ -43,7 +43,7 @@ def _call_tool(tool: str, timeout: float | None = None, **arguments: object) -> 
     return Reply((Call(tool, arguments, timeout),))
 
 
-def _healthy(library: Library, rng: Random) -> Script:
+def _summarise_files(library: Library, rng: Random) -> Script:
     """Read and summarise files, with an accepted answer every few steps."""
     for path in rng.sample(library.files, k=min(30, len(library.files))):
         yield _call_tool("read_file", path=path)
@@ -51,8 +51,8 @@ def _healthy(library: Library, rng: Random) -> Script:
         yield Reply(answer=f"{path}: noted.")
 
 
-def _slow(library: Library, rng: Random) -> Script:
-    """Long tool calls before each answer: slow but healthy."""
+def _read_slowly(library: Library, rng: Random) -> Script:
+    """Make a long tool call before each answer: slow but healthy."""
     for path in rng.sample(library.files, k=min(12, len(library.files))):
         yield _call_tool("deep_read", timeout=60.0, path=path)
         yield Reply(answer=f"{path}: read to the end.")
@@ -66,7 +66,7 @@ def _deep_read(library: Library, wait: Sleep) -> dict[str, Tool]:
     return {"deep_read": deep_read}
 
 
-def _asks(library: Library, rng: Random) -> Script:
+def _ask_user(library: Library, rng: Random) -> Script:
     """Prepare something, then wait for the user."""
     for path in rng.sample(library.files, k=min(8, len(library.files))):
         yield _call_tool("summarise", path=path)
@@ -74,7 +74,7 @@ def _asks(library: Library, rng: Random) -> Script:
         yield Reply(answer="Filed.")
 
 
-def _retries(library: Library, rng: Random) -> Script:
+def _try_missing_files(library: Library, rng: Random) -> Script:
     """Try a few missing files, then find the right one."""
     for path in rng.sample(library.files, k=min(20, len(library.files))):
         for guess in range(rng.randint(2, 4)):
@@ -83,7 +83,7 @@ def _retries(library: Library, rng: Random) -> Script:
         yield Reply(answer=f"{path}: proofread.")
 
 
-def _loops(library: Library, rng: Random) -> Script:
+def _repeat_search(library: Library, rng: Random) -> Script:
     """Search for a missing word many times before trying something else."""
     for path in rng.sample(library.files, k=min(2, len(library.files))):
         yield _call_tool("read_file", path=path)
@@ -95,16 +95,16 @@ def _loops(library: Library, rng: Random) -> Script:
         yield Reply(answer=f"{path} may help.")
 
 
-def _hangs(library: Library, rng: Random) -> Script:
+def _hang_in_tool(library: Library, rng: Random) -> Script:
     """Work for a while, hang in a tool call, and continue after a nudge."""
     paths = rng.sample(library.files, k=min(56, len(library.files)))
-    before, after = paths[:28], paths[28:] or paths
-    for path in before:
+    paths_before, paths_after = paths[:28], paths[28:] or paths
+    for path in paths_before:
         yield _call_tool("summarise", path=path)
         yield Reply(answer=f"{path}: surveyed.")
     yield _call_tool("index_everything", timeout=20.0)
     yield Reply(answer="Never mind the index: on with the survey.")
-    for path in after:
+    for path in paths_after:
         yield _call_tool("summarise", path=path)
         yield Reply(answer=f"{path}: surveyed.")
 
@@ -118,7 +118,7 @@ def _index_everything(library: Library, wait: Sleep) -> dict[str, Tool]:
     return {"index_everything": index_everything}
 
 
-def _provider_dies(library: Library, rng: Random) -> Script:
+def _lose_provider(library: Library, rng: Random) -> Script:
     """Deliver a few files, then the provider refuses every request."""
     for path in rng.sample(library.files, k=min(8, len(library.files))):
         yield _call_tool("read_file", path=path)
@@ -127,19 +127,19 @@ def _provider_dies(library: Library, rng: Random) -> Script:
         yield ProviderError("529 overloaded_error: the provider refuses all requests")
 
 
-def _spends(library: Library, rng: Random) -> Script:
+def _overspend(library: Library, rng: Random) -> Script:
     """Translate many files with a model that is too expensive for it."""
     for path in rng.sample(library.files, k=min(60, len(library.files))):
         yield _call_tool("deep_read", timeout=60.0, path=path)
         yield Reply(answer=f"{path}: translated.")
 
 
-def _delivery(agent: str, task: Task, starts_after: float) -> Persona:
-    """Return an agent of the team whose provider refuses every request after a while: an incident."""
+def _make_courier(agent: str, task: Task, starts_after: float) -> Persona:
+    """Return an agent of the team whose provider soon refuses every request, which is an incident."""
     return Persona(
         agent,
         task,
-        _provider_dies,
+        _lose_provider,
         starts_after,
         600.0,
         team="delivery",
@@ -152,17 +152,17 @@ FLEET: tuple[Persona, ...] = (
     Persona(
         "researcher",
         Task("search", "Find the source of the quotation.", turn_seconds=0.12),
-        _loops,
+        _repeat_search,
         1.0,
         240.0,
         team="research",
         repository="papers",
     ),
-    Persona("librarian", Task("catalogue", "Catalogue the files.", turn_seconds=0.6), _healthy),
+    Persona("librarian", Task("catalogue", "Catalogue the files.", turn_seconds=0.6), _summarise_files),
     Persona(
         "archivist",
         Task("archive", "Read everything closely.", turn_seconds=1.0, has_checkpoints=True),
-        _slow,
+        _read_slowly,
         0.5,
         team="research",
         repository="papers",
@@ -171,14 +171,16 @@ FLEET: tuple[Persona, ...] = (
     Persona(
         "concierge",
         Task("desk", "File what the user agrees to.", turn_seconds=0.8, answer_seconds=15.0),
-        _asks,
+        _ask_user,
         1.0,
     ),
-    Persona("proofreader", Task("proofread", "Proofread the files.", turn_seconds=0.5), _retries, 1.5),
+    Persona(
+        "proofreader", Task("proofread", "Proofread the files.", turn_seconds=0.5), _try_missing_files, 1.5
+    ),
     Persona(
         "surveyor",
         Task("survey", "Survey the files.", turn_seconds=0.8),
-        _hangs,
+        _hang_in_tool,
         2.0,
         120.0,
         team="research",
@@ -188,14 +190,14 @@ FLEET: tuple[Persona, ...] = (
     Persona(
         "translator",
         Task("translate", "Translate the files.", turn_seconds=0.8),
-        _spends,
+        _overspend,
         3.0,
         240.0,
         repository="website",
         model=LARGE_MODEL,
         extra_tools=_deep_read,
     ),
-    _delivery("courier", Task("deliver", "Deliver the files.", turn_seconds=1.2), 2.5),
-    _delivery("dispatcher", Task("plan", "Plan the deliveries.", turn_seconds=1.2), 2.7),
-    _delivery("mailroom", Task("sort", "Sort the files.", turn_seconds=1.2), 2.9),
+    _make_courier("courier", Task("deliver", "Deliver the files.", turn_seconds=1.2), 2.5),
+    _make_courier("dispatcher", Task("plan", "Plan the deliveries.", turn_seconds=1.2), 2.7),
+    _make_courier("mailroom", Task("sort", "Sort the files.", turn_seconds=1.2), 2.9),
 )

@@ -216,11 +216,11 @@ class QueenrightApp(App[None]):
         while True:
             event = await self._run_events.get()
             try:
-                await self._notify_of(event)
+                await self._notify_about(event)
             except QueenrightError as error:
                 self._handle_request_error(error)
 
-    async def _notify_of(self, event: Event) -> None:
+    async def _notify_about(self, event: Event) -> None:
         state = self.app_state
         async with self._refresh_lock:
             if "loaded" in state.fleet.stale:

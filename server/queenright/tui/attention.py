@@ -11,7 +11,7 @@ from queenright.instrumentation.counts import format_names
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: its key, its label, the question that confirms it, and what it does."""
+    """An answer: its key, label, confirmation question and effect."""
 
     key: str
     label: str
@@ -39,18 +39,18 @@ ANSWERS: Final = {
 """All answers by name."""
 
 
-def label_of(item: AttentionItem) -> str:
-    """Return what kind of item it is."""
+def item_label(item: AttentionItem) -> str:
+    """Return the label of an item's kind."""
     return "decision" if item.kind == "escalation" else item.kind
 
 
-def agents_of(item: AttentionItem) -> str:
-    """Return the name of its agent, or the first names of several."""
+def item_agents(item: AttentionItem) -> str:
+    """Return the name of an item's agent, or the first names of several."""
     return format_names(item.agents, item.agents_more)
 
 
-def answers_to(item: AttentionItem) -> tuple[str, ...]:
-    """Return the names of the answers that an item has."""
+def list_answers(item: AttentionItem) -> tuple[str, ...]:
+    """Return the names of an item's possible answers."""
     if item.kind == "question":
         return ("reply",) if item.can_answer else ()
     if item.kind == "incident":

@@ -81,7 +81,7 @@ class FleetState:
         self._keys: dict[str, None] = {}
 
     def set_attention(self, attention: AttentionList) -> None:
-        """Replace what needs a person."""
+        """Replace the items that need a person."""
         self.attention_items, self.attention_total = attention.items, attention.total
 
     def set_workers(self, rows: Iterable[AgentRow]) -> None:

@@ -14,7 +14,7 @@ _ZERO: Final = "·"
 
 
 def strip_control(text: object) -> str:
-    """Return text with control characters, except new lines, replaced by blanks."""
+    """Return text with control characters, except new lines, replaced by spaces."""
     return str(text).translate(_CONTROL)
 
 

@@ -1,4 +1,4 @@
-"""What the screens need of the service beyond single calls of the client."""
+"""Requests of the screens that need more than a single call of the client."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ServiceGateway:
 
     async def answer(self, item: api.AttentionItem, answer: str, text: str = "") -> str:
         """
-        Give an answer to something that waits for a person; return the outcome.
+        Answer an item that needs a person; return the outcome.
 
         Args:
             item: The item, as the operator saw it.
@@ -171,16 +171,18 @@ class ServiceGateway:
         return "done"
 
     async def _acknowledge_incident(self, incident_id: str) -> None:
-        """Acknowledge those tickets of an incident that can be."""
+        """Acknowledge the tickets of an incident that allow it; skip the others."""
         incidents = await self.client.tickets.incidents()
-        ticket_ids = next((one.ticket_ids for one in incidents if one.incident_id == incident_id), ())
+        ticket_ids = next(
+            (incident.ticket_ids for incident in incidents if incident.incident_id == incident_id), ()
+        )
         for ticket_id in ticket_ids:
             if "acknowledge" not in (await self.client.tickets.get(ticket_id)).actions:
                 continue
             try:
                 await self.client.tickets.acknowledge(ticket_id, by=self.by)
             except RequestRejectedError as error:
-                # It has been closed, or acknowledged, meanwhile.
+                # The ticket was closed or acknowledged in the meantime.
                 if error.status != HTTPStatus.CONFLICT:
                     raise
 

@@ -73,7 +73,7 @@ class ChatEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedAnswer:
-    """What the queen has written of an answer; empty if its beginning is missing."""
+    """The part of an answer that the queen has written so far; empty if its beginning is missing."""
 
     question_id: str = ""
     text: str = ""
@@ -82,7 +82,7 @@ class StreamedAnswer:
     """The index of the next piece."""
 
     def add(self, event: Event) -> StreamedAnswer:
-        """Return the answer with the piece in a ``queen_answer_delta``; piece 0 begins it again."""
+        """Return the answer with the piece in a ``queen_answer_delta``; piece 0 restarts it."""
         question_id, index = str(event.data["question_id"]), int(event.data["index"])
         if index and (question_id, index) != (self.question_id, self.next):
             return StreamedAnswer()

@@ -1,4 +1,4 @@
-"""The timeline of one session, without widgets: its steps as lines, and the work that is open."""
+"""The timeline of one session, without widgets: its steps as lines, and its open work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SessionTimeline:
     Attributes:
         lines: The steps, in the order in which they ended.
         open: Current activity of the worker.
-        last: The place in the log after which later steps are; None: unknown.
+        last: Cursor of the last step in the log; None if unknown.
     """
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ def describe_open(step: Step, now: float) -> str:
     limit = "" if step.limit_seconds is None else f" of {format_duration(step.limit_seconds)}"
     stalls = ""
     if step.fires_at is not None:
-        # What is reported a moment ahead of this machine's clock has all of its limit left.
+        # A step that started ahead of this machine's clock has its whole limit left.
         seconds_left = min(step.fires_at - now, step.limit_seconds or math.inf)
         stalls = f", stalls in {format_duration(seconds_left)}" if seconds_left > 0 else ", stalled"
     name = step.name.replace("_", " ") or "model"
-    doing = f"waiting for {name}" if step.kind == "wait" else name
-    return f"{doing}, {format_duration(now - step.started_at)}{limit}{stalls}"
+    activity = f"waiting for {name}" if step.kind == "wait" else name
+    return f"{activity}, {format_duration(now - step.started_at)}{limit}{stalls}"

@@ -51,7 +51,7 @@ def colour(kind: str) -> str:
 
 
 def label(kind: str, *, as_of: str = "") -> Text:
-    """Return a kind with its symbol and colour, or those of another: ``■ stuck``, ``✖ failed``."""
+    """Return a kind with its symbol and colour, or with those of ``as_of``: ``■ stuck``, ``✖ failed``."""
     return style_text(f"{symbol(as_of or kind)} {kind.replace('_', ' ')}", colour(as_of or kind))
 
 

@@ -377,13 +377,13 @@ class AsyncService(AsyncResource):
     """State of the service, and settings for all workers."""
 
     async def status(self) -> api.Status:
-        """Return the content of the console."""
+        """Return the worst workers, the latest events, and interventions in progress."""
         return await self._transport.get_model(api.Status, "/api/status")
 
     async def attention(
         self, *, agent_id: str | None = None, session_id: str | None = None
     ) -> api.AttentionList:
-        """Return what needs a person now, most urgent first."""
+        """Return the items that need a person, most urgent first."""
         return await self._transport.get_model(
             api.AttentionList, "/api/attention", agent_id=agent_id, session_id=session_id
         )
@@ -397,7 +397,7 @@ class AsyncService(AsyncResource):
         return await self._transport.get_model(api.Version, "/api/version")
 
     async def cluster(self) -> api.ClusterStatus:
-        """Return the processes of the cluster, and the telemetry that waits."""
+        """Return the processes of the cluster, and the telemetry that is not stored yet."""
         return await self._transport.get_model(api.ClusterStatus, "/api/cluster")
 
     async def ready(self) -> api.Ready:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem
-from queenright.tui.attention import ANSWERS, agents_of
+from queenright.tui.attention import ANSWERS, item_agents
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
@@ -63,13 +63,13 @@ class ActionScreen(AppScreen):
 
 
 def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
-    """Ask for a confirmation, and give an answer to something that waits for a person."""
+    """Ask for a confirmation, and answer an item that needs a person."""
     choice = ANSWERS[name]
-    title = choice.question.format(agent=agents_of(item), tool=item.tool or "it")
+    title = choice.question.format(agent=item_agents(item), tool=item.tool or "it")
 
     def give(text: str) -> None:
         gateway = screen.app_state.gateway
-        label = f"{choice.label.lower()} {agents_of(item)}"
+        label = f"{choice.label.lower()} {item_agents(item)}"
         _act(screen, label, lambda: gateway.answer(item, name, text), "attention", "tickets")
 
     if name == "reply":
@@ -140,7 +140,7 @@ def _act(screen: AppScreen, label: str, work: Callable[[], Awaitable[str]], *lis
         try:
             state.set_status("act", f"{label}: {await work()}")
         finally:
-            # Also if it was refused: somebody else has answered, or the worker was restarted.
+            # Also after a refusal: another operator has answered, or the worker was restarted.
             state.fleet.stale.update(lists)
 
     screen.run_in_background(act)

@@ -19,7 +19,7 @@ from queenright.api.tickets import Ticket
 from queenright.instrumentation.durations import format_duration
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
-from queenright.tui.attention import ANSWERS, agents_of, answers_to, label_of
+from queenright.tui.attention import ANSWERS, item_agents, item_label, list_answers
 from queenright.tui.commands import Command
 from queenright.tui.formatting import clip, short_number, sparkline, strip_control
 from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
@@ -144,7 +144,7 @@ class FleetScreen(ActionScreen):
             return True
         if action == "answer":
             item = self.attention_item
-            return item is not None and parameters[0] in answers_to(item)
+            return item is not None and parameters[0] in list_answers(item)
         tabs = {
             "nudge": "fleet",
             "terminate": "fleet",
@@ -214,10 +214,10 @@ class FleetScreen(ActionScreen):
     def _worker(self, worker: AgentRow, now: float, room: int) -> tuple[Text, ...]:
         events = self.app_state.fleet.activity(worker.agent_id, now, _BARS)
         state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
-        # A narrow column has no room for a sentence, but for the name of the finding.
-        why = worker.reason
+        # A narrow column has room only for the names of the findings.
+        reason = worker.reason
         if room < _MIN_REASON_WIDTH and worker.findings:
-            why = ", ".join(finding.kind.replace("_", " ") for finding in worker.findings)
+            reason = ", ".join(finding.kind.replace("_", " ") for finding in worker.findings)
         return (
             state,
             Text(format_duration(now - worker.state_since)),
@@ -231,7 +231,7 @@ class FleetScreen(ActionScreen):
                 style=styles.colour("stuck") if worker.bad_steps >= _MANY_BAD_STEPS else "",
             ),
             Text(f"{short_number(worker.tokens):>6}"),
-            Text(clip(why, room), style=styles.DIM),
+            Text(clip(reason, room), style=styles.DIM),
         )
 
     # -- actions ---------------------------------------------------------------------------
@@ -265,9 +265,9 @@ class FleetScreen(ActionScreen):
         return self.tab == "fleet" and self.app_state.fleet.filter != WorkerFilter()
 
     def _show_ticket(self, ticket: Ticket | None) -> None:
-        """Show the details of a ticket; None: there are no tickets, or they are not known yet."""
-        none = styles.style_text("No tickets." if self.app_state.has_connected else "", styles.DIM)
-        self.query_one("#ticket-detail", Static).update(none if ticket is None else _detail(ticket))
+        """Show the details of a ticket; None if there are no tickets, or they are not loaded yet."""
+        placeholder = styles.style_text("No tickets." if self.app_state.has_connected else "", styles.DIM)
+        self.query_one("#ticket-detail", Static).update(placeholder if ticket is None else _detail(ticket))
 
     def _show_need(self) -> None:
         state, item = self.app_state, self.attention_item
@@ -279,7 +279,7 @@ class FleetScreen(ActionScreen):
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
             )
         self.query_one("#need-detail", Static).update(detail)
-        answers = answers_to(item) if item is not None else ()
+        answers = list_answers(item) if item is not None else ()
         if answers != self._answers:
             self._answers = answers
             self.refresh_bindings()
@@ -345,8 +345,8 @@ class FleetScreen(ActionScreen):
 
 def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
-        styles.label(label_of(item), as_of=item.severity or "queen"),
-        Text(clip(agents_of(item), 19)),
+        styles.label(item_label(item), as_of=item.severity or "queen"),
+        Text(clip(item_agents(item), 19)),
         Text(format_duration(now - item.since)),
         Text("" if item.deadline is None else format_duration(item.deadline - now)),
         Text(clip(item.title, room)),
@@ -355,15 +355,15 @@ def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ..
 
 def _attention_detail(item: AttentionItem, more_count: int, *, may_act: bool) -> Group:
     head = Text.assemble(
-        styles.label(label_of(item), as_of=item.severity or "queen"),
+        styles.label(item_label(item), as_of=item.severity or "queen"),
         "  ",
-        (agents_of(item), "bold"),
+        (item_agents(item), "bold"),
         *(f"  {part}" for part in (item.severity, item.tool, item.session_id) if part),
     )
     rows = [head, Text(" ".join(strip_control(item.title).split()))]
     if item.text:
         rows.append(styles.style_text(" ".join(strip_control(item.text).split()), styles.DIM))
-    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in answers_to(item) if may_act]
+    labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in list_answers(item) if may_act]
     keys = Text()
     for key, label in (*labels, ("Enter", "Open")):
         keys.append(f"{key} ", style=f"bold {styles.colour('act')}").append(f"{label}   ")

@@ -1,4 +1,4 @@
-"""One session of a worker: health, states over time, work that is open, timeline."""
+"""One session of a worker: health, states over time, open work, timeline."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from queenright.tui.widgets.event_log import EventLog
 _HOUR: Final = 3_600.0
 _MAX_VERDICTS: Final = 24
 _MAX_OPEN: Final = 3
-"""Lines of work that is open."""
+"""Maximum number of lines of open work."""
 _MAX_SHADOWS: Final = 2
-"""Lines of findings in shadow mode."""
+"""Maximum number of lines of findings in shadow mode."""
 
 
 class WorkerScreen(WorkerStreamScreen):
@@ -85,7 +85,7 @@ class WorkerScreen(WorkerStreamScreen):
         self.query_one("#open-work", Static).update(
             Group(
                 *(_open_line(step, now) for step in self.timeline.open[:_MAX_OPEN]),
-                *(_shadow_line(one, now) for one in shadows[:_MAX_SHADOWS]),
+                *(_shadow_line(finding, now) for finding in shadows[:_MAX_SHADOWS]),
             )
         )
         self.query_one(EventLog).show(self.timeline.lines)

@@ -85,7 +85,7 @@ class WorkerStreamScreen(ActionScreen):
                 # The log no longer has the last known step.
                 self.timeline.clear()
                 continue
-            # Of a first page, `more` is about earlier steps.
+            # On the first page, `more` refers to earlier steps.
             more = page.more and last is not None
             self.timeline.add(page)
 
@@ -126,7 +126,7 @@ class WorkerHistory:
                 self.states.append((row.time, row.state))
 
     def load_worker(self, worker: AgentRow) -> None:
-        """Fill in bad steps and state from the list of workers, where events have given none."""
+        """Fill in bad steps and state from the list of workers, if events have not set them."""
         if not self.bad_steps:
             self.bad_steps.extend(count_bad_steps(worker.verdicts, worker.bad_steps))
         if not self.states:

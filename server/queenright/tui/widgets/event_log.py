@@ -50,7 +50,7 @@ class EventLog(RichLog):
             self.scroll_end(animate=False)
 
     def _is_at_end(self, lost_lines: int = 0) -> bool:
-        """Return whether the newest line is visible, or was before the height shrank by ``lost`` lines."""
+        """Return whether the newest line is visible, or was before the height shrank by ``lost_lines``."""
         return self.max_scroll_y - self.scroll_y <= 1 + max(lost_lines, 0)
 
 
