@@ -1,4 +1,4 @@
-"""A whole fleet is lost at one moment: what recovery does, and what it leaves to people."""
+"""Recovery after a whole fleet crashes at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.simulation.fleet import Fleet, Odds
 from tools.simulation.gaps import Gaps
 
 WORKERS = 50
-QUIET = Odds(faults_per_worker_day=0, sleeps_per_week=0, crashes_once_more=0, beyond_help=0, does_not_start=0)
+QUIET = Odds(faults_per_worker_day=0, sleeps_per_week=0, crashes_again=0, unrecoverable=0, fails_to_start=0)
 
 
 def of_type(conn: Connection, type_: EventType) -> list[AgentEvent]:
@@ -32,14 +32,14 @@ async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_reporte
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
     fleet = Fleet(store, workers=WORKERS, seed=50, gaps=Gaps([]), odds=QUIET)
 
-    def everybody_crashes() -> None:
+    def crash_all() -> None:
         for worker in fleet.workers:
-            if worker.over:
+            if worker.is_finished:
                 worker._new_session()
-            worker._crashes(fleet.begins(worker, FaultKind.CRASH))
-            fleet.resume(worker, iter((None,)))
+            worker._crash(fleet.begin_fault(worker, FaultKind.CRASH))
+            fleet.schedule(worker, iter((None,)))
 
-    fleet.at(fleet.now + 3600.0, everybody_crashes)
+    fleet.call_at(fleet.now + 3600.0, crash_all)
     tally = await fleet.run(0.2)
     events = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_INITIATED))
     failed = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_FAILED))
@@ -47,18 +47,18 @@ async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_reporte
     rows = await store.read(lambda conn: recovery_table.newest(conn, 1000))
     await store.close()
 
-    most = fleet.settings.recovery.max_attempts_per_hour
+    limit = fleet.settings.recovery.max_attempts_per_hour
     times: dict[str, list[float]] = {}
     for event in events:
         times.setdefault(event.agent_id, []).append(event.time)
     assert times
-    for of_agent in times.values():
-        assert max(sum(at - HOUR < other <= at for other in of_agent) for at in of_agent) <= most
-    left = {event.session_id for event in failed if event.data["exhausted"]}
-    back = {event.session_id for event in events}
+    for agent_times in times.values():
+        assert max(sum(at - HOUR < other <= at for other in agent_times) for at in agent_times) <= limit
+    exhausted = {event.session_id for event in failed if event.data["exhausted"]}
+    recovered = {event.session_id for event in events}
     dropped = {row.session_id for row in rows if row.state is RecoveryState.DROPPED}
-    assert left | back | dropped == {fault.session_id for fault in tally.faults}
-    assert back - left, "those with a checkpoint are brought back, however many agents crash"
-    assert dropped - back, "those without one, whose tasks are not repeatable, are not begun again"
-    assert not (dropped & left)
-    assert {ticket.session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= left
+    assert exhausted | recovered | dropped == {fault.session_id for fault in tally.faults}
+    assert recovered - exhausted, "those with a checkpoint are brought back, however many agents crash"
+    assert dropped - recovered, "those without one, whose tasks are not repeatable, are not begun again"
+    assert not (dropped & exhausted)
+    assert {ticket.session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= exhausted

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page
 
 from queenright.server.serving import RunningService
-from tools.benchmarks.console import HOUR_OF_CHANGES, heap_of_changes
+from tools.benchmarks.console import HOUR_OF_CHANGES, measure_heap
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -16,6 +16,6 @@ async def test_memory_is_flat_while_changes_come_in(
     running: RunningService, page: Page, changes: int
 ) -> None:
     """An hour of five changes a second, sent fast."""
-    first, *_, last = await heap_of_changes(running, page, changes)
+    first, *_, last = await measure_heap(running, page, changes)
 
     assert last - first <= 1_000_000, f"{first:,.0f} bytes after a quarter, {last:,.0f} at the end"

@@ -1,8 +1,7 @@
 """
-What operators and agents wait for, in the real service with many workers known.
+Latencies that operators and agents notice, in the real service with many known workers.
 
-A health query, a heartbeat made durable, a nudge in a worker's context, a state that changes, and the loop
-while everybody is looked at.
+A health query, a stored heartbeat, a nudge, a state change, and the event loop during a sweep.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ CONCURRENT = 100
 
 
 def run() -> list[Row]:
-    """Measure everything here; takes about two minutes."""
+    """Run all measurements, which take about two minutes."""
     tune_garbage_collector()
-    return [row for workers in FLEETS for row in asyncio.run(_with(workers))]
+    return [row for workers in FLEETS for row in asyncio.run(_measure(workers))]
 
 
-async def _with(workers: int) -> list[Row]:
+async def _measure(workers: int) -> list[Row]:
     with TemporaryDirectory() as folder:
         settings = load_settings(storage=Path(folder), health_monitoring={"intervention": {"enabled": False}})
         service = await build(settings)
@@ -45,12 +44,12 @@ async def _with(workers: int) -> list[Row]:
         try:
             _populate(service, workers)
             rows = [
-                await _health(service, workers),
-                await _heartbeat(service, workers),
-                await _together(service, workers),
-                *await _nudge(service, workers),
-                await _transition(service, workers),
-                await _pause(service, workers),
+                await _measure_health(service, workers),
+                await _measure_heartbeat(service, workers),
+                await _measure_concurrency(service, workers),
+                *await _measure_nudges(service, workers),
+                await _measure_transition(service, workers),
+                await _measure_pause(service, workers),
             ]
         finally:
             await service.stop()
@@ -78,61 +77,61 @@ def _event(worker: int, type_: EventType, now: float, **data: object) -> AgentEv
     )
 
 
-async def _times(work: Callable[[int], Awaitable[object]], workers: Sequence[int]) -> list[float]:
+async def _measure_times(work: Callable[[int], Awaitable[object]], workers: Sequence[int]) -> list[float]:
     times = []
     for worker in workers:
-        began = time.perf_counter()
+        start = time.perf_counter()
         await work(worker)
-        times.append((time.perf_counter() - began) * 1e3)
+        times.append((time.perf_counter() - start) * 1e3)
         await asyncio.sleep(0)
     return sorted(times)
 
 
-def _row(what: str, workers: int, times: Sequence[float], budget: float) -> Row:
+def _row(name: str, workers: int, times: Sequence[float], budget: float) -> Row:
     p99 = times[int(0.99 * (len(times) - 1))]
     return Row(
-        f"{what}, {workers:,} workers: median / p99 of {len(times)}",
+        f"{name}, {workers:,} workers: median / p99 of {len(times)}",
         f"{times[len(times) // 2]:.2f} / {p99:.2f} ms",
         f"p99 ≤ {budget:g} ms",
         p99 <= budget,
     )
 
 
-async def _health(service: Service, workers: int) -> Row:
+async def _measure_health(service: Service, workers: int) -> Row:
     random = Random(1)
     worker_numbers = [random.randrange(workers) for _ in range(1_000)]
-    times = await _times(lambda n: service.health.get_agent_health(f"agent-{n}"), worker_numbers)
+    times = await _measure_times(lambda n: service.health.get_agent_health(f"agent-{n}"), worker_numbers)
     return _row(f"health of one worker ({BREAKERS:,} breakers known)", workers, times, 20)
 
 
-def _beat(worker: int) -> Heartbeat:
+def _make_heartbeat(worker: int) -> Heartbeat:
     return Heartbeat(agent_id=f"agent-{worker}", session_id=f"session-{worker}", phase="llm", token_count=7)
 
 
-async def _heartbeat(service: Service, workers: int) -> Row:
-    times = await _times(lambda n: service.health.record_heartbeat(_beat(n)), range(1_000))
-    return _row("heartbeat taken in, durable", workers, times, 5)
+async def _measure_heartbeat(service: Service, workers: int) -> Row:
+    times = await _measure_times(lambda n: service.health.record_heartbeat(_make_heartbeat(n)), range(1_000))
+    return _row("heartbeat stored", workers, times, 5)
 
 
-async def _together(service: Service, workers: int) -> Row:
-    """A hundred monitors at once, each beats and asks."""
+async def _measure_concurrency(service: Service, workers: int) -> Row:
+    """Send heartbeats and health queries, a hundred at once."""
 
-    async def one(worker: int) -> float:
+    async def send_both(worker: int) -> float:
         began = time.perf_counter()
-        await service.health.record_heartbeat(_beat(worker))
+        await service.health.record_heartbeat(_make_heartbeat(worker))
         await service.health.get_agent_health(f"agent-{worker}")
         return (time.perf_counter() - began) * 1e3
 
     times = [
         seconds
         for start in range(0, 1_000, CONCURRENT)
-        for seconds in await asyncio.gather(*(one(n) for n in range(start, start + CONCURRENT)))
+        for seconds in await asyncio.gather(*(send_both(n) for n in range(start, start + CONCURRENT)))
     ]
     return _row(f"heartbeat and health query, {CONCURRENT} at once", workers, sorted(times), 100)
 
 
-async def _nudge(service: Service, workers: int) -> list[Row]:
-    async def thinks(*_: object) -> ModelReply:
+async def _measure_nudges(service: Service, workers: int) -> list[Row]:
+    async def hang(*_: object) -> ModelReply:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -141,24 +140,24 @@ async def _nudge(service: Service, workers: int) -> list[Row]:
         nodes=(NodeSpec(id="think", system_prompt="Think.", model_timeout_seconds=600),),
         entry_points=(EntryPointSpec(id="start", node_id="think"),),
     )
-    service.runtime.add_graph(graph, model=ScriptedProvider([thinks]), agent_id="bee")
+    service.runtime.add_graph(graph, model=ScriptedProvider([hang]), agent_id="bee")
     with service.bus.expect(EventType.LLM_CALL_STARTED, filter_agent="bee") as thinking:
         await service.runtime.trigger("start", {"message": "go"}, graph_id="hive")
         await thinking.within(30)
-    injection_times = await _times(lambda _: service.health.send_nudge("bee", "Get on."), range(100))
+    injection_times = await _measure_times(lambda _: service.health.send_nudge("bee", "Get on."), range(100))
     target = Target(agent_id="agent-1", session_id="session-1", incarnation_id="one")
     await service.instructions.pull(target, 0)
-    queue_times = await _times(lambda _: service.health.send_nudge("agent-1", "Get on."), range(100))
+    queue_times = await _measure_times(lambda _: service.health.send_nudge("agent-1", "Get on."), range(100))
     return [
         _row("nudge injected on the runtime", workers, injection_times, 50),
-        _row("nudge queued for who fetches it", workers, queue_times, 50),
+        _row("nudge queued until the worker fetches it", workers, queue_times, 50),
     ]
 
 
-async def _transition(service: Service, workers: int) -> Row:
-    """From the call that makes it a loop, until a subscriber receives that the worker is stuck."""
+async def _measure_transition(service: Service, workers: int) -> Row:
+    """Measure from the call that completes a loop until a subscriber receives the state change."""
 
-    async def loops(worker: int) -> None:
+    async def complete_loop(worker: int) -> None:
         call = {"tool": "search", "args_hash": "a", "result_hash": "b", "outcome": "ok"}
         agent = f"agent-{worker}"
         with service.bus.expect(EventType.HEALTH_STATE_CHANGED, filter_agent=agent) as expectation:
@@ -168,12 +167,12 @@ async def _transition(service: Service, workers: int) -> Row:
             )
             await expectation.within(30)
 
-    times = await _times(loops, range(2_000, 2_200))
+    times = await _measure_times(complete_loop, range(2_000, 2_200))
     return _row("state change durable and delivered", workers, times, 1_000)
 
 
-async def _pause(service: Service, workers: int) -> Row:
-    """How long the loop's thread worked without a break, while everybody was looked at."""
+async def _measure_pause(service: Service, workers: int) -> Row:
+    """Measure the longest time for which a sweep blocks the event loop."""
     longest, is_done = 0.0, False
 
     async def watch() -> None:
@@ -184,11 +183,11 @@ async def _pause(service: Service, workers: int) -> Row:
             now = time.thread_time()
             longest, before = max(longest, now - before), now
 
-    watching = asyncio.create_task(watch())
+    watcher = asyncio.create_task(watch())
     await asyncio.sleep(0)
     await service.scheduler.sweep()
     is_done = True
-    await watching
+    await watcher
     return Row(
         f"a sweep over {workers:,} workers: longest pause of the loop, CPU",
         f"{longest * 1e3:.1f} ms",

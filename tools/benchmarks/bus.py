@@ -1,4 +1,4 @@
-"""The event bus: how many events a second, and what a sleeping subscriber costs the publisher."""
+"""The event bus: events per second, and the cost of a sleeping subscriber for the publisher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH = 500
 
 
 class _Fleet:
-    """A subscriber that does what a monitor does: finds the worker's record and updates it."""
+    """A subscriber that works like a monitor: it finds the worker's record and updates it."""
 
     def __init__(self) -> None:
         self.vitals: dict[tuple[str, str], dict[str, float]] = {}
@@ -49,7 +49,7 @@ async def _throughput(events: int) -> float:
 
 
 async def _publish_times(seconds: float) -> list[float]:
-    """Publish a thousand events a second past a subscriber that sleeps all the while."""
+    """Publish a thousand events per second next to a subscriber that sleeps."""
     bus = EventBus()
     asleep = asyncio.Event()
 
@@ -59,8 +59,8 @@ async def _publish_times(seconds: float) -> list[float]:
     bus.subscribe(sleeper, name="sleeper", capacity=1_000)
     bus.subscribe(_Fleet(), name="monitor")
     times = []
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
         event = AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, agent_id="a", session_id="s")
         before = time.perf_counter()
         await bus.publish(event)
@@ -71,7 +71,7 @@ async def _publish_times(seconds: float) -> list[float]:
 
 
 def run() -> list[Row]:
-    """Measure; takes about twelve seconds."""
+    """Run the measurements, which take about twelve seconds."""
     rate = asyncio.run(_throughput(200_000))
     times = asyncio.run(_publish_times(10))
     p99 = times[int(len(times) * 0.99)] * 1e3

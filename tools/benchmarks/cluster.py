@@ -1,9 +1,9 @@
 """
-Clusters of one, two and four processes against one alone: throughput, acknowledgement, takeover, memory.
+Clusters of one, two and four processes, compared with a single process.
 
-Each process of a cluster has its partition and the same number of spans to store. Throughput is by the
-second of the CPU that the service's processes use together: the machine may have fewer cores than processes,
-and other work. So what they use without telemetry is a row of its own.
+Rows: throughput, acknowledgement, takeover, memory. Each process of a cluster has its own partition and
+stores the same number of spans. Throughput is per CPU-second of all processes of the service, because the
+machine may have fewer cores than processes, and other load. Their CPU without telemetry is a separate row.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tools.benchmarks.row import Row
 
 _BATCH = 512
 _SPANS = 40_000
-"""For each process."""
+"""Per process."""
 _SENDERS = 4
-"""For each process, as each has its own agents."""
+"""Per process, because each has its own agents."""
 _RATE = 20
 _STEADY = 200
 _STEADY_BATCH = 100
-"""Requests a second, their number and their spans, while their acknowledgement is measured."""
+"""Requests per second, number of requests, and spans per request of the acknowledgement measurement."""
 _IDLE_SECONDS = 10
 _STORING_SECONDS = 240
 _HEADERS = {"content-type": "application/x-protobuf"}
@@ -44,17 +44,17 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """CPU is in seconds for each span, beyond what is used without telemetry."""
+    """CPU is in seconds per span, without the idle CPU."""
 
     service: float
     postgres: float
     nats: float
     idle: float
-    """The share of a core that a process uses without telemetry."""
+    """Share of a core that a process uses without telemetry."""
     memory: float
-    """Of a process, in megabytes; what processes share counts once."""
+    """Megabytes per process; shared memory counts once."""
     ack_times: Sequence[float]
-    """Milliseconds, in order."""
+    """Milliseconds, ascending."""
     takeovers: dict[str, float]
     """Seconds, by signal."""
 
@@ -131,7 +131,7 @@ def _p99(milliseconds: Sequence[float]) -> float:
 async def _measure(
     folder: Path, postgres: Postgres, *, process_count: int, on_sqlite: bool = False
 ) -> _Measurement:
-    """Measure a cluster of some processes, or one process without NATS if there are none."""
+    """Measure a cluster of ``process_count`` processes, or one process without NATS if it is 0."""
     count = process_count or 1
     with reserve_port("nats-server") as port:
         nats = Nats(folder, port)
@@ -144,7 +144,7 @@ async def _measure(
             processes = [await asyncio.to_thread(cluster.add) for _ in range(count)]
             async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
                 if process_count:
-                    await _wait_shared(client, processes)
+                    await _wait_until_shared(client, processes)
                 return await _measure_running(client, cluster, processes)
         finally:
             for process in cluster.processes:
@@ -152,37 +152,37 @@ async def _measure(
             nats.kill()
 
 
-async def _wait_shared(client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
-    even = {process.url: 1 for process in processes}
+async def _wait_until_shared(client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
+    even_shares = {process.url: 1 for process in processes}
     for process in processes:
-        await wait_for_shares(client, process, lambda each: each == even)
+        await wait_for_shares(client, process, lambda each: each == even_shares)
 
 
 async def _measure_running(
     client: httpx.AsyncClient, cluster: Cluster, processes: Sequence[Process]
 ) -> _Measurement:
-    idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
+    idle = await measure_cpu(cluster, asyncio.sleep(_IDLE_SECONDS))
     idle_rate = [seconds / _IDLE_SECONDS for seconds in idle]
     ack_times = await _send_steadily(client, processes)
-    await wait_stored(cluster, _STEADY * _STEADY_BATCH)
+    await wait_until_stored(cluster, _STEADY * _STEADY_BATCH)
     spans = _SPANS * len(processes)
     requests = make_requests(_BATCH, spans, first=_STEADY * _STEADY_BATCH)
 
     async def store() -> None:
         await send_fast(client, processes, requests)
-        await wait_stored(cluster, _STEADY * _STEADY_BATCH + spans)
+        await wait_until_stored(cluster, _STEADY * _STEADY_BATCH + spans)
 
-    began = time.monotonic()
-    cpu_seconds = await cpu_while(cluster, store())
-    wall_seconds = time.monotonic() - began
+    start = time.monotonic()
+    cpu_seconds = await measure_cpu(cluster, store())
+    wall_seconds = time.monotonic() - start
     service, postgres, nats = (
         (seconds - rate * wall_seconds) / spans for seconds, rate in zip(cpu_seconds, idle_rate, strict=True)
     )
     takeovers = {}
-    memory = sum(memory_of(process) for process in processes) / len(processes)
+    memory = sum(measure_memory(process) for process in processes) / len(processes)
     if len(processes) == 2:
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            takeovers[number.name] = await _takeover(client, processes, number)
+            takeovers[number.name] = await _measure_takeover(client, processes, number)
     return _Measurement(
         service=service,
         postgres=postgres,
@@ -200,17 +200,17 @@ async def _send(client: httpx.AsyncClient, process: Process, body: bytes) -> Non
 
 
 async def _send_steadily(client: httpx.AsyncClient, processes: Sequence[Process]) -> list[float]:
-    """Send at a rate, and return how long each request took from the moment at which it was due."""
+    """Send at a fixed rate; return the milliseconds from the due time of each request to its response."""
     requests = make_requests(_STEADY_BATCH, _STEADY * _STEADY_BATCH)
-    began = time.perf_counter()
+    start = time.perf_counter()
 
-    async def send(place: int, body: bytes) -> float:
-        due = began + place / _RATE
+    async def send(index: int, body: bytes) -> float:
+        due = start + index / _RATE
         await asyncio.sleep(due - time.perf_counter())
-        await _send(client, processes[place % len(processes)], body)
+        await _send(client, processes[index % len(processes)], body)
         return 1000 * (time.perf_counter() - due)
 
-    return await asyncio.gather(*(send(place, body) for place, body in enumerate(requests)))
+    return await asyncio.gather(*(send(index, body) for index, body in enumerate(requests)))
 
 
 async def send_fast(
@@ -219,33 +219,35 @@ async def send_fast(
     senders = _SENDERS * len(processes)
 
     async def send(first: int) -> None:
-        for place in range(first, len(requests), senders):
-            await _send(client, processes[place % len(processes)], requests[place])
+        for index in range(first, len(requests), senders):
+            await _send(client, processes[index % len(processes)], requests[index])
 
     async with asyncio.TaskGroup() as group:
         for first in range(senders):
             group.create_task(send(first))
 
 
-async def _takeover(client: httpx.AsyncClient, processes: Sequence[Process], number: signal.Signals) -> float:
-    """Return the seconds until the second process watches all; a paused first one is back afterwards."""
-    victim, heir = processes
-    began = time.perf_counter()
+async def _measure_takeover(
+    client: httpx.AsyncClient, processes: Sequence[Process], number: signal.Signals
+) -> float:
+    """Return the seconds until the second process owns all partitions; then resume a paused first one."""
+    victim, successor = processes
+    start = time.perf_counter()
     if number is signal.SIGKILL:
         victim.kill()
     else:
         victim.signal(number)
-    await wait_for_shares(client, heir, lambda each: each == {heir.url: len(processes)})
-    await wait_for_answers(client, heir)
-    seconds = time.perf_counter() - began
+    await wait_for_shares(client, successor, lambda each: each == {successor.url: len(processes)})
+    await wait_for_answers(client, successor)
+    seconds = time.perf_counter() - start
     if number is signal.SIGSTOP:
         victim.signal(signal.SIGCONT)
-        await _wait_shared(client, processes)
+        await _wait_until_shared(client, processes)
     return seconds
 
 
-async def wait_stored(cluster: Cluster, spans: int) -> None:
-    """Wait until tool calls are stored, which are a third of the spans."""
+async def wait_until_stored(cluster: Cluster, spans: int) -> None:
+    """Wait until the tool calls, a third of the spans, are stored."""
     deadline = time.monotonic() + _STORING_SECONDS
     while (stored := await asyncio.to_thread(_count_events, cluster)) < spans // 3:
         if time.monotonic() > deadline:
@@ -263,32 +265,32 @@ def _count_events(cluster: Cluster) -> int:
         return sum(int(conn.exec_driver_sql(query.format(schema)).scalar_one()) for schema in schemas)
 
 
-async def cpu_while(cluster: Cluster, work: Awaitable[None]) -> list[float]:
-    """Return the seconds of CPU that the service, PostgreSQL and NATS use during some work."""
-    before = _cpu_of(cluster)
+async def measure_cpu(cluster: Cluster, work: Awaitable[None]) -> list[float]:
+    """Return the CPU seconds of the service, PostgreSQL and NATS during ``work``."""
+    before = _read_cluster_cpu(cluster)
     await work
-    return [after - then for then, after in zip(before, _cpu_of(cluster), strict=True)]
+    return [after - then for then, after in zip(before, _read_cluster_cpu(cluster), strict=True)]
 
 
-def _cpu_of(cluster: Cluster) -> tuple[float, float, float]:
-    """Return the seconds of CPU that the service, PostgreSQL and NATS have used."""
+def _read_cluster_cpu(cluster: Cluster) -> tuple[float, float, float]:
+    """Return the CPU seconds that the service, PostgreSQL and NATS have used."""
     server = cluster.postgres.pid
     children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    postgres = _cpu(server, with_ended=True) + sum(_cpu(int(pid)) for pid in children)
-    nats = 0.0 if cluster.nats.pid is None else _cpu(cluster.nats.pid)
-    return sum(_cpu(process.pid) for process in cluster.processes), postgres, nats
+    postgres = _read_cpu(server, with_ended=True) + sum(_read_cpu(int(pid)) for pid in children)
+    nats = 0.0 if cluster.nats.pid is None else _read_cpu(cluster.nats.pid)
+    return sum(_read_cpu(process.pid) for process in cluster.processes), postgres, nats
 
 
-def _cpu(pid: int, *, with_ended: bool = False) -> float:
-    """Return the CPU of a process; with that of its children that have ended."""
+def _read_cpu(pid: int, *, with_ended: bool = False) -> float:
+    """Return the CPU seconds of a process; with ``with_ended``, also those of its ended children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
-        return 0.0  # it has just ended
+        return 0.0  # The process has just ended.
     return sum(int(field) for field in fields[11 : 15 if with_ended else 13]) / _TICKS
 
 
-def memory_of(process: Process) -> float:
-    """Return the megabytes of a process: its share of what it has in common with others."""
+def measure_memory(process: Process) -> float:
+    """Return the memory of a process in megabytes, with its share of shared memory."""
     lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

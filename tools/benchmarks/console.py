@@ -28,7 +28,7 @@ LOADS = 5
 IDLE_SECONDS = 10
 SERVER_RENDERED = "/runbooks/QueenrightLoop"
 HOUR_OF_CHANGES = 18_000
-"""An hour of five changes a second, sent as fast as the service takes them."""
+"""The changes of an hour at five per second, sent as fast as the service accepts them."""
 
 FIRST_PAINT = """
 () => new Promise((resolve) => new PerformanceObserver((list) => {
@@ -47,20 +47,20 @@ RECORD_FRAMES = """
 
 
 def run() -> list[Row]:
-    """Measure both."""
+    """Run all measurements."""
     return asyncio.run(_run())
 
 
 async def _run() -> list[Row]:
     program = find_program("chromium")
-    assert program, "chromium is needed: `make test` fetches it"
+    assert program, "chromium is missing; `make test` downloads it"
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(storage=Path(folder), http={"port": 0}, otlp={"port": 0})
         async with serving(settings) as running, async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
-            paint_time = await _first_paint(page, f"{running.url}{SERVER_RENDERED}")
-            console = await _first_paint(page, f"{running.url}/console/")
+            paint_time = await _measure_first_paint(page, f"{running.url}{SERVER_RENDERED}")
+            console = await _measure_first_paint(page, f"{running.url}/console/")
             most = 1.5 * paint_time + 500
             rows = [
                 Row(
@@ -69,16 +69,16 @@ async def _run() -> list[Row]:
                     f"<= 1.5 x + 500 ms = {most:.0f} ms",
                     console <= most,
                 ),
-                await _idle(page),
+                await _count_idle_requests(page),
             ]
-            rows += await _frames(running, page)
-            rows.append(await _hour(running, page))
+            rows += await _measure_frames(running, page)
+            rows.append(await _measure_hour(running, page))
             await browser.close()
     return rows
 
 
-async def _first_paint(page: Page, url: str) -> float:
-    """Return the median of several loads, the first of which fills the cache; milliseconds."""
+async def _measure_first_paint(page: Page, url: str) -> float:
+    """Return the median first paint of several loads in milliseconds; the first load fills the cache."""
     found = []
     for _ in range(LOADS):
         await page.goto(url)
@@ -86,9 +86,9 @@ async def _first_paint(page: Page, url: str) -> float:
     return statistics.median(found[1:])
 
 
-async def _idle(page: Page) -> Row:
+async def _count_idle_requests(page: Page) -> Row:
     """Count the requests of a page while nothing changes."""
-    await page.wait_for_timeout(3_000)  # what it loads is loaded
+    await page.wait_for_timeout(3_000)  # The page has loaded.
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     await page.wait_for_timeout(IDLE_SECONDS * 1_000)
@@ -97,7 +97,7 @@ async def _idle(page: Page) -> Row:
     )
 
 
-async def _frames(running: RunningService, page: Page) -> list[Row]:
+async def _measure_frames(running: RunningService, page: Page) -> list[Row]:
     service = running.service
     agents = [f"agent-{n:05}" for n in range(AGENTS)]
     start = [_event(EventType.EXECUTION_STARTED, service.clock(), agent) for agent in agents]
@@ -105,10 +105,10 @@ async def _frames(running: RunningService, page: Page) -> list[Row]:
     await page.goto(f"{running.url}/console/")
     await page.get_by_role("row").nth(10).wait_for()
     devtools = await page.context.new_cdp_session(page)
-    await _change(running, agents, 5)
+    await _send_changes(running, agents, 5)
     before = await _heap(devtools)
     await page.evaluate(RECORD_FRAMES)
-    await _change(running, agents, SECONDS)
+    await _send_changes(running, agents, SECONDS)
     frames = sorted(await page.evaluate("window.frames_"))
     after = await _heap(devtools)
     rows = await page.get_by_role("row").count()
@@ -130,9 +130,9 @@ async def _frames(running: RunningService, page: Page) -> list[Row]:
     ]
 
 
-async def _hour(running: RunningService, page: Page) -> Row:
+async def _measure_hour(running: RunningService, page: Page) -> Row:
     """Return the row of the heap at the quarters of an hour's worth of changes."""
-    heaps = await heap_of_changes(running, page, HOUR_OF_CHANGES)
+    heaps = await measure_heap(running, page, HOUR_OF_CHANGES)
     text = " / ".join(f"{heap / 1e6:.1f}" for heap in heaps)
     return Row(
         f"console, memory at the quarters of {HOUR_OF_CHANGES:,} changes",
@@ -142,12 +142,12 @@ async def _hour(running: RunningService, page: Page) -> Row:
     )
 
 
-async def heap_of_changes(running: RunningService, page: Page, changes: int) -> list[float]:
+async def measure_heap(running: RunningService, page: Page, changes: int) -> list[float]:
     """
     Return the bytes of the page's heap after each quarter of ``changes``.
 
-    Twenty sessions call models and tools, and open and close as they do in an hour: the changes are data, so
-    they need no hour.
+    Twenty sessions call models and tools, and begin and end as they do in an hour. The changes are data, so
+    this takes less than an hour.
     """
     service = running.service
     devtools = await page.context.new_cdp_session(page)
@@ -155,14 +155,14 @@ async def heap_of_changes(running: RunningService, page: Page, changes: int) -> 
     heaps = []
     for quarter in range(4):
         for number in range(quarter * changes // 4, (quarter + 1) * changes // 4, 100):
-            await service.ingest([_work(service.clock(), number + n) for n in range(100)])
-            await asyncio.sleep(0.02)  # the page reads what it is sent
-        await page.wait_for_timeout(1_500)  # the last reading ends
+            await service.ingest([_make_change(service.clock(), number + n) for n in range(100)])
+            await asyncio.sleep(0.02)  # The page reads the changes.
+        await page.wait_for_timeout(1_500)  # The last read ends.
         heaps.append(await _heap(devtools))
     return heaps
 
 
-def _work(at: float, number: int) -> AgentEvent:
+def _make_change(time: float, number: int) -> AgentEvent:
     """Return one of the changes: a session of ten calls begins, works and ends."""
     hash_ = f"{number:016}"
     turn, agent = divmod(number, 20)
@@ -179,7 +179,7 @@ def _work(at: float, number: int) -> AgentEvent:
     )
     return AgentEvent(
         type=kind,
-        time=at,
+        time=time,
         agent_id=f"worker-{agent}",
         session_id=f"s{session}-{agent}",
         incarnation_id="i",
@@ -187,8 +187,8 @@ def _work(at: float, number: int) -> AgentEvent:
     )
 
 
-async def _change(running: RunningService, agents: list[str], seconds: int) -> None:
-    """Let agents call tools, evenly over time."""
+async def _send_changes(running: RunningService, agents: list[str], seconds: int) -> None:
+    """Send tool calls of the agents, evenly over time."""
     service = running.service
     end = time.monotonic() + seconds
     turn = 0
@@ -214,6 +214,6 @@ def _event(kind: EventType, at: float, agent: str, data: Mapping[str, str] | Non
 
 
 async def _heap(devtools: CDPSession) -> float:
-    """Return the bytes of the page's heap after a collection."""
+    """Return the bytes of the page's heap after a garbage collection."""
     await devtools.send("HeapProfiler.collectGarbage")
     return float((await devtools.send("Runtime.getHeapUsage"))["usedSize"])

@@ -1,4 +1,4 @@
-"""What one recorded step costs: vital signs and detectors, by replay."""
+"""The cost of one recorded step in vital signs and detectors, measured by replay."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SYNTHETIC_TURNS: Final = 40
 def run() -> list[Row]:
     folder = os.environ.get("QUEENRIGHT_TRACES")
     rows = [
-        _row("healthy coding runs, made up", [_synthetic_run(loops=False)] * _SYNTHETIC_RUNS),
-        _row("runs in a loop, made up", [_synthetic_run(loops=True)] * _SYNTHETIC_RUNS),
+        _row("synthetic healthy coding runs", [_synthetic_run(loops=False)] * _SYNTHETIC_RUNS),
+        _row("synthetic runs in a loop", [_synthetic_run(loops=True)] * _SYNTHETIC_RUNS),
     ]
     if folder:
         runs = list(read_runs(sorted(Path(folder).glob("*.jsonl.gz"))))
@@ -36,19 +36,19 @@ def run() -> list[Row]:
     return rows
 
 
-def _row(what: str, runs: Iterable[Mapping[str, Any]]) -> Row:
+def _row(name: str, runs: Iterable[Mapping[str, Any]]) -> Row:
     settings = HealthSettings()
-    runs_events = [events_of(one) for one in runs]
+    runs_events = [events_of(run) for run in runs]
     steps, best = sum(map(len, runs_events)), float("inf")
     for _ in range(_ROUNDS):
-        began = time.process_time()
+        start = time.process_time()
         for events in runs_events:
             for _finding in replay(events, settings):
                 pass
-        best = min(best, time.process_time() - began)
+        best = min(best, time.process_time() - start)
     cost = best / steps * 1e6
     return Row(
-        f"detection: CPU of one step, {what} ({steps:,} steps), best of {_ROUNDS}",
+        f"detection: CPU of one step, {name} ({steps:,} steps), best of {_ROUNDS}",
         f"{cost:.1f} µs",
         f"≤ {_BUDGET_US:.0f} µs",
         cost <= _BUDGET_US,
@@ -56,7 +56,7 @@ def _row(what: str, runs: Iterable[Mapping[str, Any]]) -> Row:
 
 
 def _synthetic_run(*, loops: bool) -> dict[str, Any]:
-    """Return a run of a coding agent: a turn of the model and a tool call, in turns."""
+    """Return a run of a coding agent: alternating model turns and tool calls."""
     steps: list[dict[str, Any]] = []
     for turn in range(_SYNTHETIC_TURNS):
         n = 0 if loops else turn

@@ -1,4 +1,4 @@
-"""5,000 sessions that stall at once: the list of them, a page of it, and Ctrl-C."""
+"""5,000 sessions that stall at once: their list, one page of it, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UP: Final = ("up", "--no-demo", "--prometheus-port=0", "--alertmanager-port=0", 
 
 
 def run() -> list[Row]:
-    """Measure all three beside a real Alertmanager."""
+    """Run all measurements, with a real Alertmanager."""
     with serve(*UP, settings=SETTINGS) as service, httpx.Client(trust_env=False, timeout=120) as http:
         for request in make_requests(500, spans=3 * SESSIONS, agents=SESSIONS):
             http.post(
@@ -36,12 +36,12 @@ def run() -> list[Row]:
         while http.get(f"{service.url}/api/agents", params={"state": "stuck"}).json()["total"] < SESSIONS:
             time.sleep(1)
         in_storm = _list(service, "as they stall", budget=10)
-        _wait_for_rest(service)
+        _wait_until_idle(service)
         return [in_storm, _list(service, "afterwards", budget=2), _page(service, http), _stop(service)]
 
 
-def _wait_for_rest(service: Service) -> None:
-    """Wait, for two minutes at most, until the service uses less than a fifth of a processor."""
+def _wait_until_idle(service: Service) -> None:
+    """Wait up to two minutes until the service uses less than a fifth of a core."""
     for _ in range(40):
         before = process_time(service.pid)
         time.sleep(3)

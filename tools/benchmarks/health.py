@@ -1,4 +1,4 @@
-"""The health layer's costs: events per second into the monitor, memory a worker, an empty tick."""
+"""The costs of the health layer: events per second, memory per worker, and an empty tick."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CALLS = 70
 
 
 def run() -> list[Row]:
-    """Measure everything here; takes about a minute."""
-    return [_throughput(), *_fleet(), _tick(), *_everybody()]
+    """Run all measurements, which take about a minute."""
+    return [_throughput(), *_fleet(), _tick(), *_sweep()]
 
 
-def _events_of(worker: int, turn: int, at: float) -> list[AgentEvent]:
+def _make_step(worker: int, turn: int, at: float) -> list[AgentEvent]:
     """Return one healthy step of a worker: its start, an LLM call, a tool call, its end."""
-    who = {
+    identity = {
         "agent_id": f"agent-{worker}",
         "session_id": f"session-{worker:032d}",
         "incarnation_id": f"incarnation-{worker:024d}",
@@ -51,7 +51,7 @@ def _events_of(worker: int, turn: int, at: float) -> list[AgentEvent]:
         ),
     )
     return [
-        AgentEvent(type=type_, time=at + i / 10, data=data, id="", **who)
+        AgentEvent(type=type_, time=at + i / 10, data=data, id="", **identity)
         for i, (type_, data) in enumerate(kinds)
     ]
 
@@ -63,7 +63,7 @@ def _throughput() -> Row:
         event
         for turn in range(EVENTS // 6 // workers)
         for worker in range(workers)
-        for event in _events_of(worker, turn, 1_000_000.0 + turn)
+        for event in _make_step(worker, turn, 1_000_000.0 + turn)
     ]
     gc.collect()
     gc.disable()
@@ -82,7 +82,7 @@ def _throughput() -> Row:
 
 
 def _fleet() -> list[Row]:
-    """Return the memory of a worker with a full history, and of one just begun."""
+    """Return the memory of a worker with a full history, and of a new one."""
     rows = []
     for name, turns, budget in (("with a full history", CALLS, 4096), ("just begun", 1, 4096)):
         workers = FLEET // 50
@@ -92,7 +92,7 @@ def _fleet() -> list[Row]:
         before, _ = tracemalloc.get_traced_memory()
         for worker in range(workers):
             for turn in range(turns):
-                for event in _events_of(worker, turn, 1_000_000.0 + turn):
+                for event in _make_step(worker, turn, 1_000_000.0 + turn):
                     monitor.apply(event, event.time)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
@@ -108,7 +108,7 @@ def _fleet() -> list[Row]:
 def _tick() -> Row:
     monitor = HealthMonitor(HealthSettings())
     for worker in range(FLEET):
-        for event in _events_of(worker, 0, 1_000_000.0)[:1]:
+        for event in _make_step(worker, 0, 1_000_000.0)[:1]:
             monitor.apply(event, event.time)
     times = []
     for tick in range(200):
@@ -124,11 +124,11 @@ def _tick() -> Row:
     )
 
 
-def _everybody() -> list[Row]:
-    """Return what looking at everybody takes at a time, in the parts in which the loop is held."""
+def _sweep() -> list[Row]:
+    """Return the duration of the slowest part of a sweep, which blocks the event loop."""
     monitor = HealthMonitor(HealthSettings())
     for worker in range(FLEET):
-        for event in _events_of(worker, 0, 1_000_000.0)[:3]:
+        for event in _make_step(worker, 0, 1_000_000.0)[:3]:
             monitor.apply(event, event.time)
     times, is_done = [], False
     while not is_done:

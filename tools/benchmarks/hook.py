@@ -1,4 +1,4 @@
-"""How long a coding agent waits for `queenright hook`: the whole process, answered and unanswered."""
+"""The duration of a `queenright hook` process, with and without a service."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _CALL = (
 
 def run() -> list[Row]:
     """
-    Measure the process on a warm disk, in turns with a Python that does nothing: medians.
+    Measure the process on a warm disk, alternating with an empty Python process. Returns medians.
 
-    What counts is wall clock. Processor time, beside it, depends less on what else the machine does.
+    The budget is for wall-clock time. Processor time depends less on the other load of the machine.
     """
     bare = [sys.executable, "-c", "pass"]
     with serve() as service:
         hook_times = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", service.otlp], bare)
-    away = _measure([str(_PROGRAM), "hook", "codex", "--otlp-url", "http://127.0.0.1:1"], bare)
+    unavailable = _measure([str(_PROGRAM), "hook", "codex", "--otlp-url", "http://127.0.0.1:1"], bare)
     return [
         _row("queenright hook, answered by the service", *hook_times),
-        _row("queenright hook, the service is away", *away),
+        _row("queenright hook, the service is unavailable", *unavailable),
     ]
 
 
@@ -42,7 +42,7 @@ def _row(name: str, wall: float, processor: float, bare: float) -> Row:
 
 
 def _measure(command: list[str], bare: list[str]) -> tuple[float, float, float]:
-    """Return wall clock and processor time of a command, and wall clock of the other, in seconds."""
+    """Return wall-clock and processor seconds of a command, and wall-clock seconds of ``bare``."""
     walls, processors, others = [], [], []
     for _ in range(_TIMES):
         wall, processor = _run(command)
@@ -53,6 +53,6 @@ def _measure(command: list[str], bare: list[str]) -> tuple[float, float, float]:
 
 
 def _run(command: list[str]) -> tuple[float, float]:
-    began, before = time.perf_counter(), children_time()
+    start, before = time.perf_counter(), children_time()
     subprocess.run(command, input=_CALL, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began, children_time() - before
+    return time.perf_counter() - start, children_time() - before

@@ -1,10 +1,10 @@
 """
-How long a coding agent waits for the answer to a hook call: 1,000 sessions, over HTTP, stored before it.
+The time until a hook call is stored and answered over HTTP, with 1,000 sessions.
 
-The service is a process of its own (``queenright serve``). Each session makes a call every five seconds, the
-begin and the end of a tool in turns, on connections that stay open. Calls are sent when they are due, and
-their time is counted from then. Beside each goes a call that is answered without being looked at: what HTTP
-and this machine cost by themselves. ``HOOKS_SECONDS`` changes how long.
+The service is a separate process (``queenright serve``). Each session makes a call every five seconds,
+alternating between the start and the end of a tool call, on connections that stay open. Calls are sent when
+they are due, and measured from then. Next to each, a call to an unknown path measures HTTP and the machine
+alone. ``HOOKS_SECONDS`` sets the duration.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tools.benchmarks.start import Service, process_time, serve
 SESSIONS: Final = 1_000
 SECONDS: Final = float(os.environ.get("HOOKS_SECONDS", "30"))
 RATE: Final = 200
-"""Calls a second."""
+"""Calls per second."""
 CONNECTIONS: Final = 32
 _WARM_UP: Final = 5.0
 _IDLE: Final = 3.0
-"""The server closes a connection that is idle for five."""
+"""Seconds. The server closes a connection after five idle seconds."""
 _BUDGET: Final = 0.010
 _HOOK: Final = "/hooks/claude-code?user=ada&host=laptop"
 _PLAIN: Final = "/hooks/plain"
-"""Nobody's path: it is answered with 404, after the same server, guard and connection."""
+"""An unknown path: the answer is 404, through the same server, guard and connection."""
 
 
 def run() -> list[Row]:
@@ -43,26 +43,26 @@ def run() -> list[Row]:
     return [
         Row(
             f"hook call answered, {SESSIONS} sessions, {RATE} a second: p99",
-            f"{_at(hooks, 0.99) * 1000:.1f} ms (median {_at(hooks, 0.5) * 1000:.1f} ms, "
+            f"{_quantile(hooks, 0.99) * 1000:.1f} ms (median {_quantile(hooks, 0.5) * 1000:.1f} ms, "
             f"{processor * 1000:.2f} ms of processor)",
             f"{_BUDGET * 1000:.0f} ms",
-            _at(hooks, 0.99) <= _BUDGET,
+            _quantile(hooks, 0.99) <= _BUDGET,
         ),
         Row(
-            "beside it, a call that is answered without being looked at: p99",
-            f"{_at(plain, 0.99) * 1000:.1f} ms (median {_at(plain, 0.5) * 1000:.1f} ms)",
+            "a call to an unknown path in between: p99",
+            f"{_quantile(plain, 0.99) * 1000:.1f} ms (median {_quantile(plain, 0.5) * 1000:.1f} ms)",
             "-",
             True,
         ),
     ]
 
 
-def _at(durations: list[float], share: float) -> float:
+def _quantile(durations: list[float], share: float) -> float:
     return sorted(durations)[min(len(durations) - 1, int(share * len(durations)))]
 
 
 async def _load(service: Service) -> tuple[list[float], list[float], float]:
-    """Return the seconds of each hook call and each plain one, and the processor time of a hook call."""
+    """Return the seconds of each hook call and each plain call, and the processor time of a hook call."""
     address = urlsplit(service.otlp)
     pool: asyncio.Queue[_Connection] = asyncio.Queue()
     for _ in range(CONNECTIONS):
@@ -70,39 +70,39 @@ async def _load(service: Service) -> tuple[list[float], list[float], float]:
         pool.put_nowait(_Connection(reader, writer))
     for number in range(SESSIONS):
         for name in ("SessionStart", "UserPromptSubmit"):
-            await _send(pool, _HOOK, _call(number, name, ""), time.perf_counter(), [])
-    work = _work()
-    await _phase(pool, work, _WARM_UP, is_hook=True, is_plain=True)
+            await _send(pool, _HOOK, _make_call(number, name, ""), time.perf_counter(), [])
+    work = _make_calls()
+    await _run_phase(pool, work, _WARM_UP, is_hook=True, is_plain=True)
     idle = process_time(service.pid)
     await asyncio.sleep(_IDLE)
     idle = (process_time(service.pid) - idle) / _IDLE
     before = process_time(service.pid)
-    only_plain = await _phase(pool, work, _IDLE, is_hook=False, is_plain=True)
-    of_plain = (process_time(service.pid) - before - _IDLE * idle) / len(only_plain[1])
-    before, began = process_time(service.pid), time.perf_counter()
-    hooks, plain = await _phase(pool, work, SECONDS, is_hook=True, is_plain=True)
-    cpu_seconds = process_time(service.pid) - before - (time.perf_counter() - began) * idle
+    only_plain = await _run_phase(pool, work, _IDLE, is_hook=False, is_plain=True)
+    plain_cpu_seconds = (process_time(service.pid) - before - _IDLE * idle) / len(only_plain[1])
+    before, start = process_time(service.pid), time.perf_counter()
+    hooks, plain = await _run_phase(pool, work, SECONDS, is_hook=True, is_plain=True)
+    cpu_seconds = process_time(service.pid) - before - (time.perf_counter() - start) * idle
     while not pool.empty():
         pool.get_nowait().writer.close()
-    return hooks, plain, (cpu_seconds - len(plain) * of_plain) / len(hooks)
+    return hooks, plain, (cpu_seconds - len(plain) * plain_cpu_seconds) / len(hooks)
 
 
-async def _phase(
+async def _run_phase(
     pool: asyncio.Queue[_Connection], work: Iterator[bytes], seconds: float, *, is_hook: bool, is_plain: bool
 ) -> tuple[list[float], list[float]]:
     hooks, plain = list[float](), list[float]()
-    began = time.perf_counter()
+    start = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for number in range(int(seconds * RATE)):
-            due = began + number / RATE
+            due = start + number / RATE
             await asyncio.sleep(due - time.perf_counter())
             body = next(work) if is_hook else b"{}"
             if is_hook:
                 group.create_task(_send(pool, _HOOK, body, due, hooks))
             if is_plain:
-                half = due + 0.5 / RATE
-                await asyncio.sleep(half - time.perf_counter())
-                group.create_task(_send(pool, _PLAIN, body, half, plain))
+                plain_due = due + 0.5 / RATE
+                await asyncio.sleep(plain_due - time.perf_counter())
+                group.create_task(_send(pool, _PLAIN, body, plain_due, plain))
     return hooks, plain
 
 
@@ -111,7 +111,7 @@ class _Connection:
         self.reader, self.writer = reader, writer
 
     async def post(self, path: str, body: bytes) -> int:
-        """Send a request and return the status of its answer, which is read whole."""
+        """Send a request, read the whole response, and return its status."""
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         self.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = (await self.reader.readuntil(b"\r\n\r\n")).lower()
@@ -131,16 +131,16 @@ async def _send(
         raise RuntimeError(f"{path} was answered with {status}")
 
 
-def _work() -> Iterator[bytes]:
-    """Yield the calls of all sessions, one session after the other, round after round."""
+def _make_calls() -> Iterator[bytes]:
+    """Yield the calls of all sessions, one call per session in each round."""
     turn = 0
     while True:
         for number in range(SESSIONS):
-            yield _call(number, "PostToolUse" if turn % 2 else "PreToolUse", f"t-{turn // 2}")
+            yield _make_call(number, "PostToolUse" if turn % 2 else "PreToolUse", f"t-{turn // 2}")
         turn += 1
 
 
-def _call(session: int, name: str, tool: str) -> bytes:
+def _make_call(session: int, name: str, tool: str) -> bytes:
     call: dict[str, Any] = {
         "session_id": f"session-{session}",
         "transcript_path": f"/home/ada/.claude/projects/honey/session-{session}.jsonl",

@@ -1,10 +1,10 @@
 """
-What watching costs the agent: a step against three raw OpenTelemetry spans, and the metrics alone.
+The cost of instrumentation for the agent: a step against three OpenTelemetry spans, and the metrics.
 
-Both sides are measured in turns in the same process and hand their spans to an exporter that throws them
-away: the raw side through the SDK's batch processor, ours through our own delivery. The cost to the agent is
-the CPU time of its own thread; the second row has that of all threads until everything is delivered, where
-both sides encode what they send.
+Both sides are measured alternately in the same process, with an exporter that discards the spans: the raw
+side through the SDK's batch processor, ours through our own delivery. The cost to the agent is the CPU time
+of its own thread; the second row has that of all threads until everything is delivered, where both sides
+encode what they send.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ ATTRIBUTES: dict[str, str | int | float] = {
 }
 
 
-class Nowhere(SpanExporter):
-    """Encodes spans and throws them away."""
+class DiscardingExporter(SpanExporter):
+    """Encodes spans and discards them."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         encode_spans(spans).SerializePartialToString()
         return SpanExportResult.SUCCESS
 
 
-class NowhereToo:
-    """The same, for our own delivery."""
+class DiscardingSender:
+    """Encodes the items of our own delivery and discards them."""
 
     destination = "nowhere"
 
@@ -68,11 +68,11 @@ class NowhereToo:
         return SendResult.DELIVERED
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def run() -> list[Row]:
-    """Measure both."""
+    """Run all measurements."""
     with tempfile.TemporaryDirectory() as storage:
         return [*_step_against_spans(storage), _metrics_alone()]
 
@@ -80,10 +80,10 @@ def run() -> list[Row]:
 def _step_against_spans(storage: str) -> list[Row]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
-        BatchSpanProcessor(Nowhere(), max_queue_size=100_000, schedule_delay_millis=500)
+        BatchSpanProcessor(DiscardingExporter(), max_queue_size=100_000, schedule_delay_millis=500)
     )
     tracer = provider.get_tracer("raw")
-    telemetry = Telemetry(connect=NowhereToo, capacity=100_000)
+    telemetry = Telemetry(connect=DiscardingSender, capacity=100_000)
     arguments = {"q": "hive", "limit": 10}
 
     def raw() -> None:
@@ -120,7 +120,7 @@ def _step_against_spans(storage: str) -> list[Row]:
 
 
 def compare(name: str, budget: float | None, rounds: Sequence[tuple[float, float]]) -> Row:
-    """Return the row of two sides that were measured in turns: raw spans first."""
+    """Return the row that compares two alternately measured sides, raw spans first."""
     ratio = statistics.median(ours / raw for raw, ours in rounds)
     raw, ours = (statistics.median(side) * 1e6 for side in zip(*rounds, strict=True))
     text = f"{ratio:.2f} x ({ours:.0f} µs / {raw:.0f} µs)"
@@ -133,7 +133,7 @@ def _metrics_alone() -> Row:
 
     def metrics() -> None:
         now = time.time()
-        for _ in range(6):  # begin and end of step, model call and tool call
+        for _ in range(6):  # start and end of step, model call and tool call
             series.activity(now)
         series.count_tokens("model", 120, 30)
         series.count_tool_call("search", "ok", 0.2, exemplar)
@@ -145,12 +145,12 @@ def _metrics_alone() -> Row:
     return Row("all metrics of a step", f"{seconds * 1e6:.1f} µs", "≤ 10 µs", seconds <= 10e-6)
 
 
-def cpu_seconds(what: Callable[[], None], deliver: Callable[[], object] = bool) -> tuple[float, float]:
-    """Return the CPU seconds of one call: of this thread, and of all threads until all is delivered."""
+def cpu_seconds(call: Callable[[], None], deliver: Callable[[], object] = bool) -> tuple[float, float]:
+    """Return the CPU seconds of a call: of this thread, and of all threads until everything is delivered."""
     gc.collect()
     thread, process = time.thread_time(), time.process_time()
     for _ in range(STEPS):
-        what()
+        call()
     thread = time.thread_time() - thread
     deliver()
     return thread / STEPS, (time.process_time() - process) / STEPS

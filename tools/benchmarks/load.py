@@ -1,13 +1,13 @@
 """
 A service under load: 1,000 workers, telemetry, 200 event streams, 500 requests a second, for a minute.
 
-The service is a process of its own (``queenright serve``), and so are the clients of the streams and those
-who ask. Requests are sent when they are due, whether those before were answered or not, and a request's time
-is counted from when it was due: who has to wait for a connection waits for the service. ``LOAD_SECONDS``,
-``LOAD_RATE``, ``LOAD_STREAMS`` and ``LOAD_WORKERS`` change the numbers.
+The service (``queenright serve``), the stream clients and the request clients are separate processes.
+Requests are sent when they are due, whether or not earlier ones were answered, and measured from then, so
+that the wait for a connection counts. ``LOAD_SECONDS``, ``LOAD_RATE``, ``LOAD_STREAMS`` and ``LOAD_WORKERS``
+set the numbers.
 
-The first ``WARM_UP`` seconds count for nothing but the streams: a service that has just been started makes
-its routes and its queries when they are first used.
+The first ``WARM_UP`` seconds count only for the streams, because a new service builds its routes and queries
+on first use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RATE: Final = int(os.environ.get("LOAD_RATE", "500"))
 STREAMS: Final = int(os.environ.get("LOAD_STREAMS", "200"))
 WORKERS: Final = int(os.environ.get("LOAD_WORKERS", "1000"))
 EVENTS: Final = 100
-"""Spans that come in each second; each is an event of the log."""
+"""Spans received per second; each becomes an event of the log."""
 CONNECTIONS: Final = 64
 WARM_UP: Final = 5.0
 BUDGET: Final = 0.050
@@ -64,17 +64,17 @@ _MIX: Final = {
     "/metrics": 0.05,
 }
 """
-What is asked for, in percent: programs that look at one worker, a dozen consoles and terminals that look at
-all, probes, and a scrape every four seconds.
+Requests in percent: programs that read one worker, a dozen consoles and terminals that read all, probes,
+and a scrape every four seconds.
 """
 
 _ID: Final = re.compile(rb"\nid: ([^\n]+)\ndata: ")
-_PLACE: Final = re.compile(rb"\nid: ([^\n]+)\n\n")
+_FIRST_ID: Final = re.compile(rb"\nid: ([^\n]+)\n\n")
 _LENGTH: Final = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 class StreamEnd(NamedTuple):
-    """What one stream had: after which event it began, how many came, which last, and a hash of all ids."""
+    """What a stream received: the event before its first, the number of events, the last id, a hash."""
 
     after: str
     events: int
@@ -83,7 +83,7 @@ class StreamEnd(NamedTuple):
 
 
 def run() -> list[Row]:
-    """Measure, and compare what every stream had with the log."""
+    """Run the measurements, and compare the events of every stream with the log."""
     with tempfile.TemporaryDirectory() as folder:
         return _Load(Path(folder)).run()
 
@@ -100,13 +100,13 @@ class _Load:
         command = ["serve", f"--storage={self._folder}", f"--port={self._port}", f"--otlp-port={self._otlp}"]
         service = subprocess.Popen([Path(sys.executable).with_name("queenright"), *command])
         try:
-            self._ready()
+            self._prepare()
             return self._measure(service.pid)
         finally:
             service.terminate()
             service.wait()
 
-    def _ready(self) -> None:
+    def _prepare(self) -> None:
         for _ in range(300):
             try:
                 if httpx.get(f"http://127.0.0.1:{self._port}/readyz", trust_env=False).status_code == 200:
@@ -129,34 +129,34 @@ class _Load:
 
     def _measure(self, pid: int) -> list[Row]:
         spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        followers = spawn.Process(target=_follow_all, args=(self._port, theirs))
+        server_pipe, client_pipe = spawn.Pipe()
+        followers = spawn.Process(target=_follow_all, args=(self._port, client_pipe))
         followers.start()
-        ours.recv()
-        pipe, asking = spawn.Pipe()
-        clients = spawn.Process(target=_ask_all, args=(self._port, asking))
+        server_pipe.recv()
+        pipe, request_pipe = spawn.Pipe()
+        clients = spawn.Process(target=_send_all_requests, args=(self._port, request_pipe))
         clients.start()
-        before, began = 0.0, time.monotonic()
-        warm = False
+        before, start = 0.0, time.monotonic()
+        is_warm = False
         with httpx.Client(trust_env=False) as http:
             for tick in itertools.count(1):
                 self._send(http, EVENTS // 10)
-                if not warm and time.monotonic() - began > WARM_UP:
-                    warm, before = True, process_time(pid)
-                if time.monotonic() - began > WARM_UP + SECONDS:
+                if not is_warm and time.monotonic() - start > WARM_UP:
+                    is_warm, before = True, process_time(pid)
+                if time.monotonic() - start > WARM_UP + SECONDS:
                     break
-                time.sleep(max(0.0, began + tick / 10 - time.monotonic()))
+                time.sleep(max(0.0, start + tick / 10 - time.monotonic()))
         times: dict[str, list[float]] = pipe.recv()
         clients.join()
-        cpu_seconds, took = process_time(pid) - before, time.monotonic() - began - WARM_UP
-        log = self._log_at_rest()
-        ours.send(log[-1])
-        streams: list[StreamEnd] = ours.recv()
+        cpu_seconds, took = process_time(pid) - before, time.monotonic() - start - WARM_UP
+        log = self._read_final_log()
+        server_pipe.send(log[-1])
+        streams: list[StreamEnd] = server_pipe.recv()
         followers.join()
-        return [*_of_requests(times), _of_streams(streams, log), _of_service(cpu_seconds, took)]
+        return [*_request_rows(times), _stream_row(streams, log), _service_row(cpu_seconds, took)]
 
-    def _log_at_rest(self) -> list[str]:
-        """Return the ids of the whole log, once nothing is added to it any more."""
+    def _read_final_log(self) -> list[str]:
+        """Wait until the log no longer grows, and return its ids."""
         log: list[str] = []
         while True:
             store = Store.open(f"sqlite:///{self._folder / 'queenright.db'}", read_only=True)
@@ -168,10 +168,10 @@ class _Load:
             time.sleep(2)
 
 
-def _of_requests(times: dict[str, list[float]]) -> list[Row]:
-    rows = [_row(f"GET {kind}", some) for kind, some in sorted(times.items())]
-    everything = [one for some in times.values() for one in some]
-    return [*rows, _row(f"all of {RATE} requests/s for {SECONDS:.0f} s, {WORKERS:,} workers", everything)]
+def _request_rows(times: dict[str, list[float]]) -> list[Row]:
+    rows = [_row(f"GET {kind}", kind_times) for kind, kind_times in sorted(times.items())]
+    all_times = [seconds for kind_times in times.values() for seconds in kind_times]
+    return [*rows, _row(f"all of {RATE} requests/s for {SECONDS:.0f} s, {WORKERS:,} workers", all_times)]
 
 
 def _row(name: str, times: list[float]) -> Row:
@@ -183,24 +183,24 @@ def _row(name: str, times: list[float]) -> Row:
     return Row(name, text, f"p99 <= {BUDGET * 1e3:.0f} ms", p99 <= BUDGET)
 
 
-def _of_streams(streams: list[StreamEnd], log: list[str]) -> Row:
-    place = {event_id: number for number, event_id in enumerate(log, start=1)}
-    whole = 0
-    for one in streams:
-        log_part = log[place[one.after] :]
+def _stream_row(streams: list[StreamEnd], log: list[str]) -> Row:
+    positions = {event_id: number for number, event_id in enumerate(log, start=1)}
+    complete_count = 0
+    for stream in streams:
+        log_part = log[positions[stream.after] :]
         digest = hashlib.sha256("".join(log_part).encode()).hexdigest()
-        whole += (one.events, one.digest) == (len(log_part), digest)
+        complete_count += (stream.events, stream.digest) == (len(log_part), digest)
     events = max((stream.events for stream in streams), default=0)
-    text = f"{whole} of {len(streams)} had all of some {events:,} events once and in order"
-    return Row(f"{STREAMS} event streams", text, "all", whole == STREAMS == len(streams))
+    text = f"{complete_count} of {len(streams)} received all of {events:,} events once and in order"
+    return Row(f"{STREAMS} event streams", text, "all", complete_count == STREAMS == len(streams))
 
 
-def _of_service(cpu_seconds: float, took: float) -> Row:
-    # On a machine with other work it is this that says what a service costs.
+def _service_row(cpu_seconds: float, took: float) -> Row:
+    # On a machine with other load, this is the meaningful number.
     return Row("CPU of the service", f"{cpu_seconds:.1f} s in {took:.1f} s", "-", True)
 
 
-# -- the clients of the streams, in a process of their own ----------------------------------------
+# -- stream clients, in a separate process --------------------------------------------------------
 
 
 def _follow_all(port: int, pipe: Connection) -> None:
@@ -210,8 +210,8 @@ def _follow_all(port: int, pipe: Connection) -> None:
 async def _follow(port: int, pipe: Connection) -> None:
     streams = [_Stream() for _ in range(STREAMS)]
     tasks = [asyncio.create_task(stream.follow(port)) for stream in streams]
-    for one in streams:
-        await one.started.wait()
+    for stream in streams:
+        await stream.started.wait()
     pipe.send("all follow")
     last = await asyncio.to_thread(pipe.recv)
     deadline = time.monotonic() + 60
@@ -226,7 +226,7 @@ async def _follow(port: int, pipe: Connection) -> None:
 
 
 class _Stream:
-    """One client of the event stream, and what it has had."""
+    """A client of the event stream, and the events that it received."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()
@@ -241,7 +241,7 @@ class _Stream:
         while part := await reader.read(1 << 18):
             buffer += part
             if not self.after:
-                if not (match := _PLACE.search(buffer)):
+                if not (match := _FIRST_ID.search(buffer)):
                     continue
                 self.after = match[1].decode()
                 self.started.set()
@@ -254,14 +254,14 @@ class _Stream:
         writer.close()
 
 
-# -- those who ask, in a process of their own -----------------------------------------------------
+# -- request clients, in a separate process -------------------------------------------------------
 
 
-def _ask_all(port: int, pipe: Connection) -> None:
-    pipe.send(uvloop.run(_ask(port)))
+def _send_all_requests(port: int, pipe: Connection) -> None:
+    pipe.send(uvloop.run(_send_requests(port)))
 
 
-async def _ask(port: int) -> dict[str, list[float]]:
+async def _send_requests(port: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = defaultdict(list)
     start = time.perf_counter() + 0.5
     due = _due(start)

@@ -1,8 +1,8 @@
 """
-What watching open spans costs the agent: start and end of a span with `watch_spans`' processor, and without.
+The cost of watching open spans: start and end of a span with and without `watch_spans`' processor.
 
-Both sides are measured in turns in the same process. Each has the SDK's batch processor with an exporter that
-encodes and throws away; one has our processor as well, whose thread looks at the open spans meanwhile. The
+Both sides are measured alternately in the same process. Each has the SDK's batch processor with an exporter
+that encodes and discards; one also has our processor, whose thread checks the open spans meanwhile. The
 cost to the agent is the CPU time of its own thread; the second row has that of all threads.
 """
 
@@ -21,14 +21,14 @@ ROUNDS = 41
 
 
 def run() -> list[Row]:
-    """Measure spans as agents have them, and the cheapest there are."""
+    """Measure typical spans of agents, and the cheapest possible spans."""
     return [*_measure("3 spans of 8 attributes", ATTRIBUTES), *_measure("3 spans without attributes", {})]
 
 
 def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
     raw, watching = _provider(), _provider()
     watching.add_span_processor(OpenSpans(Delivery(NowhereToo)))
-    # The run that the spans are part of: it is reported, and every tick looks at it.
+    # The run that contains the spans: it is reported, and every tick checks it.
     agent = watching.get_tracer("agent").start_span("invoke_agent bee")
     first, second = raw.get_tracer("raw"), watching.get_tracer("watched")
     rounds = [

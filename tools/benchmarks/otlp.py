@@ -1,5 +1,5 @@
 """
-OTLP: spans and log records a second, decoded alone and from HTTP request to durable answer.
+OTLP: spans and log records per second, for decoding alone and from the request to the durable response.
 
 The spans are of our own instrumentation, the log records of Claude Code.
 """
@@ -48,20 +48,20 @@ _TURN = (
     "tool_result",
     "hook_execution_complete",
 )
-"""What Claude Code logs of one turn of its model with one tool call, while its hooks call a service."""
+"""The log records of Claude Code for a model turn with one tool call, while its hooks call a service."""
 _NANO = 1_000_000_000
 
 
-def _text(key: str, value: str) -> KeyValue:
+def _text_attribute(key: str, value: str) -> KeyValue:
     return KeyValue(key=key, value=AnyValue(string_value=value))
 
 
-def _number(key: str, value: int) -> KeyValue:
+def _number_attribute(key: str, value: int) -> KeyValue:
     return KeyValue(key=key, value=AnyValue(int_value=value))
 
 
-def worker_names(worker: int, prefix: str = "agent") -> dict[str, str]:
-    """Return the attributes that name a worker."""
+def worker_attributes(worker: int, prefix: str = "agent") -> dict[str, str]:
+    """Return the attributes that identify a worker."""
     return {
         names.GEN_AI_AGENT_NAME: f"{prefix}-{worker}",
         names.GEN_AI_CONVERSATION_ID: f"session-{worker}",
@@ -70,7 +70,7 @@ def worker_names(worker: int, prefix: str = "agent") -> dict[str, str]:
 
 
 def _span(n: int, agents: int = _AGENTS, prefix: str = "agent") -> Span:
-    """Return the nth span of a fleet of workers: a chat, a tool call and a step by turns, 9 attributes."""
+    """Return the nth span of a fleet of workers: alternately a chat, a tool call and a step; 9 attributes."""
     agent, turn = n // 3 % agents, n // 3 // agents
     start = int(time.time() * _NANO) - 60 * _NANO
     trace_id = (agent + 1).to_bytes(16, "big")
@@ -82,40 +82,42 @@ def _span(n: int, agents: int = _AGENTS, prefix: str = "agent") -> Span:
         end_time_unix_nano=start + n + 1_000_000,
         status=Status(),
     )
-    span.attributes.extend(_text(key, value) for key, value in worker_names(agent, prefix).items())
-    span.attributes.append(_text(names.NODE_ID, "research"))
+    span.attributes.extend(
+        _text_attribute(key, value) for key, value in worker_attributes(agent, prefix).items()
+    )
+    span.attributes.append(_text_attribute(names.NODE_ID, "research"))
     match n % 3:
         case 0:
             span.name = "chat model"
             span.attributes.extend(
                 [
-                    _text(names.GEN_AI_OPERATION_NAME, "chat"),
-                    _text(names.GEN_AI_PROVIDER_NAME, "provider"),
-                    _text(names.GEN_AI_REQUEST_MODEL, "model"),
-                    _number(names.GEN_AI_USAGE_INPUT_TOKENS, 1200),
-                    _number(names.GEN_AI_USAGE_OUTPUT_TOKENS, 80),
+                    _text_attribute(names.GEN_AI_OPERATION_NAME, "chat"),
+                    _text_attribute(names.GEN_AI_PROVIDER_NAME, "provider"),
+                    _text_attribute(names.GEN_AI_REQUEST_MODEL, "model"),
+                    _number_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, 1200),
+                    _number_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, 80),
                 ]
             )
         case 1:
             span.name = "execute_tool search"
             span.attributes.extend(
                 [
-                    _text(names.GEN_AI_OPERATION_NAME, "execute_tool"),
-                    _text(names.GEN_AI_TOOL_NAME, "search"),
-                    _text(names.GEN_AI_TOOL_CALL_ID, f"call-{n}"),
-                    _text(names.TOOL_ARGUMENTS_HASH, f"{turn:016x}"),
-                    _text(names.TOOL_RESULT_HASH, f"{turn:016x}"),
+                    _text_attribute(names.GEN_AI_OPERATION_NAME, "execute_tool"),
+                    _text_attribute(names.GEN_AI_TOOL_NAME, "search"),
+                    _text_attribute(names.GEN_AI_TOOL_CALL_ID, f"call-{n}"),
+                    _text_attribute(names.TOOL_ARGUMENTS_HASH, f"{turn:016x}"),
+                    _text_attribute(names.TOOL_RESULT_HASH, f"{turn:016x}"),
                 ]
             )
         case _:
             span.name = "step research"
             span.attributes.extend(
                 [
-                    _number(names.STEP_INDEX, turn),
-                    _text(names.STEP_VERDICT, "ACCEPT" if turn % 4 == 0 else "CONTINUE"),
-                    _text(names.GRAPH_ID, "research"),
-                    _text("service.version", "1.0"),
-                    _text("deployment.environment.name", "bench"),
+                    _number_attribute(names.STEP_INDEX, turn),
+                    _text_attribute(names.STEP_VERDICT, "ACCEPT" if turn % 4 == 0 else "CONTINUE"),
+                    _text_attribute(names.GRAPH_ID, "research"),
+                    _text_attribute("service.version", "1.0"),
+                    _text_attribute("deployment.environment.name", "bench"),
                 ]
             )
     return span
@@ -124,14 +126,14 @@ def _span(n: int, agents: int = _AGENTS, prefix: str = "agent") -> Span:
 def make_requests(
     batch: int, spans: int = _SPANS, agents: int = _AGENTS, *, first: int = 0, prefix: str = "agent"
 ) -> list[bytes]:
-    """Return requests with the spans of a fleet, as protobuf, from the ``first`` one."""
+    """Return protobuf requests with the spans of a fleet, starting at number ``first``."""
     requests: list[bytes] = []
     for begin in range(first, first + spans, batch):
         request = ExportTraceServiceRequest()
         resource = request.resource_spans.add()
-        resource.resource.attributes.append(_text(names.SERVICE_NAME, "fleet"))
-        resource.resource.attributes.append(_text(names.SERVICE_INSTANCE_ID, "fleet-1"))
-        resource.resource.attributes.append(_text(names.DISTRIBUTION_NAME, names.DISTRIBUTION))
+        resource.resource.attributes.append(_text_attribute(names.SERVICE_NAME, "fleet"))
+        resource.resource.attributes.append(_text_attribute(names.SERVICE_INSTANCE_ID, "fleet-1"))
+        resource.resource.attributes.append(_text_attribute(names.DISTRIBUTION_NAME, names.DISTRIBUTION))
         scope = resource.scope_spans.add()
         scope.scope.name = SCOPE.name
         scope.spans.extend(_span(n, agents, prefix) for n in range(begin, min(begin + batch, first + spans)))
@@ -140,7 +142,7 @@ def make_requests(
 
 
 def _record(n: int) -> LogRecord:
-    """Return the nth record of coding agents, each at its turn of the model."""
+    """Return the nth log record of a fleet of coding agents."""
     agent, turn = n // len(_TURN) % _AGENTS, n // len(_TURN) // _AGENTS
     moment = int(time.time() * _NANO) - 60 * _NANO + n
     record = LogRecord(time_unix_nano=moment, observed_time_unix_nano=moment)
@@ -162,8 +164,8 @@ def _record(n: int) -> LogRecord:
         texts |= {"hook_event": "PreToolUse", "hook_name": "PreToolUse:Bash", "num_hooks": "1"}
     if name == "tool_result":
         texts |= {"success": "true", "duration_ms": "40", "tool_result_size_bytes": "2000"}
-    record.attributes.extend(_text(key, value) for key, value in texts.items())
-    record.attributes.append(_number("event.sequence", n))
+    record.attributes.extend(_text_attribute(key, value) for key, value in texts.items())
+    record.attributes.append(_number_attribute("event.sequence", n))
     return record
 
 
@@ -172,7 +174,7 @@ def _log_requests(batch: int) -> list[bytes]:
     for first in range(0, _SPANS, batch):
         request = ExportLogsServiceRequest()
         resource = request.resource_logs.add()
-        resource.resource.attributes.append(_text(names.SERVICE_NAME, "claude-code"))
+        resource.resource.attributes.append(_text_attribute(names.SERVICE_NAME, "claude-code"))
         scope = resource.scope_logs.add()
         scope.scope.name = "com.anthropic.claude_code.events"
         scope.log_records.extend(_record(n) for n in range(first, min(first + batch, _SPANS)))
@@ -202,7 +204,7 @@ async def _no_op(_: list[AgentEvent]) -> None:
 
 @contextlib.asynccontextmanager
 async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
-    """Yield what the service does with events: the durable log, then vital signs and findings."""
+    """Yield a function that handles events like the service: the log, then vital signs and findings."""
     from queenright.cli.jobs.service import tune_garbage_collector
     from queenright.health.monitoring.monitor import HealthMonitor
     from queenright.health.settings import HealthSettings
@@ -226,7 +228,7 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
 
 
 async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
-    """Return the spans a second of this process's CPU, all its threads; the clients are another process."""
+    """Return the spans per CPU-second of this process, all threads; the clients are another process."""
     app = OtlpReceiver(ingest, registry=CollectorRegistry())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none")
@@ -281,32 +283,32 @@ def _row(name: str, rate: float, budget: int) -> Row:
     return Row(name, f"{rate:,.0f}/s", f">= {budget:,}/s", rate >= budget)
 
 
-async def _to_nothing(path: str, bodies: list[bytes]) -> float:
+async def _measure_decoding(path: str, bodies: list[bytes]) -> float:
     return await _over_http(path, bodies, _no_op)
 
 
-async def _store_and_judge(path: str, bodies: list[bytes]) -> float:
+async def _measure_whole_path(path: str, bodies: list[bytes]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         async with _whole_path(Path(folder)) as ingest:
             return await _over_http(path, bodies, ingest)
 
 
 def run() -> list[Row]:
-    """Measure spans, then log records, each a second of one core."""
+    """Measure spans, then log records, per second of one core."""
     rows = []
-    for what, path, requests, decode in (
+    for name, path, requests, decode in (
         ("spans", _TRACES, make_requests, _decode_spans),
         ("log records", _LOGS, _log_requests, _decode_logs),
     ):
         rate = _decode_alone(decode, requests(512))
-        rows.append(_row(f"{what} decoded alone, batches of 512", rate, 2 * _BUDGET))
+        rows.append(_row(f"{name} decoded alone, batches of 512", rate, 2 * _BUDGET))
         for label, over_http in (
-            ("over HTTP to a no-op", _to_nothing),
-            ("over HTTP to durable log, vital signs, findings", _store_and_judge),
+            ("over HTTP to a no-op", _measure_decoding),
+            ("over HTTP to durable log, vital signs, findings", _measure_whole_path),
         ):
             for batch in (100, 512):
                 rate = asyncio.run(over_http(path, requests(batch)))
-                rows.append(_row(f"{what} {label}, batches of {batch}", rate, _BUDGET))
+                rows.append(_row(f"{name} {label}, batches of {batch}", rate, _BUDGET))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""From a stall to Slack through the real Alertmanager; the page of metrics; the first page."""
+"""From a stall to Slack through the real Alertmanager; `/metrics`; the first page of the demo."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ WORKERS = 10_000
 
 
 def run() -> list[Row]:
-    """Measure all three."""
-    return [*asyncio.run(_stall_to_slack()), *asyncio.run(_metrics_page()), _first_page()]
+    """Run all measurements."""
+    return [
+        *asyncio.run(_measure_stall_to_slack()),
+        *asyncio.run(_measure_metrics_page()),
+        _measure_first_page(),
+    ]
 
 
-async def _stall_to_slack() -> list[Row]:
+async def _measure_stall_to_slack() -> list[Row]:
     stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), STALL_SECONDS)
-    # Each is to be a page of its own: a storm would be one message.
+    # Each stall must be a separate page; a storm would be a single message.
     each = {"storm": {"workers": 10 * AGENTS}}
     health = DEMO_DEFAULTS["health_monitoring"] | {"stall": stall, "intervention": each}
     with tempfile.TemporaryDirectory() as folder:
@@ -45,24 +49,24 @@ async def _stall_to_slack() -> list[Row]:
         async with up(settings, options, say=lambda line: None) as running:
             recorder = running.service.recorder
             assert recorder is not None
-            assert running.alertmanager_url, "the alertmanager program is needed"
+            assert running.alertmanager_url, "the program alertmanager is missing; `make test` downloads it"
             stop = threading.Event()
             threads = [
-                threading.Thread(target=_hangs, args=(f"agent-{n:02}", running.otlp_url, n / 4, stop))
+                threading.Thread(target=_work_and_hang, args=(f"agent-{n:02}", running.otlp_url, n / 4, stop))
                 for n in range(AGENTS)
             ]
             for thread in threads:
                 thread.start()
             crossings: dict[str, float] = {}
             deadline = time.monotonic() + 60
-            while len(_pages(recorder.messages)) < AGENTS and time.monotonic() < deadline:
+            while len(_find_pages(recorder.messages)) < AGENTS and time.monotonic() < deadline:
                 for worker in running.service.workers():
                     since = min((f.since for f in worker.findings if f.kind.value == "stall"), default=None)
                     if since is not None:
                         crossings.setdefault(worker.vitals.agent_id, since + STALL_SECONDS)
                 await asyncio.sleep(0.01)
             stop.set()
-            pages = _pages(recorder.messages)
+            pages = _find_pages(recorder.messages)
             for thread in threads:
                 await asyncio.to_thread(thread.join)
     delays = sorted(pages[agent] - crossings[agent] - GROUP_WAIT for agent in pages if agent in crossings)
@@ -74,8 +78,8 @@ async def _stall_to_slack() -> list[Row]:
     return [Row("stall threshold -> Slack, less group_wait", text, "p99 <= 5 s", delays[-1] <= 5)]
 
 
-def _hangs(agent: str, endpoint: str, after: float, stop: threading.Event) -> None:
-    """Work for five seconds, beyond the start grace, then hang in a tool."""
+def _work_and_hang(agent: str, endpoint: str, after: float, stop: threading.Event) -> None:
+    """Work for five seconds, longer than the start grace period, then hang in a tool."""
     with Worker(agent, endpoint=endpoint, registry=CollectorRegistry()) as worker:
         for n in range(10):
             with worker.step("work") as step:
@@ -85,7 +89,7 @@ def _hangs(agent: str, endpoint: str, after: float, stop: threading.Event) -> No
             stop.wait()
 
 
-def _pages(messages: object) -> dict[str, float]:
+def _find_pages(messages: object) -> dict[str, float]:
     found: dict[str, float] = {}
     for message in messages:  # type: ignore[attr-defined]  # the recorder's deque
         if message.channel == "slack" and message.status == "firing":
@@ -93,7 +97,7 @@ def _pages(messages: object) -> dict[str, float]:
     return found
 
 
-async def _metrics_page() -> list[Row]:
+async def _measure_metrics_page() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         service = await build(load_settings(storage=Path(folder)))
         await service.start()
@@ -115,8 +119,8 @@ async def _metrics_page() -> list[Row]:
     return [Row(f"/metrics with {WORKERS:,} workers", text, "<= 100 ms, <= 1 MB", ok)]
 
 
-def _first_page() -> Row:
-    """`queenright up` on a warm machine, from the command to the demo's first page."""
+def _measure_first_page() -> Row:
+    """Measure `queenright up` on a warm machine, from the command to the demo's first page."""
     ports = ["--port=0", "--otlp-port=0", "--prometheus-port=0", "--alertmanager-port=0", "--receiver-port=0"]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

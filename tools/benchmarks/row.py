@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured against what budget, both as text with their units."""
+    """A measurement and its budget, both as text with units."""
 
     name: str
     measured: str

@@ -1,8 +1,8 @@
 """
-All rules on a real Prometheus that holds 10,000 agents and the service beside them.
+All rules on a real Prometheus with 10,000 agents and the service.
 
-What the longest windows reach back to is written first (remote write): a rule over six hours that finds two
-minutes costs nothing, and says nothing. Windows of a day and more ask for single series only.
+The history of the longest windows is written first (remote write), because a rule over six hours that finds
+two minutes costs nothing. Windows of a day and more select single series only.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from queenright.server.settings import load_settings
 from tests.programs import NEWEST, program
 from tools.benchmarks.row import Row
 from tools.benchmarks.samples.fleet import JOB, Fleet
-from tools.benchmarks.samples.remote_write import encoded_samples, series, write
+from tools.benchmarks.samples.remote_write import encode_samples, series, write
 
 AGENTS: Final = int(os.environ.get("BENCH_AGENTS", "10000"))
 INTERVAL: Final = 15.0
 EVALUATIONS: Final = 12
 SETTLE: Final = 2
-"""So many evaluations are let pass first: the first ones read what was written a moment ago."""
+"""Evaluations to skip: the first ones read samples that were just written."""
 MAX_HISTORY_SECONDS: Final = 6 * 3600
 SLOW_RULE: Final = 1.0
-"""Seconds past which a rule is named."""
+"""Seconds above which a rule is listed."""
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -59,23 +59,23 @@ scrape_configs:
 
 
 def run() -> list[Row]:
-    """Measure in the bundled version, and in the newest if it is there."""
+    """Measure the bundled version, and the newest if it is installed."""
     versions = ["bundled"] + ["newest"] * (NEWEST / "prometheus").is_file()
     if chosen := os.environ.get("BENCH_VERSION"):
         versions = [chosen]
-    with _exposure(Fleet(AGENTS)) as (fleet, port):
+    with _serve_metrics(Fleet(AGENTS)) as (fleet, port):
         return [row for version in versions for row in _measure(version, fleet, port)]
 
 
 def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with _prometheus(version, folder, fleet, port) as client:
-            sample_count = _history(client, fleet)
+        with _run_prometheus(version, folder, fleet, port) as client:
+            sample_count = _write_history(client, fleet)
             _configure(folder, fleet, port, rules=True)
             client.post("/-/reload").raise_for_status()
-            durations, slowest = _watch(client)
-            metrics = _own_metrics(client)
+            durations, slowest = _watch_evaluations(client)
+            metrics = _read_own_metrics(client)
     groups = {group: (statistics.median(times), max(times)) for group, times in durations.items()}
     together = sum(worst for _, worst in groups.values())
     series_text = f"{metrics['prometheus_tsdb_head_series']:,.0f} series"
@@ -97,8 +97,8 @@ def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
 
 
 @contextmanager
-def _exposure(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
-    """Serve the fleet's pages and those of a real service that knows as many agents."""
+def _serve_metrics(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
+    """Serve the metrics of the fleet, and those of a real service with as many agents."""
     page = _service_page()
 
     class Pages(BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ def _exposure(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Say nothing of each request."""
+            """Do not log requests."""
 
     port = find_free_port("127.0.0.1", 0, what="the fleet", option="")
     server = ThreadingHTTPServer(("127.0.0.1", port), Pages)
@@ -151,7 +151,7 @@ def _service_page() -> bytes:
 
 
 @contextmanager
-def _prometheus(version: str, folder: Path, fleet: Fleet, port: int) -> Iterator[httpx.Client]:
+def _run_prometheus(version: str, folder: Path, fleet: Fleet, port: int) -> Iterator[httpx.Client]:
     _configure(folder, fleet, port, rules=False)
     listen = f"127.0.0.1:{find_free_port('127.0.0.1', 0, what='Prometheus', option='')}"
     with (folder / "log").open("wb") as log:
@@ -160,7 +160,7 @@ def _prometheus(version: str, folder: Path, fleet: Fleet, port: int) -> Iterator
                 program("prometheus", version),
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'data'}",
-                # A history of six hours is taken beside what is scraped only while both fit into the head.
+                # Prometheus accepts six hours of history only while they fit into the head with the scrapes.
                 "--storage.tsdb.min-block-duration=1d",
                 "--storage.tsdb.max-block-duration=1d",
                 "--web.enable-remote-write-receiver",
@@ -172,7 +172,7 @@ def _prometheus(version: str, folder: Path, fleet: Fleet, port: int) -> Iterator
         )
         try:
             with httpx.Client(base_url=f"http://{listen}", timeout=120, trust_env=False) as client:
-                _ready(client, process, folder / "log")
+                _wait_until_ready(client, process, folder / "log")
                 yield client
         finally:
             process.terminate()
@@ -197,7 +197,7 @@ def _configure(folder: Path, fleet: Fleet, port: int, *, rules: bool) -> None:
     (folder / "prometheus.yml").write_text(text)
 
 
-def _ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -212,35 +212,35 @@ def _ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) ->
 # -- the past -----------------------------------------------------------------------------------
 
 
-def _history(client: httpx.Client, fleet: Fleet) -> int:
-    """Write what the rules' windows reach back to; return the number of samples."""
+def _write_history(client: httpx.Client, fleet: Fleet) -> int:
+    """Write the history of the rules' windows; return the number of samples."""
     now, sample_count = time.time(), 0
-    reach = windows()
-    steps = _own_intervals()
+    reach = read_windows()
+    steps = _read_own_intervals()
     for one in fleet.series:
         if not (seconds := reach.get(one.name, 0)):
             continue
-        past = [(at, one.at(at)) for at in _moments(now, seconds)]
-        samples = encoded_samples(past)
+        past = [(at, one.at(at)) for at in _sample_times(now, seconds)]
+        samples = encode_samples(past)
         labels = {"__name__": one.name, **dict(one.labels)}
         _write_all(client, fleet, labels, samples)
         sample_count += len(past) * fleet.agents
     for name, seconds in reach.items():
-        # Recorded for each worker, and looked back on for hours: the dearest there is.
+        # Recorded for each worker and read over hours: the most expensive series.
         if name.startswith("agent_instance:"):
-            past = [(at, 10.0) for at in _moments(now, seconds, steps.get(name, INTERVAL))]
-            _write_all(client, fleet, {"__name__": name}, encoded_samples(past))
+            past = [(at, 10.0) for at in _sample_times(now, seconds, steps.get(name, INTERVAL))]
+            _write_all(client, fleet, {"__name__": name}, encode_samples(past))
             sample_count += len(past) * fleet.agents
     return sample_count
 
 
-def _moments(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
+def _sample_times(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
     count = int(min(seconds, MAX_HISTORY_SECONDS) / step)
     return [now - step * back for back in range(count, 0, -1)]
 
 
-def _own_intervals() -> dict[str, float]:
-    """Return for each recording of a group with an interval of its own that interval, in seconds."""
+def _read_own_intervals() -> dict[str, float]:
+    """Return the interval of each recording rule in a group with its own interval, in seconds."""
     groups = [
         group
         for path in rules_folder().glob("*.yml")
@@ -256,7 +256,7 @@ def _own_intervals() -> dict[str, float]:
 
 def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], samples: bytes) -> None:
     batch: list[bytes] = []
-    for agent, instance in fleet.named():
+    for agent, instance in fleet.list_agents():
         batch.append(series({**labels, "agent": agent, "job": JOB, "instance": instance}, samples))
         if len(batch) * len(samples) > 4e6:
             write(client, batch)
@@ -265,8 +265,8 @@ def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], sampl
         write(client, batch)
 
 
-def windows() -> dict[str, float]:
-    """Return for each metric how far the rules look back on it, in seconds."""
+def read_windows() -> dict[str, float]:
+    """Return for each metric the longest window of the rules on it, in seconds."""
     values: dict[str, float] = defaultdict(float)
     for path in rules_folder().glob("*.yml"):
         for group in yaml.safe_load(path.read_text())["groups"]:
@@ -282,8 +282,8 @@ def windows() -> dict[str, float]:
 # -- what it costs ------------------------------------------------------------------------------
 
 
-def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[float, str]]]:
-    """Return how long each group took, each time, and the rules by their worst time."""
+def _watch_evaluations(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[float, str]]]:
+    """Return the duration of each evaluation of each group, and the rules by their worst duration."""
     times: dict[str, list[float]] = defaultdict(list)
     last_seen: dict[str, str] = {}
     rules: dict[str, float] = defaultdict(float)
@@ -302,12 +302,12 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
                     if rule.get("lastError"):
                         raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
         time.sleep(1)
-    # A group with an interval of its own is evaluated once or twice meanwhile.
+    # A group with its own interval is evaluated once or twice in this time.
     steady_times = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
     return steady_times, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
 
 
-def _own_metrics(client: httpx.Client) -> dict[str, float]:
+def _read_own_metrics(client: httpx.Client) -> dict[str, float]:
     lines = client.get("/metrics").text.splitlines()
     metric_names = ("prometheus_tsdb_head_series", "process_resident_memory_bytes")
     pairs = (line.rsplit(" ", 1) for line in lines if line.startswith(metric_names))

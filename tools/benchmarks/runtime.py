@@ -1,4 +1,4 @@
-"""The runtime under load for two minutes: 200 worker sessions at a time, and what that leaves behind."""
+"""The runtime under load for two minutes: 200 concurrent sessions, and the resources left afterwards."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SESSIONS = 200
 SECONDS = float(os.environ.get("QUEENRIGHT_SOAK_SECONDS", "120"))
 _TURNS = 3
 _FLAT = 0.05
-"""So much more memory in the second half than in the first is still called flat."""
+"""Maximum growth of memory from the first to the second half that counts as flat."""
 
 
-class _Look(BaseModel):
+class _ToolInput(BaseModel):
     n: int
 
 
 class _Worker:
-    """A model that looks a few times and then says what it saw; it takes its time, as models do."""
+    """A model that calls a tool a few times and then answers, with the delays of a real model."""
 
     name = "worker"
 
@@ -52,14 +52,14 @@ class _Worker:
         return ModelReply(text="looking", tool_calls=tuple(calls), input_tokens=100, output_tokens=10)
 
 
-async def _look(request: _Look) -> str:
+async def _look(request: _ToolInput) -> str:
     await asyncio.sleep(0.05)
     return f"saw {request.n}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
-    """What the process holds."""
+class _Usage:
+    """Resources of the process."""
 
     at: float
     tasks: int
@@ -67,14 +67,14 @@ class _Use:
     memory: int
 
     @classmethod
-    def now(cls, since: float) -> _Use:
+    def now(cls, since: float) -> _Usage:
         gc.collect()
         rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         handles = len(os.listdir("/proc/self/fd"))
         return cls(time.perf_counter() - since, len(asyncio.all_tasks()), handles, rss)
 
 
-async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
+async def _soak(storage: Path) -> tuple[list[_Usage], int, int]:
     runtime = AgentRuntime(bus=EventBus(), storage=storage, guards=make_health_guard(HealthSettings()))
     spec = GraphSpec(
         id="soak",
@@ -90,14 +90,14 @@ async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
     runtime.add_graph(
         spec,
         model=_Worker(),
-        tools=[Tool("look", "Look.", _Look, _look)],
+        tools=[Tool("look", "Look.", _ToolInput, _look)],
         functions={"count": lambda seen: int(seen)},
         agent_id="worker",
         primary=True,
     )
     await runtime.start()
     since = time.perf_counter()
-    idle = _Use.now(since)
+    idle = _Usage.now(since)
     run_count = failure_count = 0
     uses = [idle]
 
@@ -111,17 +111,17 @@ async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
     async def watch() -> None:
         while time.perf_counter() - since < SECONDS:
             await asyncio.sleep(SECONDS / 12)
-            uses.append(_Use.now(since))
+            uses.append(_Usage.now(since))
 
     await asyncio.gather(watch(), *(keep_running() for _ in range(SESSIONS)))
     await runtime.stop()
     await asyncio.sleep(0.5)
-    uses.append(_Use.now(since))
+    uses.append(_Usage.now(since))
     return uses, run_count, failure_count
 
 
 def run() -> list[Row]:
-    """Measure; takes two minutes (``QUEENRIGHT_SOAK_SECONDS``)."""
+    """Run the measurement, which takes two minutes (``QUEENRIGHT_SOAK_SECONDS``)."""
     if not Path("/proc/self/statm").exists():
         return [Row("runtime: soak", "needs /proc", "", ok=True)]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """
-What a span and a worker cost one process on PostgreSQL: CPU, memory, rows, bytes, snapshots, and a restart.
+The cost of a span and a worker for one process on PostgreSQL: CPU, memory, rows, snapshots, a restart.
 
-Each worker reports its start, and by turns a model call, a tool call and a step.
+Each worker reports its start, and alternately a model call, a tool call and a step.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from queenright.health.store.tables import SNAPSHOT_PARTS
 from queenright.instrumentation import names
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.databases import Postgres, connected
-from tools.benchmarks.cluster import cpu_while, memory_of, send_fast, wait_stored
-from tools.benchmarks.otlp import make_requests, worker_names
+from tools.benchmarks.cluster import measure_cpu, measure_memory, send_fast, wait_until_stored
+from tools.benchmarks.otlp import make_requests, worker_attributes
 from tools.benchmarks.row import Row
 
 WORKERS = 10_000
 _TURNS = 3
-"""More turns of each worker, of three spans."""
+"""Further turns of each worker, with three spans each."""
 _IDLE_SECONDS = 30
 _BATCH = 512
 _FIRST = 1_200
-"""Spans before anything is measured."""
+"""Spans before the measurement."""
 _OLD = 2_000
 """Workers whose start is not in the log."""
 
@@ -59,21 +59,21 @@ async def _run() -> list[Row]:
 
 
 async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process) -> list[Row]:
-    # What the first requests import and compile belongs to nobody.
+    # Exclude the imports of the first requests.
     await _send(client, cluster, process, first=0, spans=_FIRST, workers=200, row_count=0)
     empty = await _restart(client, cluster, process)
-    idle = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
-    initial, tables = memory_of(process), _sizes(cluster)
+    idle = await measure_cpu(cluster, asyncio.sleep(_IDLE_SECONDS))
+    initial, tables = measure_memory(process), _read_table_sizes(cluster)
 
     await _report_starts(client, process)
     new, more = 3 * WORKERS, 3 * WORKERS * _TURNS
     await _send(client, cluster, process, first=_FIRST, spans=new, workers=WORKERS, row_count=_FIRST)
-    grown, at = memory_of(process), _FIRST + new
-    cpu_seconds = await cpu_while(
+    new_size, at = measure_memory(process), _FIRST + new
+    cpu_seconds = await measure_cpu(
         cluster, _send(client, cluster, process, first=at, spans=more, workers=WORKERS, row_count=at)
     )
-    full, all_tables = memory_of(process), _sizes(cluster)
-    waiting = await cpu_while(cluster, asyncio.sleep(_IDLE_SECONDS))
+    full_size, all_tables = measure_memory(process), _read_table_sizes(cluster)
+    waiting = await measure_cpu(cluster, asyncio.sleep(_IDLE_SECONDS))
     spans = new + more
     rows = {table: all_tables[table][0] - tables[table][0] for table in tables}
     sizes = {table: all_tables[table][1] - tables[table][1] for table in tables}
@@ -109,7 +109,8 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         ),
         Row(
             "a worker: memory when new, after four turns",
-            f"{(grown - initial) * megabytes / WORKERS:.1f}, {(full - initial) * megabytes / WORKERS:.1f} KB",
+            f"{(new_size - initial) * megabytes / WORKERS:.1f}, "
+            f"{(full_size - initial) * megabytes / WORKERS:.1f} KB",
             "",
             True,
         ),
@@ -152,7 +153,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
 async def _restart(
     client: httpx.AsyncClient, cluster: Cluster, process: Process, *, with_snapshot: bool = False
 ) -> float:
-    """End the process, with a snapshot or without any, and return the seconds until another one is ready."""
+    """Restart the process with or without a snapshot; return the seconds until it is ready."""
     if with_snapshot:
         await asyncio.to_thread(process.stop)
     else:
@@ -168,7 +169,7 @@ async def _restart(
 
 
 def _measure_snapshot(cluster: Cluster) -> list[Row]:
-    """Read the snapshot in the database, and take another one of the same workers."""
+    """Read the snapshot in the database, and write another one of the same workers."""
     monitor = HealthMonitor(HealthSettings())
     tune_garbage_collector()
     with connected(cluster.database) as conn:
@@ -206,7 +207,7 @@ async def _report_starts(client: httpx.AsyncClient, process: Process) -> None:
     for worker in range(WORKERS):
         now = time.time_ns() - 120 * 10**9
         record = scope.log_records.add(event_name=names.EVENT_AGENT_STARTED, time_unix_nano=now)
-        for key, value in worker_names(worker).items():
+        for key, value in worker_attributes(worker).items():
             record.attributes.add(key=key).value.string_value = value
     answer = await client.post(
         f"{process.otlp_url}/v1/logs",
@@ -228,10 +229,10 @@ async def _send(
     prefix: str = "agent",
 ) -> None:
     await send_fast(client, [process], make_requests(_BATCH, spans, workers, first=first, prefix=prefix))
-    await wait_stored(cluster, row_count + spans)
+    await wait_until_stored(cluster, row_count + spans)
 
 
-def _sizes(cluster: Cluster) -> dict[str, tuple[int, int]]:
+def _read_table_sizes(cluster: Cluster) -> dict[str, tuple[int, int]]:
     """Return the rows and bytes of each table, with its indexes."""
     with connected(cluster.database) as conn:
         conn.exec_driver_sql("VACUUM ANALYZE")

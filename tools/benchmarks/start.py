@@ -1,4 +1,4 @@
-"""How long the command line takes to begin: help of all, of one command, and asking a service."""
+"""The start-up time of the command line: help, help of a command, and requests to a service."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ PROGRAM = Path(sys.executable).with_name("queenright")
 _TIMES = 15
 _BUDGET = 0.3
 _CPU_BUDGET = 0.5
-_ASKING = (("list",), ("tickets",), ("breakers",))
+_SERVICE_COMMANDS = (("list",), ("tickets",), ("breakers",))
 
 
 def run() -> list[Row]:
     """
-    Measure each as a process of its own, on a warm disk: the median.
+    Measure each command as a separate process on a warm disk. Returns medians.
 
-    Help is wall clock; what asks a service is processor time, as the service's own is not the command's.
+    Help is measured in wall-clock time. Commands that call a service are measured in processor time, which
+    excludes the service.
     """
     with serve() as service:
-        words = [(*command, "--url", service.url) for command in _ASKING]
+        words = [(*command, "--url", service.url) for command in _SERVICE_COMMANDS]
         asking = [_cpu_row(f"queenright {' '.join(word[:-2])}", word) for word in words]
     return [
         _row("queenright --help", ("--help",), {}),
         _row("queenright tickets --help", ("tickets", "--help"), {}),
-        _row("a key press that is completed", (), {"_QUEENRIGHT_LINE": "queenright ti"}),
+        _row("shell completion of a name", (), {"_QUEENRIGHT_LINE": "queenright ti"}),
         *asking,
     ]
 
@@ -64,19 +65,19 @@ def _cpu_row(name: str, words: tuple[str, ...]) -> Row:
 
 
 def children_time() -> float:
-    """Return the processor time, in seconds, of the processes that have ended."""
+    """Return the processor time, in seconds, of ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def process_time(pid: int) -> float:
-    """Return the processor time, in seconds, of a process that runs."""
+    """Return the processor time, in seconds, of a running process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Service(NamedTuple):
-    """A service that runs: where its API and its telemetry port are, and its process."""
+    """A running service: the URLs of its API and its telemetry port, and its process id."""
 
     url: str
     otlp: str

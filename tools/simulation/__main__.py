@@ -1,7 +1,7 @@
 """
 ``python -m tools.simulation --days 7 --workers 200``: simulate a fleet for a week and print the results.
 
-The clock is the simulation's own, so a week takes minutes.
+The clock is simulated, so a week takes minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store.store import Store
 from tools.simulation.fleet import Fleet, Odds
 from tools.simulation.gaps import Gaps
-from tools.simulation.report import report
+from tools.simulation.report import build_report
 
 
 async def simulate(
@@ -38,7 +38,7 @@ async def simulate(
         began = time.process_time()
         fleet = Fleet(store, workers=workers, seed=seed, gaps=Gaps.of(traces), odds=odds, settings=settings)
         tally = await fleet.run(days)
-        return report(fleet, tally, days) | {
+        return build_report(fleet, tally, days) | {
             "cpu_seconds": round(time.process_time() - began, 1),
             "seed": seed,
         }
@@ -46,7 +46,7 @@ async def simulate(
         await store.close()
 
 
-def _table(result: dict[str, Any]) -> None:
+def _format_table(result: dict[str, Any]) -> None:
     detection = result.pop("detection")
     for name, value in result.items():
         print(f"{name}: {json.dumps(value)}")
@@ -83,7 +83,7 @@ def main() -> None:
         json.dump(result, sys.stdout, indent=2)
         print()
     else:
-        _table(result)
+        _format_table(result)
 
 
 if __name__ == "__main__":

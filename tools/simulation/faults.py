@@ -1,4 +1,4 @@
-"""What goes wrong, with what is known of it for certain: when it began, when it must be seen, as what."""
+"""Simulated faults, with their ground truth: when each begins, and when and as what it must be detected."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.vitals.session_outcome import WorkerStatus
 
 AFTERMATH: Final = 600.0
-"""So long after its end a fault may still be seen."""
+"""Seconds after the end of a fault in which it may still be detected."""
 
 
 class FaultKind(StrEnum):
-    """Every kind of trouble that is made."""
+    """The kinds of simulated faults."""
 
     HANG_IN_LLM = "hang in an LLM call"
     HANG_BETWEEN_STEPS = "hang between steps"
@@ -36,7 +36,7 @@ class FaultKind(StrEnum):
     OPEN_BREAKER = "open breaker"
 
 
-_SEEN_AS: Final = {
+_DETECTED_AS: Final = {
     FaultKind.HANG_IN_LLM: (FindingKind.STALL, Severity.CRITICAL),
     FaultKind.HANG_BETWEEN_STEPS: (FindingKind.STALL, Severity.CRITICAL),
     FaultKind.HANG_IN_TOOL: (FindingKind.STALL, Severity.CRITICAL),
@@ -58,35 +58,35 @@ _SEEN_AS: Final = {
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """One trouble of one worker. Times are on the service's clock."""
+    """A fault of a worker. Times are on the service's clock."""
 
     kind: FaultKind
     agent_id: str
     session_id: str
-    began: float
+    began_at: float
     threshold: float | None = None
-    """From here on it must be seen; None while that is not known."""
-    seen_at: float | None = None
-    acted_at: float | None = None
-    """The first intervention."""
-    over: float | None = None
-    set_aside: bool = False
-    """The host slept unnoticed: every silence restarts."""
+    """Time from which it must be detected; None while unknown."""
+    detected_at: float | None = None
+    first_action_at: float | None = None
+    """Time of the first intervention."""
+    ended_at: float | None = None
+    is_excluded: bool = False
+    """Whether the host was suspended before the detection, which restarts every clock."""
     actions: Counter[str] = field(default_factory=Counter)
 
-    def is_seen_in(self, finding: Finding) -> bool:
-        """Return whether a finding is this fault, seen for what it is."""
-        if self.kind not in _SEEN_AS:
+    def is_detected_by(self, finding: Finding) -> bool:
+        """Return whether a finding describes this fault."""
+        if self.kind not in _DETECTED_AS:
             return False
-        kind, severity = _SEEN_AS[self.kind]
+        kind, severity = _DETECTED_AS[self.kind]
         return finding.kind is kind and finding.severity.rank >= severity.rank
 
-    def is_seen_as(self, status: WorkerStatus) -> bool:
-        """Return whether the outcome of the run alone is how this fault is seen."""
+    def is_detected_as(self, status: WorkerStatus) -> bool:
+        """Return whether the outcome of the run alone shows this fault."""
         return self.kind is FaultKind.CRASH and status is WorkerStatus.FAILED
 
     def explains(self, session_id: str, now: float, *, has_ended: bool) -> bool:
-        """Return whether trouble in this session, now, is no false alarm; ``ended``: the session is over."""
+        """Return whether this fault explains an alarm about a session; ``has_ended``: the session is over."""
         if has_ended and session_id == self.session_id:
             return True
-        return self.over is None or now < self.over + AFTERMATH
+        return self.ended_at is None or now < self.ended_at + AFTERMATH

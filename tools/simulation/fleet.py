@@ -1,8 +1,8 @@
 """
-A fleet on a clock of its own, watched by the real monitor and acted on by the real services.
+A simulated fleet on a simulated clock, with the real monitor and services.
 
-What is simulated: agents, the processes and the people around them. What is real: monitor, tickets,
-interventions, recovery, the store they keep everything in, and the rules that judge and queen go by.
+Agents, their processes and the people around them are simulated. Monitor, tickets, interventions, recovery,
+the store, and the rules of judge and queen are real.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from tools.simulation.gaps import Gaps
 from tools.simulation.worker import HEARTBEAT, Worker
 
 DAY: Final = 86_400.0
-LOOK: Final = 1.0
-"""The service's loop wakes once a second: nothing is seen sooner than at the next full second."""
+TICK: Final = 1.0
+"""The service's loop wakes once a second, so nothing is detected before the next full second."""
 SWEEP: Final = 600.0
-PEOPLE: Final = 6 * 3600.0
-"""After so long an agent's people restart it, if nothing has helped."""
-_QUIET: Final = 120.0
+RESTART_SECONDS: Final = 6 * 3600.0
+"""Seconds after which people restart an agent if nothing else helped."""
+_CLOCK_JUMP_HOLD: Final = 120.0
 _CHANGES: Final = frozenset(
     {
         EventType.FINDING_OPENED,
@@ -63,35 +63,35 @@ _CHANGES: Final = frozenset(
 
 @dataclass
 class Odds:
-    """How the world answers; all of it seeded."""
+    """Probabilities and rates of the simulated world. Everything is seeded."""
 
     faults_per_worker_day: float = 0.25
-    heeds_nudge: float = 0.5
-    heeds_hand_off: float = 0.7
-    stops_for_certain: float = 0.98
-    does_not_start: float = 0.03
-    crashes_once_more: float = 0.08
-    beyond_help: float = 0.03
-    """Lost workers that crash in every incarnation."""
+    follows_nudge: float = 0.5
+    follows_hand_off: float = 0.7
+    confirms_stop: float = 0.98
+    fails_to_start: float = 0.03
+    crashes_again: float = 0.08
+    unrecoverable: float = 0.03
+    """Share of lost workers that crash in every incarnation."""
     sleeps_per_week: float = 2.0
-    """How often the host sleeps for hours."""
+    """How often the host is suspended for hours."""
 
 
 @dataclass
 class Tally:
-    """What happened, counted where it is known for certain."""
+    """Counts of what happened, from the ground truth."""
 
     events: int = 0
     faults: list[Fault] = field(default_factory=list)
     false_alarms: list[tuple[float, str, str, str]] = field(default_factory=list)
-    """When, who, what, why."""
+    """Time, agent, alarm and reason."""
     interventions: Counter[str] = field(default_factory=Counter)
     tickets: Counter[str] = field(default_factory=Counter)
-    restarted_finished: int = 0
-    acted_wrongly: int = 0
-    beyond_help: set[str] = field(default_factory=set)
-    """Sessions that no recovery could have saved."""
-    host_slept: int = 0
+    finished_restarts: int = 0
+    wrong_actions: int = 0
+    unrecoverable: set[str] = field(default_factory=set)
+    """Sessions that no recovery can save."""
+    host_sleeps: int = 0
     recoveries: list[Recovery] = field(default_factory=list)
 
 
@@ -100,7 +100,7 @@ class Fleet:
     The simulation.
 
     Args:
-        settings: The settings of the health layer; by default the defaults.
+        settings: Settings of the health layer.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Fleet:
         self.random = Random(seed)
         self.tally = Tally()
         self.now = 1_700_000_000.0
-        self.began = self.now
+        self.began_at = self.now
         self._ids = itertools.count(1)
         self._order = itertools.count()
         self._due: list[tuple[float, int, Worker | None, Any]] = []
@@ -132,7 +132,7 @@ class Fleet:
         self.monitor = HealthMonitor(self.settings, is_stopping=self._ledger.is_stopping)
         self._build()
         self.workers = [Worker(self, n, Random(f"{seed}/{n}")) for n in range(workers)]
-        self.of_agent = {worker.agent_id: worker for worker in self.workers}
+        self.workers_by_id = {worker.agent_id: worker for worker in self.workers}
 
     def _build(self) -> None:
         self.stop = EmergencyStop(self.store, clock=self.clock, publish=self.publish)
@@ -172,109 +172,109 @@ class Fleet:
         )
 
     def clock(self) -> float:
-        """Return the time."""
+        """Return the simulated time, in seconds since the epoch."""
         return self.now
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that there was not yet."""
+        """Return a new id."""
         return f"{prefix}{next(self._ids):09d}"
 
     # -- time ---------------------------------------------------------------------------------------
 
     async def run(self, days: float) -> Tally:
-        """Let days go by, and return what happened."""
-        until = self.now + days * DAY
+        """Simulate ``days``, and return the tally."""
+        end = self.now + days * DAY
         self._plan(days)
         sweep = self.now + SWEEP
-        while self.now < until:
-            look = self._next_look()
+        while self.now < end:
+            wakeup = self._next_wakeup()
             due = self._due[0][0]
-            if sweep <= min(due, look):
+            if sweep <= min(due, wakeup):
                 self.now = max(self.now, sweep)
                 sweep += SWEEP
                 self._pending_events += self.monitor.sweep(self.now)[1]
-            elif look <= due:
-                self.now = max(self.now, look)
-                await self._look()
+            elif wakeup <= due:
+                self.now = max(self.now, wakeup)
+                await self._advance()
             else:
-                self._go_on()
+                self._run_next()
             if self._pending_events or self._changed_workers:
-                await self._speak()
+                await self._publish_pending()
         self.tally.recoveries = await self.store.read(lambda conn: recovery_table.newest(conn, 100_000))
         await self.acting.close()
         await self.recovery.close()
         return self.tally
 
-    def at(self, when: float, what: Callable[[], object]) -> None:
-        """Have something happen."""
-        heapq.heappush(self._due, (when, next(self._order), None, what))
+    def call_at(self, when: float, function: Callable[[], object]) -> None:
+        """Call a function at a simulated time."""
+        heapq.heappush(self._due, (when, next(self._order), None, function))
 
-    def resume(self, worker: Worker, acts: Any) -> None:
-        """Let a worker do something else from now on."""
-        worker.acts = acts
-        heapq.heappush(self._due, (self.now, next(self._order), worker, acts))
+    def schedule(self, worker: Worker, actions: Any) -> None:
+        """Replace the actions of a worker from now on."""
+        worker.actions = actions
+        heapq.heappush(self._due, (self.now, next(self._order), worker, actions))
 
     def _plan(self, days: float) -> None:
         for worker in self.workers:
-            self.resume(worker, worker.acts)
-            self.at(self.now + HEARTBEAT * self.random.random(), lambda w=worker: self._beat(w))  # type: ignore[misc]
+            self.schedule(worker, worker.actions)
+            self.call_at(self.now + HEARTBEAT * self.random.random(), lambda w=worker: self._beat(w))  # type: ignore[misc]
         for _ in range(self._number(self.odds.faults_per_worker_day * days * len(self.workers))):
-            self.at(self.now + self.random.random() * days * DAY, self._something_goes_wrong)
+            self.call_at(self.now + self.random.random() * days * DAY, self._assign_fault)
         for _ in range(self._number(self.odds.sleeps_per_week * days / 7)):
-            self.at(self.now + self.random.random() * days * DAY, self._host_sleeps)
+            self.call_at(self.now + self.random.random() * days * DAY, self._suspend_host)
 
     def _number(self, average: float) -> int:
         return int(average + self.random.random())
 
-    def _go_on(self) -> None:
-        when, _, worker, what = heapq.heappop(self._due)
+    def _run_next(self) -> None:
+        when, _, worker, action = heapq.heappop(self._due)
         self.now = max(self.now, when)
         if worker is None:
-            what()
-        elif worker.acts is what:
-            seconds = next(what)
+            action()
+        elif worker.actions is action:
+            seconds = next(action)
             if seconds is not None:
-                heapq.heappush(self._due, (self.now + seconds, next(self._order), worker, what))
+                heapq.heappush(self._due, (self.now + seconds, next(self._order), worker, action))
 
     def _beat(self, worker: Worker) -> None:
-        if worker.alive and not worker.over:
-            worker.beat()
-        self.at(self.now + HEARTBEAT * self.random.uniform(0.9, 1.1), lambda: self._beat(worker))
+        if worker.is_alive and not worker.is_finished:
+            worker.send_heartbeat()
+        self.call_at(self.now + HEARTBEAT * self.random.uniform(0.9, 1.1), lambda: self._beat(worker))
 
-    def _host_sleeps(self) -> None:
-        """Everything on this machine stands still for hours; then the clock has jumped."""
-        by = self.random.uniform(1800, 8 * 3600)
-        self._due = [(when + by, order, worker, what) for when, order, worker, what in self._due]
+    def _suspend_host(self) -> None:
+        """Suspend the host for hours, after which the clock has jumped."""
+        seconds = self.random.uniform(1800, 8 * 3600)
+        self._due = [(when + seconds, order, worker, action) for when, order, worker, action in self._due]
         heapq.heapify(self._due)
-        self.now += by
-        self.tally.host_slept += 1
+        self.now += seconds
+        self.tally.host_sleeps += 1
         for fault in self.tally.faults:
-            if fault.over is None and fault.seen_at is None:
-                fault.set_aside = True
+            if fault.ended_at is None and fault.detected_at is None:
+                fault.is_excluded = True
         self.monitor.handle_clock_jump(self.now)
-        self.acting.hold_until(self.now + _QUIET)
+        self.acting.hold_until(self.now + _CLOCK_JUMP_HOLD)
 
     # -- the service's loop -------------------------------------------------------------------------
 
-    def _next_look(self) -> float:
-        open_tickets = (
+    def _next_wakeup(self) -> float:
+        deadlines = (
             self.monitor.next_deadline(),
             self.acting.next_deadline(),
             self.tickets.next_deadline(),
             self.recovery.next_deadline(),
         )
-        first = min((at for at in open_tickets if at is not None), default=math.inf)
+        earliest = min((at for at in deadlines if at is not None), default=math.inf)
         return (
             math.inf
-            if first == math.inf
-            else max(math.ceil(first / LOOK) * LOOK, math.floor(self.now) + LOOK)
+            if earliest == math.inf
+            else max(math.ceil(earliest / TICK) * TICK, math.floor(self.now) + TICK)
         )
 
-    async def _look(self) -> None:
+    async def _advance(self) -> None:
         now = self.now
         self._pending_events += self.monitor.advance(now)
         if self._pending_events:
-            await self._speak()
+            await self._publish_pending()
         if _due(self.tickets.next_deadline(), now):
             await self.tickets.settle(now)
         if _due(self.recovery.next_deadline(), now):
@@ -285,8 +285,8 @@ class Fleet:
             await self.acting.wait_until_idle()
             await self.recovery.wait_until_idle()
 
-    def hear(self, worker: Worker, type_: EventType, data: dict[str, Any]) -> None:
-        """Take in what a worker says."""
+    def receive_event(self, worker: Worker, type_: EventType, data: dict[str, Any]) -> None:
+        """Apply an event of a worker to the monitor."""
         self.tally.events += 1
         event = AgentEvent(
             type=type_,
@@ -305,15 +305,15 @@ class Fleet:
             self._changed_workers[worker.agent_id, worker.session_id] = None
 
     def publish(self, *events: AgentEvent) -> None:
-        """Let what a service says be known."""
+        """Apply the events that a service publishes."""
         for event in events:
-            self._note(event)
+            self._record_outcome(event)
             self._pending_events += self.monitor.apply(event, self.now)
             if event.type in _CHANGES:
                 self._changed_workers[event.agent_id, event.session_id] = None
 
-    async def _speak(self) -> None:
-        """Store what the monitor says, then let everybody act on it."""
+    async def _publish_pending(self) -> None:
+        """Store the monitor's events, then let the services act on them."""
         while self._pending_events or self._changed_workers:
             result = list(self._pending_events)
             self._pending_events.clear()
@@ -321,7 +321,7 @@ class Fleet:
             if alerts:
                 await self.store.append(alerts)
             for event in result:
-                self._note(event)
+                self._record_outcome(event)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)
                 if event.type in _CHANGES:
@@ -336,7 +336,7 @@ class Fleet:
                     self.acting.consider(worker)
 
     async def _judge(self, key: WorkerKey) -> None:
-        """Do as judge and queen do by their rules: a ticket for every reason there is."""
+        """Stand in for judge and queen with their rules: raise a ticket if there is a reason."""
         worker = self.monitor.get(*key)
         if worker is None or not (reasons := rules.reasons(worker)) or worker.vitals.waiting is not None:
             return
@@ -365,97 +365,103 @@ class Fleet:
         )
         return EscalationAnswer(decision=decision.decision, reason=decision.reason)
 
-    # -- what is known for certain ------------------------------------------------------------------
+    # -- ground truth -------------------------------------------------------------------------------
 
-    def _note(self, event: AgentEvent) -> None:
+    def _record_outcome(self, event: AgentEvent) -> None:
         """Compare the reported states with the actual ones."""
         type_, data = event.type, event.data
-        worker = self.of_agent.get(event.agent_id)
+        worker = self.workers_by_id.get(event.agent_id)
         if worker is None:
             return
         if type_ is EventType.FINDING_OPENED or type_ is EventType.HEALTH_STATE_CHANGED:
             if worker.fault is not None:
-                self.look_for(worker.fault)
+                self.check_detection(worker.fault)
             if type_ is EventType.HEALTH_STATE_CHANGED and data["to"] in ("stuck", "failing"):
-                self._alarm(event, str(data["to"]), str(data["reason"]))
+                self._check_false_alarm(event, str(data["to"]), str(data["reason"]))
         elif type_ is EventType.INTERVENTION_RECORDED:
             self.tally.interventions[f"{data['kind']} {data['outcome']}"] += 1
             if data["outcome"] not in ("refused", "dry_run"):
-                self._alarm(event, str(data["kind"]), str(data["reason"]))
-                fault = worker.fault or self._last_of(event)
+                self._check_false_alarm(event, str(data["kind"]), str(data["reason"]))
+                fault = worker.fault or self._find_last_fault(event)
                 if fault is not None:
                     fault.actions[str(data["kind"])] += 1
-                    fault.acted_at = self.now if fault.acted_at is None else fault.acted_at
+                    fault.first_action_at = (
+                        self.now if fault.first_action_at is None else fault.first_action_at
+                    )
         elif type_ is EventType.WORKER_ESCALATION_TICKET and data["change"] == "opened":
             self.tally.tickets[str(data["ticket"]["kind"])] += 1
-            self._alarm(event, "ticket", str(data["ticket"]["kind"]))
+            self._check_false_alarm(event, "ticket", str(data["ticket"]["kind"]))
 
-    def _last_of(self, event: AgentEvent) -> Fault | None:
+    def _find_last_fault(self, event: AgentEvent) -> Fault | None:
         return next((f for f in reversed(self.tally.faults) if f.session_id == event.session_id), None)
 
-    def _alarm(self, event: AgentEvent, what: str, why: str) -> None:
-        of_worker = [fault for fault in self.tally.faults if fault.agent_id == event.agent_id]
-        has_ended = event.session_id in self.of_agent[event.agent_id].ended
-        if not any(fault.explains(event.session_id, self.now, has_ended=has_ended) for fault in of_worker):
-            self.tally.false_alarms.append((self.now, event.agent_id, what, why))
+    def _check_false_alarm(self, event: AgentEvent, alarm: str, reason: str) -> None:
+        faults = [fault for fault in self.tally.faults if fault.agent_id == event.agent_id]
+        has_ended = event.session_id in self.workers_by_id[event.agent_id].ended_sessions
+        if not any(fault.explains(event.session_id, self.now, has_ended=has_ended) for fault in faults):
+            self.tally.false_alarms.append((self.now, event.agent_id, alarm, reason))
 
-    def _something_goes_wrong(self) -> None:
+    def _assign_fault(self) -> None:
         if not self._kinds:
-            # Each kind once, in any order, then each again: none is left out however short the run.
+            # Every kind once in random order, then every kind again, so that a short run omits none.
             self._kinds = list(FaultKind)
             self.random.shuffle(self._kinds)
         kind = self._kinds.pop()
-        free = [w for w in self.workers if w.wanted is None and w.fault is None]
+        candidates = [w for w in self.workers if w.next_fault is None and w.fault is None]
         if kind is FaultKind.CHECKPOINTS_STOP:
-            free = [w for w in free if w.saves]
-        if free:
-            self.random.choice(free).wanted = kind
+            candidates = [w for w in candidates if w.has_checkpoints]
+        if candidates:
+            self.random.choice(candidates).next_fault = kind
 
-    def begins(self, worker: Worker, kind: FaultKind) -> Fault:
-        """Note that something has gone wrong with a worker."""
+    def begin_fault(self, worker: Worker, kind: FaultKind) -> Fault:
+        """Begin a fault of a worker."""
         fault = Fault(kind, worker.agent_id, worker.session_id, self.now)
         worker.fault = fault
         self.tally.faults.append(fault)
         if kind in (FaultKind.CRASH, FaultKind.KILLED, FaultKind.NO_HEARTBEATS):
             dice = self.random.random()
-            if dice < self.odds.beyond_help:
-                worker.doomed = 1_000
-                self.tally.beyond_help.add(worker.session_id)
-            elif dice < self.odds.beyond_help + self.odds.crashes_once_more:
-                worker.doomed = 1
-        self.at(self.now + PEOPLE, lambda: self._people_come(worker, fault))
+            if dice < self.odds.unrecoverable:
+                worker.crashes_left = 1_000
+                self.tally.unrecoverable.add(worker.session_id)
+            elif dice < self.odds.unrecoverable + self.odds.crashes_again:
+                worker.crashes_left = 1
+        self.call_at(self.now + RESTART_SECONDS, lambda: self._restart_by_people(worker, fault))
         return fault
 
-    def look_for(self, fault: Fault) -> None:
-        """See whether the monitor shows a fault by now."""
-        if fault.seen_at is not None or fault.over is not None:
+    def check_detection(self, fault: Fault) -> None:
+        """Record the time if the monitor now shows the fault."""
+        if fault.detected_at is not None or fault.ended_at is not None:
             return
         health = self.monitor.get(fault.agent_id, fault.session_id)
         if health is not None and (
-            fault.is_seen_as(health.vitals.status)
-            or any(fault.is_seen_in(finding) for finding in health.findings)
+            fault.is_detected_as(health.vitals.status)
+            or any(fault.is_detected_by(finding) for finding in health.findings)
         ):
-            fault.seen_at = self.now
+            fault.detected_at = self.now
 
-    def cure(self, worker: Worker) -> None:
-        """Note that nothing is wrong with a worker any more."""
+    def end_fault(self, worker: Worker) -> None:
+        """End the fault of a worker."""
         if worker.fault is not None:
-            worker.fault.over = self.now
+            worker.fault.ended_at = self.now
         worker.fault = None
-        worker.doomed = 0
+        worker.crashes_left = 0
 
-    def _people_come(self, worker: Worker, fault: Fault) -> None:
+    def _restart_by_people(self, worker: Worker, fault: Fault) -> None:
         if worker.fault is not fault:
             return
-        if worker.doomed or worker.over or self.recovery.is_recovering((worker.agent_id, worker.session_id)):
-            worker.alive = True
-            self.resume(worker, worker.given_up())
+        if (
+            worker.crashes_left
+            or worker.is_finished
+            or self.recovery.is_recovering((worker.agent_id, worker.session_id))
+        ):
+            worker.is_alive = True
+            self.schedule(worker, worker.abandon_task())
             return
-        self.cure(worker)
+        self.end_fault(worker)
         worker.start()
-        self.resume(worker, worker.comes_to(5.0))
+        self.schedule(worker, worker.continue_after(5.0))
 
-    def breaker(self, worker: Worker, name: str, to: str) -> None:
+    def set_breaker(self, worker: Worker, name: str, to: str) -> None:
         """Open or close a circuit breaker of a worker."""
         data = {"name": name, "kind": "tool_execution", "from": "closed", "to": to}
         self.publish(
@@ -468,64 +474,67 @@ class Fleet:
             )
         )
 
-    # -- the outside of workers: control ------------------------------------------------------------
+    # -- control of workers -------------------------------------------------------------------------
 
-    def _whom(self, target: Target) -> Worker:
-        """Return the worker that is about to be acted on; that it must not be is counted."""
-        worker = self.of_agent[target.agent_id]
-        same = (worker.session_id, worker.incarnation_id) == (target.session_id, target.incarnation_id)
-        if not same or worker.waits or worker.over:
-            self.tally.acted_wrongly += 1
+    def _find_worker(self, target: Target) -> Worker:
+        """Return the target of an action; count the action as wrong if it must not happen."""
+        worker = self.workers_by_id[target.agent_id]
+        is_same = (worker.session_id, worker.incarnation_id) == (target.session_id, target.incarnation_id)
+        if not is_same or worker.is_waiting or worker.is_finished:
+            self.tally.wrong_actions += 1
         return worker
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether there is such a worker."""
-        return target.agent_id in self.of_agent
+        """Return whether the worker exists."""
+        return target.agent_id in self.workers_by_id
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> NudgeDelivery:
-        """Speak to a worker; some heed it."""
-        worker = self._whom(target)
-        if not worker.alive:
+        """Deliver a nudge; some workers follow it."""
+        worker = self._find_worker(target)
+        if not worker.is_alive:
             raise WorkerUnreachableError("its process is gone")
-        ends = message.startswith("HAND OFF")
-        heeds = self.random.random() < (self.odds.heeds_hand_off if ends else self.odds.heeds_nudge)
-        if heeds and worker.fault is not None and ends:
-            self.resume(worker, worker.hands_off(self.random.uniform(5, 60)))
-        elif heeds and worker.fault is not None and worker.fault.kind is not FaultKind.OPEN_BREAKER:
-            after = self.random.uniform(5, 60)
-            self.at(self.now + after, lambda: self._obey(worker, target))
+        is_hand_off = message.startswith("HAND OFF")
+        is_followed = self.random.random() < (
+            self.odds.follows_hand_off if is_hand_off else self.odds.follows_nudge
+        )
+        if is_followed and worker.fault is not None and is_hand_off:
+            self.schedule(worker, worker.hand_off(self.random.uniform(5, 60)))
+        elif is_followed and worker.fault is not None and worker.fault.kind is not FaultKind.OPEN_BREAKER:
+            delay = self.random.uniform(5, 60)
+            self.call_at(self.now + delay, lambda: self._follow_nudge(worker, target))
         return NudgeDelivery.INJECTED
 
-    def _obey(self, worker: Worker, target: Target) -> None:
-        if worker.incarnation_id == target.incarnation_id and worker.fault is not None and worker.alive:
-            self.cure(worker)
-            worker.saving = True
-            self.resume(worker, worker.comes_to(0.0))
+    def _follow_nudge(self, worker: Worker, target: Target) -> None:
+        if worker.incarnation_id == target.incarnation_id and worker.fault is not None and worker.is_alive:
+            self.end_fault(worker)
+            worker.is_saving = True
+            self.schedule(worker, worker.continue_after(0.0))
 
     async def terminate(
         self, target: Target, reason: str, *, instruction_id: str, within: float
     ) -> StopResult:
-        """Stop a worker; of some nobody knows whether it has."""
-        worker = self._whom(target)
-        if self.random.random() >= self.odds.stops_for_certain:
+        """Stop a worker; some stops are unconfirmed."""
+        worker = self._find_worker(target)
+        if self.random.random() >= self.odds.confirms_stop:
             return StopResult(is_confirmed=False, detail="no answer")
-        worker.alive = False
-        self.resume(worker, iter((None,)))
+        worker.is_alive = False
+        self.schedule(worker, iter((None,)))
         return StopResult(
-            is_confirmed=True, checkpoint_id=worker.chain[-1].checkpoint_id if worker.chain else None
+            is_confirmed=True,
+            checkpoint_id=worker.checkpoints[-1].checkpoint_id if worker.checkpoints else None,
         )
 
-    # -- the outside of workers: respawning ---------------------------------------------------------
+    # -- respawning ---------------------------------------------------------------------------------
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of a worker's session, newest first, some of them broken."""
-        worker = self.of_agent[target.agent_id]
-        self._may_live_again(worker, target)
+        """Return the checkpoints of a worker's session, newest first; some are damaged."""
+        worker = self.workers_by_id[target.agent_id]
+        self._check_respawn(worker, target)
         return [
-            CheckpointRef(checkpoint_id=c.checkpoint_id, created_at=c.at, valid=c.whole, reason="torn")
-            for c in reversed(worker.chain)
+            CheckpointRef(checkpoint_id=c.checkpoint_id, created_at=c.at, valid=c.is_valid, reason="torn")
+            for c in reversed(worker.checkpoints)
         ]
 
     async def respawn(
@@ -539,28 +548,29 @@ class Fleet:
         repeatable: bool,
         may_start_over: bool,
     ) -> Target:
-        """Start a worker again; some do not start."""
-        worker = self.of_agent[target.agent_id]
-        self._may_live_again(worker, target)
-        if target.session_id in worker.ended:
-            self.tally.restarted_finished += 1
-        if self.random.random() < self.odds.does_not_start:
+        """Start a worker again; some starts fail."""
+        worker = self.workers_by_id[target.agent_id]
+        self._check_respawn(worker, target)
+        if target.session_id in worker.ended_sessions:
+            self.tally.finished_restarts += 1
+        if self.random.random() < self.odds.fails_to_start:
             raise RespawnRefusedError("no machine is free")
         saved = next(
-            (c for c in worker.chain if checkpoint and c.checkpoint_id == checkpoint.checkpoint_id), None
+            (c for c in worker.checkpoints if checkpoint and c.checkpoint_id == checkpoint.checkpoint_id),
+            None,
         )
         if saved is not None:
-            worker.left = max(1, saved.left)
-        worker.over = False
+            worker.remaining_turns = max(1, saved.remaining_turns)
+        worker.is_finished = False
         worker.start()
-        self.resume(worker, worker.lives_again())
+        self.schedule(worker, worker.run_recovered())
         return Target(
             agent_id=worker.agent_id, session_id=worker.session_id, incarnation_id=worker.incarnation_id
         )
 
-    def _may_live_again(self, worker: Worker, target: Target) -> None:
-        if worker.session_id != target.session_id or worker.session_id in worker.ended:
-            # Whoever restarts work looks at its session first, as a real respawner does.
+    def _check_respawn(self, worker: Worker, target: Target) -> None:
+        if worker.session_id != target.session_id or worker.session_id in worker.ended_sessions:
+            # A real respawner also checks the session first.
             raise RespawnRefusedError("the session is over", over=True)
 
 

@@ -1,4 +1,4 @@
-"""How long a turn of an agent takes: drawn from recorded runs, or from a table of their quantiles."""
+"""Durations of an agent's turns, drawn from recorded runs or from a table of their quantiles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _QUANTILES: Final = (
 
 
 class Gaps:
-    """Draws gaps, in seconds. ``origin`` says what from."""
+    """Draws gaps, in seconds. ``origin`` names their source."""
 
     def __init__(self, recorded: list[float]) -> None:
         self._gaps = recorded
@@ -48,21 +48,21 @@ class Gaps:
 
     @classmethod
     def of(cls, traces: Path | None) -> Gaps:
-        """Return the gaps of the runs in a folder, or of the table without one or if they are not there."""
+        """Return the gaps of the runs in a folder; without a folder or runs, those of the table."""
         file = traces / RUNS_FILE if traces is not None else None
-        return cls(_read(file) if file is not None and file.is_file() else [])
+        return cls(_read_gaps(file) if file is not None and file.is_file() else [])
 
     def draw(self, random: Random) -> float:
         """Return the length of one turn."""
         if self._gaps:
-            # Recorded in whole seconds: what was cut off is put back.
+            # Recorded in whole seconds; a random fraction is added.
             return self._gaps[int(random.random() * len(self._gaps))] + random.random() - 0.5
         share = random.random()
         (low, least), (high, most) = _QUANTILES[(at := bisect_right(self._shares, share)) - 1], _QUANTILES[at]
         return least + (most - least) * (share - low) / (high - low)
 
 
-def _read(file: Path) -> list[float]:
+def _read_gaps(file: Path) -> list[float]:
     gaps: list[float] = []
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""The simulated fleet with the real judge and queen over it, and a model whose every call is counted."""
+"""The simulated fleet with the real judge and queen, and a model that counts its calls."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from queenright.runtime.events import AgentEvent
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 from tools.simulation.fleet import Fleet, Tally
 
-_DESKS: Final = {EMIT: "judge", NOTIFY: "triage", DECIDE: "escalation"}
+_ROLES: Final = {EMIT: "judge", NOTIFY: "triage", DECIDE: "escalation"}
 _STREAMS: Final = (
     (HEALTH_CHECK, JUDGE_GRAPH),
     (TICKET_RECEIVER, QUEEN_GRAPH),
     (ESCALATION_RECEIVER, QUEEN_GRAPH),
 )
-_QUIET_ROUNDS: Final = 12
-_EXIT_SECONDS: Final = 2_000
+_IDLE_ROUNDS: Final = 12
+_MAX_ROUNDS: Final = 2_000
 
 
-class Counting:
-    """A model that answers as another does, under a name of its own, and counts who asked it what."""
+class CountingModel:
+    """A model that wraps another, with its own name, and counts its calls by role."""
 
     name = "counting/model"
 
@@ -47,29 +47,29 @@ class Counting:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.calls[self.desk(tools)] += 1
+        self.calls[self.identify_role(tools)] += 1
         return await self._model.complete(messages, tools, on_text)
 
     @staticmethod
-    def desk(tools: Sequence[ToolSpec]) -> str:
-        """Return who asks, by what is offered."""
+    def identify_role(tools: Sequence[ToolSpec]) -> str:
+        """Return the role that calls, which the offered tools show."""
         tool_names = {tool.name for tool in tools}
-        return next((desk for tool, desk in _DESKS.items() if tool in tool_names), "other")
+        return next((role for tool, role in _ROLES.items() if tool in tool_names), "other")
 
 
 class JudgedFleet(Fleet):
     """
-    A fleet whose tickets are written by the judge, and triaged by the queen, as they are in the service.
+    A fleet whose tickets the judge writes and the queen triages, as in the service.
 
     Args:
-        folder: Where they keep their conversations.
-        model: Who thinks in both.
+        folder: Folder of their conversations.
+        model: The model of both.
     """
 
-    def __init__(self, *more: Any, folder: Path, model: Counting, **options: Any) -> None:
+    def __init__(self, *more: Any, folder: Path, model: CountingModel, **options: Any) -> None:
         super().__init__(*more, **options)
         self.model = model
-        self._out: list[AgentEvent] = []
+        self._outgoing_events: list[AgentEvent] = []
         self.time = VirtualTime(self.now)
         self.registry = CollectorRegistry()
         self.bus = EventBus()
@@ -90,68 +90,68 @@ class JudgedFleet(Fleet):
         )
 
     async def run(self, days: float) -> Tally:
-        """Let days go by, with judge and queen at work."""
+        """Simulate ``days`` with judge and queen."""
         await self.judging.start()
-        await self._rest()
+        await self._wait_until_idle()
         try:
             return await super().run(days)
         finally:
             await self.judging.stop()
             await self.bus.close()
 
-    def checks(self, outcome: str) -> int:
-        """Return how many checks of the judge came to ``outcome``."""
+    def count_checks(self, outcome: str) -> int:
+        """Return how many checks of the judge had ``outcome``."""
         name = "queenright_judge_checks_total"
         return int(self.registry.get_sample_value(name, {"outcome": outcome}) or 0)
 
-    # -- in place of the rules that stand in for judge and queen --------------------------------------
+    # -- replace the stand-ins of judge and queen -----------------------------------------------------
 
     async def _judge(self, key: WorkerKey) -> None:
-        """Leave it to the judge, who hears of it on the bus."""
+        """Do nothing: the judge receives the events on the bus."""
 
     async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
-        """Leave it to the queen, who hears of it on the bus."""
+        """Do nothing: the queen receives the events on the bus."""
         return None
 
-    # -- their clock and their bus --------------------------------------------------------------------
+    # -- clock and bus --------------------------------------------------------------------------------
 
     async def _sleep(self, seconds: float) -> None:
         self.time.now = self.now
         await self.time.sleep(seconds)
 
-    def _next_look(self) -> float:
-        return min(super()._next_look(), self.time.next_waking())
+    def _next_wakeup(self) -> float:
+        return min(super()._next_wakeup(), self.time.next_waking())
 
-    async def _look(self) -> None:
+    async def _advance(self) -> None:
         if self.time.move_to(self.now):
-            await self._rest()
-            await self._speak()
-        await super()._look()
-        if self._out:
-            await self._speak()
+            await self._wait_until_idle()
+            await self._publish_pending()
+        await super()._advance()
+        if self._outgoing_events:
+            await self._publish_pending()
 
-    def _note(self, event: AgentEvent) -> None:
-        super()._note(event)
-        self._out.append(event)
+    def _record_outcome(self, event: AgentEvent) -> None:
+        super()._record_outcome(event)
+        self._outgoing_events.append(event)
 
-    async def _speak(self) -> None:
-        await super()._speak()
-        while self._out:
-            out, self._out = self._out, []
+    async def _publish_pending(self) -> None:
+        await super()._publish_pending()
+        while self._outgoing_events:
+            events, self._outgoing_events = self._outgoing_events, []
             self.time.now = self.now
-            self.bus.fan_out(*out)
-            await self._rest()
-            await super()._speak()
+            self.bus.fan_out(*events)
+            await self._wait_until_idle()
+            await super()._publish_pending()
 
-    async def _rest(self) -> None:
-        """Let judge and queen come to rest."""
+    async def _wait_until_idle(self) -> None:
+        """Wait until judge and queen are idle."""
         quiet, rounds = 0, 0
-        while quiet < _QUIET_ROUNDS and rounds < _EXIT_SECONDS:
+        while quiet < _IDLE_ROUNDS and rounds < _MAX_ROUNDS:
             await self.bus.drain()
-            busy = self.store.depth + self.judging.runtime.disk.pending + self._running()
+            busy = self.store.depth + self.judging.runtime.disk.pending + self._count_pending()
             await asyncio.sleep(0.0005 if busy else 0)
             quiet, rounds = (0, rounds + 1) if busy else (quiet + 1, rounds)
 
-    def _running(self) -> int:
+    def _count_pending(self) -> int:
         runtime = self.judging.runtime
         return sum(runtime.get_stream(entry, graph_id=graph).pending for entry, graph in _STREAMS)

@@ -1,4 +1,4 @@
-"""Which calls of the model each ticket of a simulated fleet took; and models to count them of."""
+"""Models that attribute their calls to the tickets of a simulated fleet."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from queenright.runtime.nodes.own_tools import SET_OUTPUT
-from tools.simulation.judged import Counting, JudgedFleet
+from tools.simulation.judged import CountingModel, JudgedFleet
 
-_ASKED_ABOUT: Final = {"judge": "check", "triage": "ticket", "escalation": "escalation"}
+_REQUEST_TAGS: Final = {"judge": "check", "triage": "ticket", "escalation": "escalation"}
 
 
 class CalmJudge:
     """
-    Answers as the rules do, and calls a share of the medium findings healthy: the same ones each time.
+    Answers like the rules, but calls a share of the medium findings healthy, always the same ones.
 
     Args:
-        share: How many of them, from 0 to 1.
+        share: The share, from 0 to 1.
     """
 
     name = "unworried"
@@ -47,60 +47,64 @@ class CalmJudge:
         findings = check["findings"]
         if any(finding["severity"] in ("high", "critical") for finding in findings):
             return False
-        # Of one opinion about a finding, however often it is asked.
-        what = f"{check['agent_id']} {check['session_id']} {sorted(finding['kind'] for finding in findings)}"
-        return zlib.crc32(what.encode()) / 2**32 < self._share
+        # The answer about a finding is always the same.
+        key = f"{check['agent_id']} {check['session_id']} {sorted(finding['kind'] for finding in findings)}"
+        return zlib.crc32(key.encode()) / 2**32 < self._share
 
 
-class Attributing(Counting):
-    """A counting model that remembers about whom it was asked, until it is known for which ticket."""
+class AttributingModel(CountingModel):
+    """A counting model that attributes its calls to tickets, also those before a ticket is open."""
 
     def __init__(self, share: float = 0.0) -> None:
         super().__init__(CalmJudge(share))
         self.by_ticket: dict[str, Counter[str]] = {}
-        self.waiting: defaultdict[WorkerKey, Counter[str]] = defaultdict(Counter)
-        """Calls about a worker that came to no ticket until now."""
-        self._last: dict[WorkerKey, str] = {}
+        self.unattributed: defaultdict[WorkerKey, Counter[str]] = defaultdict(Counter)
+        """Calls about a worker without a ticket so far."""
+        self._last_ticket_ids: dict[WorkerKey, str] = {}
         self.open_for: Callable[[str, str], EscalationTicket | None] = lambda agent_id, session_id: None
-        """Returns a worker's open ticket; the fleet says how."""
+        """Returns a worker's open ticket; set by the fleet."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        desk = self.desk(tools)
-        result = _read_request(_ASKED_ABOUT[desk], messages)
-        if desk == "triage":
-            self.by_ticket[result["ticket_id"]][desk] += 1
-        elif desk == "escalation":
+        role = self.identify_role(tools)
+        result = _read_request(_REQUEST_TAGS[role], messages)
+        if role == "triage":
+            self.by_ticket[result["ticket_id"]][role] += 1
+        elif role == "escalation":
             key = result["agent_id"], result["session_id"]
-            (self.by_ticket[self._last[key]] if key in self._last else self.waiting[key])[desk] += 1
+            (
+                self.by_ticket[self._last_ticket_ids[key]]
+                if key in self._last_ticket_ids
+                else self.unattributed[key]
+            )[role] += 1
         elif (ticket := self.open_for(result["agent_id"], result["session_id"])) is not None:
-            self.by_ticket.setdefault(ticket.ticket_id, Counter())[desk] += 1
+            self.by_ticket.setdefault(ticket.ticket_id, Counter())[role] += 1
         else:
-            self.waiting[result["agent_id"], result["session_id"]][desk] += 1
+            self.unattributed[result["agent_id"], result["session_id"]][role] += 1
         return await super().complete(messages, tools, on_text)
 
-    def heard(self, event: AgentEvent) -> None:
-        """Learn of a ticket: what was asked about its worker before was asked for it."""
+    def attribute_calls(self, event: AgentEvent) -> None:
+        """Attribute earlier calls about a worker to its ticket."""
         if event.type is EventType.WORKER_ESCALATION_TICKET:
             key, ticket = (event.agent_id, event.session_id), str(event.data["ticket"]["ticket_id"])
-            self._last[key] = ticket
-            self.by_ticket.setdefault(ticket, Counter()).update(self.waiting.pop(key, Counter()))
+            self._last_ticket_ids[key] = ticket
+            self.by_ticket.setdefault(ticket, Counter()).update(self.unattributed.pop(key, Counter()))
 
 
 class PricedFleet(JudgedFleet):
-    """A judged fleet that tells its model of tickets."""
+    """A judged fleet that reports its tickets to the model."""
 
-    model: Attributing
+    model: AttributingModel
 
     def __init__(self, *more: Any, **options: Any) -> None:
         super().__init__(*more, **options)
         self.model.open_for = self.tickets.open_for
 
-    def _note(self, event: AgentEvent) -> None:
-        super()._note(event)
-        self.model.heard(event)
+    def _record_outcome(self, event: AgentEvent) -> None:
+        super()._record_outcome(event)
+        self.model.attribute_calls(event)
 
 
 def _read_request(tag: str, messages: Sequence[Message]) -> dict[str, Any]:

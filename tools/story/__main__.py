@@ -1,7 +1,7 @@
 """
 Play the story, then keep everything running: ``python -m tools.story FOLDER``.
 
-One line of JSON says where things are once all has happened. It ends with the standard input.
+Prints one line of JSON with the addresses once everything has happened. Ends at the end of stdin.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 from tools.story.plot import play
-from tools.story.provider import Provider, warm
+from tools.story.provider import Provider, warm_up
 from tools.story.stage import stage
 
 
 async def main(folder: Path) -> None:
-    """Play, say where, wait."""
+    """Play the story, print the addresses, and wait for the end of stdin."""
     provider = Provider()
     listener = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
     os.environ |= {
@@ -27,7 +27,7 @@ async def main(folder: Path) -> None:
         "OPENAI_API_BASE": f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
-    await warm()
+    await warm_up()
     async with listener, stage(folder) as on:
         since = time.time()
         await play(on)

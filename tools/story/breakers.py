@@ -1,4 +1,4 @@
-"""Circuit breakers: one that opens, half-opens and closes, one that stays open, and one that never minded."""
+"""Circuit breakers: one that opens, half-opens and closes, one that stays open, and one that never opens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from queenright.server.service import Service
 from tests.waiting import until
 
 
-async def break_and_mend(service: Service) -> None:
-    """Let the calls of two agents fail until nobody is let through; those of one of them get well again."""
+async def open_and_close_breakers(service: Service) -> None:
+    """Let the calls of two agents fail until their breakers open, and those of one agent succeed again."""
     weather = service.breakers.get(BreakerKind.EXTERNAL_API, "courier", "api.weather.example")
     printer = service.breakers.get(BreakerKind.TOOL_EXECUTION, "typesetter", "print")
     catalogue = service.breakers.get(BreakerKind.TOOL_EXECUTION, "librarian", "search")
     catalogue.admit().record_success()
-    # So that the first scrape has seen them closed, as in a fleet that runs for longer than a minute.
+    # The first scrape must see them closed, as in a fleet that has run for a minute.
     await asyncio.sleep(2)
     for breaker in (weather, printer):
         for _ in range(3):
@@ -28,4 +28,4 @@ async def break_and_mend(service: Service) -> None:
             return False
         return True
 
-    await until(is_admitted, "the breaker lets a call through to see how it goes")
+    await until(is_admitted, "the breaker allows a trial call")

@@ -1,4 +1,4 @@
-"""Agents on the service's own runtime: one that needs a second life, and one whom no life helps."""
+"""Agents on the service's own runtime: one that is recovered, and one that cannot be recovered."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from queenright.server.service import Service
 from tests.runtime.node_parts import sets
 
 
-class Hanging:
-    """A model that gathers at once and hangs over the honey; ``mends`` once it is told of another life."""
+class HangingModel:
+    """A model that answers in the first node and hangs in the second; with ``mends``, until a recovery."""
 
     def __init__(self, name: str, *, mends: bool) -> None:
         self.name = name
@@ -22,7 +22,7 @@ class Hanging:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        """Answer, or never."""
+        """Answer, or hang forever."""
         if messages[0].content == "Gather.":
             return sets(nectar="sweet")
         if self._mends and any("Recovery, attempt" in message.content for message in messages):
@@ -31,8 +31,8 @@ class Hanging:
         raise AssertionError
 
 
-def two_node_graph(graph_id: str, *, gathers: bool) -> GraphSpec:
-    """Return a graph; one that does not gather has nothing to save before it hangs."""
+def make_graph(graph_id: str, *, gathers: bool) -> GraphSpec:
+    """Return a graph; without ``gathers``, it has nothing to save before it hangs."""
     make = NodeSpec(id="make", system_prompt="Make.", output_keys=("honey",), model_timeout_seconds=600)
     gather = NodeSpec(id="gather", system_prompt="Gather.", output_keys=("nectar",))
     return GraphSpec(
@@ -43,9 +43,9 @@ def two_node_graph(graph_id: str, *, gathers: bool) -> GraphSpec:
     )
 
 
-async def begin_graphs(service: Service) -> None:
-    """Start ``forager``, who is brought back and completes, and ``drone``, with whom that fails for good."""
+async def start_graphs(service: Service) -> None:
+    """Start ``forager``, which is recovered and completes, and ``drone``, whose recovery fails."""
     for agent, mends in (("forager", True), ("drone", False)):
-        model = Hanging(f"story/{agent}", mends=mends)
-        service.runtime.add_graph(two_node_graph(agent, gathers=mends), model=model, agent_id=agent)
+        model = HangingModel(f"story/{agent}", mends=mends)
+        service.runtime.add_graph(make_graph(agent, gathers=mends), model=model, agent_id=agent)
         await service.runtime.trigger("start", {"message": "Make honey."}, graph_id=agent)

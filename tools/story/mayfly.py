@@ -1,4 +1,4 @@
-"""An agent in a process of its own, with a `/metrics` of its own, that is killed at work."""
+"""An agent in a separate process with its own `/metrics`, which is killed while it works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queenright.instrumentation import Verdict, Worker, serve_metrics
 
 
 def main(endpoint: str, port: int) -> None:
-    """Work until the end comes."""
+    """Work until the process is killed."""
     registry = CollectorRegistry()
     serve_metrics(port, registry=registry)
     with Worker(

@@ -1,4 +1,4 @@
-"""What happens in the story, and how one knows that all of it has."""
+"""The events of the story, and the queries that show that all of them happened."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import httpx
 from queenright.runtime.events import AgentEvent
 from queenright.server.ops.child_processes import Child
 from tests.clients.fixtures import FOLDER, load_fixture
-from tools.story.breakers import break_and_mend
-from tools.story.graphs import begin_graphs
+from tools.story.breakers import open_and_close_breakers
+from tools.story.graphs import start_graphs
 from tools.story.stage import Stage
 from tools.story.workers import TROUBLED_WORKERS, Fleet, clerk, librarian
 
@@ -53,17 +53,17 @@ EVENTS: Final = (
     'ALERTS{alertstate="firing"}',
     "count_over_time(up[5m]) >= 30",
 )
-"""Queries that have an answer once all of it has happened."""
+"""Queries that return a result once everything has happened."""
 
-_BEGAN: Final = time.monotonic()
+_START: Final = time.monotonic()
 
 
 async def play(stage: Stage) -> None:
-    """Let everything happen once; return when Prometheus has seen it."""
+    """Let everything happen once; return when Prometheus has scraped it."""
     service, url = stage.running.service, stage.running.url
     fleet = Fleet(endpoint=stage.running.otlp_url, control=url, registry=stage.registry)
     stage.stack.push_async_callback(asyncio.to_thread, fleet.end)
-    service.bus.subscribe(_slow, name="archive", capacity=10)
+    service.bus.subscribe(_handle_slowly, name="archive", capacity=10)
     mayfly = await Child.start(
         "mayfly",
         [sys.executable, "-m", "tools.story.mayfly", stage.running.otlp_url, str(stage.mayfly_port)],
@@ -71,39 +71,43 @@ async def play(stage: Stage) -> None:
     )
     stage.stack.push_async_callback(mayfly.stop)
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
-        await _until_query(http, stage, "min(count_over_time(up[1m])) >= 2", "everything is scraped twice")
+        await _wait_for_query(http, stage, "min(count_over_time(up[1m])) >= 2", "everything is scraped twice")
         fleet.begin(librarian, clerk)
-        breaking = asyncio.create_task(break_and_mend(service))
-        # First of all, while the queen's model may still be asked: nobody else would dismiss it.
-        await _until_query(http, stage, 'queenright_triage_total{decision="dismiss"} > 0', "it is dismissed")
-        # Queries look five minutes back, and a busy machine takes that long to come here.
+        breaking = asyncio.create_task(open_and_close_breakers(service))
+        # This comes first, while the budget allows a model: the rules would not dismiss the ticket.
+        await _wait_for_query(
+            http, stage, 'queenright_triage_total{decision="dismiss"} > 0', "the ticket is dismissed"
+        )
+        # Queries look back five minutes, and a busy machine takes that long to get here.
         stage.step_log.write_text("this is no step\n" * 3)
         fleet.begin(*TROUBLED_WORKERS)
-        await begin_graphs(service)
-        await _foreign_telemetry(http, stage.running.otlp_url)
-        await _coding_agent(http, stage.running.otlp_url)
+        await start_graphs(service)
+        await _send_foreign_telemetry(http, stage.running.otlp_url)
+        await _send_coding_agent_session(http, stage.running.otlp_url)
         await asyncio.sleep(6)
         mayfly.process.kill()
-        await _until_query(http, stage, "queenright_outbox_pending > 0", "something is to be told")
+        await _wait_for_query(http, stage, "queenright_outbox_pending > 0", "a notification is pending")
         await stage.start_alertmanager()
         await breaking
         await _acknowledge(http, url, "researcher")
         await http.post(f"{url}/api/agents/librarian/nudge", json={"by": "ada", "message": "How is it?"})
         await http.post(f"{url}/api/agents/archivist/nudge", json={"by": "ada", "message": "Do save."})
-        await _until_query(http, stage, 'queenright_tickets_total{cause="retry_storm"} > 0', "it is told")
-        fleet.better.set()
+        await _wait_for_query(
+            http, stage, 'queenright_tickets_total{cause="retry_storm"} > 0', "the notification is delivered"
+        )
+        fleet.can_improve.set()
         for query in EVENTS:
-            await _until_query(http, stage, query, query)
+            await _wait_for_query(http, stage, query, query)
         await asyncio.sleep(2)
 
 
-async def _slow(event: AgentEvent) -> None:
-    """Be a subscriber that cannot keep up."""
+async def _handle_slowly(event: AgentEvent) -> None:
+    """Handle an event too slowly to keep up."""
     await asyncio.sleep(0.5)
 
 
-async def _foreign_telemetry(http: httpx.AsyncClient, otlp_url: str) -> None:
-    """Send a span that is nobody's work, and one that is broken."""
+async def _send_foreign_telemetry(http: httpx.AsyncClient, otlp_url: str) -> None:
+    """Send a span that is not agent work, and an invalid one."""
     spans: list[dict[str, Any]] = [
         {
             "traceId": "5b8efff798038103d269b633813fc60c",
@@ -119,8 +123,8 @@ async def _foreign_telemetry(http: httpx.AsyncClient, otlp_url: str) -> None:
     answer.raise_for_status()
 
 
-async def _coding_agent(http: httpx.AsyncClient, otlp_url: str) -> None:
-    """Send what a session of Claude Code sent, which says what it cost."""
+async def _send_coding_agent_session(http: httpx.AsyncClient, otlp_url: str) -> None:
+    """Send the records of a session of Claude Code, which include its cost."""
     fixture = load_fixture(FOLDER / "claude-code" / "healthy.json")
     for record in fixture.moved(time.time() - fixture.ended_at):
         answer = await http.post(f"{otlp_url}{record.path}", json=record.body)
@@ -128,28 +132,28 @@ async def _coding_agent(http: httpx.AsyncClient, otlp_url: str) -> None:
 
 
 async def _acknowledge(http: httpx.AsyncClient, url: str, agent: str) -> None:
-    """Have somebody take the ticket of an agent in hand."""
+    """Acknowledge the ticket of an agent."""
     for _ in range(600):
         tickets = (await http.get(f"{url}/api/tickets")).json()["tickets"]
-        mine = [
+        agent_tickets = [
             ticket for ticket in tickets if ticket["agent_id"] == agent and ticket["status"] == "intervening"
         ]
-        if mine:
+        if agent_tickets:
             answer = await http.post(
-                f"{url}/api/tickets/{mine[0]['ticket_id']}/acknowledge", json={"by": "ada"}
+                f"{url}/api/tickets/{agent_tickets[0]['ticket_id']}/acknowledge", json={"by": "ada"}
             )
             answer.raise_for_status()
             return
         await asyncio.sleep(0.1)
-    raise AssertionError(f"{agent} has no ticket that anybody was told of: {tickets}")
+    raise AssertionError(f"{agent} has no ticket that anyone was notified about: {tickets}")
 
 
-async def _until_query(http: httpx.AsyncClient, stage: Stage, query: str, what: str) -> None:
+async def _wait_for_query(http: httpx.AsyncClient, stage: Stage, query: str, description: str) -> None:
     for _ in range(6000):
         with contextlib.suppress(httpx.TransportError):
             answer = await http.get(f"{stage.prometheus_url}/api/v1/query", params={"query": query})
             if answer.json()["data"]["result"]:
-                sys.stderr.write(f"{time.monotonic() - _BEGAN:6.1f} s  {what}\n")
+                sys.stderr.write(f"{time.monotonic() - _START:6.1f} s  {description}\n")
                 return
         await asyncio.sleep(0.1)
-    raise AssertionError(f"within ten minutes: {what} ({query})")
+    raise AssertionError(f"did not happen within ten minutes: {description} ({query})")

@@ -1,4 +1,4 @@
-"""The provider of judge and queen: speaks OpenAI's protocol, thinks by the rules, has bad moments."""
+"""The provider of judge and queen: speaks OpenAI's protocol, answers like the rules, fails at times."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ USAGE: Final = {JUDGE: (3_000, 150), QUEEN: (4_000, 250)}
 CACHED: Final = 2_048
 
 UNIMPORTANT: Final = "clerk"
-"""The agent about whom the queen finds that it need not trouble anybody."""
+"""The agent whose ticket the queen dismisses."""
 
 
-class Thought(Answer):
-    """An answer of whose question a part was in the provider's cache."""
+class CachedAnswer(Answer):
+    """An answer whose usage reports cached prompt tokens."""
 
     def _usage(self) -> dict[str, Any]:
         return {**super()._usage(), "prompt_tokens_details": {"cached_tokens": CACHED}}
@@ -33,10 +33,10 @@ class Thought(Answer):
 
 class Provider(OpenAIServer):
     """
-    Answers every question as the rules would.
+    Answers every request like the rules.
 
-    But of the questions about anybody else, the judge's first is answered with status 500 and the second
-    with words where a tool call is due; the queen's first is never answered at all.
+    Among the requests about other agents, the judge's first gets status 500, its second a text instead of a
+    tool call, and the queen's first no answer.
     """
 
     def __init__(self) -> None:
@@ -46,32 +46,32 @@ class Provider(OpenAIServer):
     async def _answer(
         self, reply: Reply, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        await super()._answer(await self._think(request.body), request, reader, writer)
+        await super()._answer(await self._choose_answer(request.body), request, reader, writer)
 
-    async def _think(self, body: Mapping[str, Any]) -> Reply:
+    async def _choose_answer(self, body: Mapping[str, Any]) -> Reply:
         model = str(body["model"])
         messages = [_message(row) for row in body["messages"]]
         tools = [ToolSpec(row["function"]["name"], "", {}) for row in body.get("tools", ())]
         if not tools:
-            return Thought(text=["Good morning."], usage=(10, 3), model=model)
-        if not _about(UNIMPORTANT, messages):
+            return CachedAnswer(text=["Good morning."], usage=(10, 3), model=model)
+        if not _is_about(UNIMPORTANT, messages):
             self._request_counts[model] += 1
             match model, self._request_counts[model]:
                 case (str(), 1) if model == JUDGE:
                     return Refusal(status=500, message="overloaded")
                 case (str(), 2) if model == JUDGE:
-                    return Thought(text=["All seems well."], usage=USAGE[model], model=model)
+                    return CachedAnswer(text=["All seems well."], usage=USAGE[model], model=model)
                 case (str(), 1) if model == QUEEN:
                     return Stream(head=False, held=True)
-        result = _dismissal(messages, tools) or await RulesModel().complete(messages, tools)
+        result = _build_dismissal(messages, tools) or await RulesModel().complete(messages, tools)
         calls = [(call.id, call.name, call.arguments) for call in result.tool_calls]
-        return Thought(
+        return CachedAnswer(
             text=[result.text] if result.text else (), tool_calls=calls, usage=USAGE[model], model=model
         )
 
 
-async def warm() -> None:
-    """Ask both models for nothing: the first question takes seconds, for all that is imported then."""
+async def warm_up() -> None:
+    """Send a first request to both models: it takes seconds, because of its imports."""
     for model in (JUDGE, QUEEN):
         result = [Message(role="user", content="Good morning.")]
         await LiteLlmProvider(f"openai/{model}", timeout_seconds=60).complete(result, [])
@@ -90,18 +90,18 @@ def _message(row: Mapping[str, Any]) -> Message:
     )
 
 
-def _about(agent: str, messages: Sequence[Message]) -> bool:
+def _is_about(agent: str, messages: Sequence[Message]) -> bool:
     questions = [message.content for message in messages if message.role == "user"]
     return f'"{agent}"' in questions[-1]
 
 
-def _dismissal(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply | None:
-    """Return the dismissal of a ticket that need not trouble anybody."""
+def _build_dismissal(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply | None:
+    """Return the dismissal of the unimportant ticket; None for other requests."""
     if NOTIFY not in {tool.name for tool in tools} or messages[-1].role != "user":
         return None
     ticket = unquote("ticket", messages[-1].content.partition("<worker>")[0]) or {}
     if ticket.get("agent_id") != UNIMPORTANT:
         return None
-    reason = "it retries a lot, and nobody waits for what it does"
+    reason = "it retries often, but nobody waits for its results"
     arguments = json.dumps({"ticket_id": ticket["ticket_id"], "reason": reason})
     return ModelReply(tool_calls=(ToolCall("call_1", DISMISS, arguments),))

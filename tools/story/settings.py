@@ -1,4 +1,4 @@
-"""The story's clock: what takes a fleet minutes takes it seconds."""
+"""The story's settings: what takes a fleet minutes takes seconds here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEALTH: Final[dict[str, Any]] = {
     },
     "circuit_breaker": {
         "default": {"recovery_timeout_seconds": 2},
-        # One that is open at the end too.
+        # This breaker stays open until the end.
         "overrides": {"tool_execution:typesetter": {"recovery_timeout_seconds": 120}},
     },
     # One in shadow mode.
@@ -44,11 +44,11 @@ CONSTANTS: Final = {
     "queenright.judge.judge.BYPASS_SECONDS": 20,
     "queenright.health.recovery.recovery_service.WATCH_SECONDS": 2,
 }
-"""What no setting changes, on the same clock."""
+"""Constants that no setting changes, shortened likewise."""
 
 
-def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Settings:
-    """Return the settings; ``alertmanager`` is its URL, ``step_logs`` the folder of one without telemetry."""
+def make_settings(storage: Path, alertmanager: str, step_logs: Path) -> Settings:
+    """Return the settings; ``alertmanager`` is its URL, ``step_logs`` the folder of a step log."""
     return load_settings(
         storage=storage,
         http={"port": 0},

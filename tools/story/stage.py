@@ -21,17 +21,17 @@ from queenright.server.settings import Settings
 from queenright.server.up_options import UpOptions
 from queenright.server.up_programs import start_alertmanager
 from tests.programs import program
-from tools.story.settings import CONSTANTS, story_settings
+from tools.story.settings import CONSTANTS, make_settings
 
 
-def port_for(what: str) -> int:
-    """Return a port that a child program can have."""
+def find_port(what: str) -> int:
+    """Return a free port for a child program."""
     return find_free_port("127.0.0.1", 0, what=what, option="none")
 
 
 @dataclass
 class Stage:
-    """What runs, and where it is reached."""
+    """The running programs and their addresses."""
 
     running: RunningService
     settings: Settings
@@ -46,7 +46,7 @@ class Stage:
     stack: contextlib.AsyncExitStack
 
     async def start_alertmanager(self) -> None:
-        """Start it late: earlier notifications must not be lost."""
+        """Start Alertmanager late: earlier notifications must not be lost."""
         child = await start_alertmanager(
             program("alertmanager"),
             self.settings,
@@ -62,12 +62,12 @@ class Stage:
 @contextlib.asynccontextmanager
 async def stage(folder: Path) -> AsyncIterator[Stage]:
     """Start the service and Prometheus in ``folder``."""
-    alertmanager_url = f"http://127.0.0.1:{port_for('Alertmanager')}"
+    alertmanager_url = f"http://127.0.0.1:{find_port('Alertmanager')}"
     logs = folder / "steps"
     written = logs / "sessions" / "silent" / "logs" / "tool_logs.jsonl"
     written.parent.mkdir(parents=True)
     written.write_text("")
-    settings = story_settings(folder / "storage", alertmanager_url, logs)
+    settings = make_settings(folder / "storage", alertmanager_url, logs)
     async with contextlib.AsyncExitStack() as stack:
         for name, value in CONSTANTS.items():
             stack.enter_context(mock.patch(name, value))
@@ -78,9 +78,9 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         running = await stack.enter_async_context(serving(settings))
         registry = CollectorRegistry()
         workers = serve_metrics(0, registry=registry)
-        mayfly_port = port_for("an agent's metrics")
-        prometheus_url = f"http://127.0.0.1:{port_for('Prometheus')}"
-        child = await _prometheus(
+        mayfly_port = find_port("an agent's metrics")
+        prometheus_url = f"http://127.0.0.1:{find_port('Prometheus')}"
+        child = await _start_prometheus(
             folder, running.url, alertmanager_url, prometheus_url, [workers, mayfly_port]
         )
         stack.push_async_callback(child.stop)
@@ -100,7 +100,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         )
 
 
-async def _prometheus(
+async def _start_prometheus(
     folder: Path, service_url: str, alertmanager_url: str, url: str, workers: list[int]
 ) -> Child:
     config = folder / "prometheus.yml"

@@ -1,4 +1,4 @@
-"""The agents of the story: each a thread with a real `Worker`, each with one habit."""
+"""The agents of the story: one thread with a real `Worker` and one behaviour each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE: Final = "anthropic/claude-sonnet-4-5"
 
 
 class OverloadedError(Exception):
-    """What a provider's client raises."""
+    """Raised by the provider's client."""
 
 
 class TooManyRequestsError(Exception):
@@ -29,7 +29,7 @@ class TooManyRequestsError(Exception):
 @dataclass
 class Fleet:
     """
-    What the agents share.
+    State that the agents share.
 
     Args:
         endpoint: Where their telemetry goes.
@@ -40,14 +40,14 @@ class Fleet:
     endpoint: str
     control: str
     registry: CollectorRegistry
-    over: threading.Event = field(default_factory=threading.Event)
-    """The story is at its end."""
-    better: threading.Event = field(default_factory=threading.Event)
-    """Those who mend do so now."""
+    is_over: threading.Event = field(default_factory=threading.Event)
+    """Set at the end of the story."""
+    can_improve: threading.Event = field(default_factory=threading.Event)
+    """Set when agents that improve may do so."""
     threads: list[threading.Thread] = field(default_factory=list)
 
     def worker(self, agent: str, **more: Any) -> Worker:
-        """Return the worker of an agent."""
+        """Return a worker for an agent."""
         return Worker(
             agent,
             framework="story",
@@ -59,25 +59,25 @@ class Fleet:
         )
 
     def begin(self, *habits: Callable[[Fleet], None]) -> None:
-        """Set agents to work."""
+        """Start the agents."""
         for habit in habits:
             thread = threading.Thread(target=habit, args=(self,), name=habit.__name__, daemon=True)
             self.threads.append(thread)
             thread.start()
 
     def end(self) -> None:
-        """Let everybody finish."""
-        self.over.set()
+        """Stop all agents."""
+        self.is_over.set()
         for thread in self.threads:
             thread.join(5)
 
     def rest(self, seconds: float = PACE) -> bool:
         """Wait; return whether the story goes on."""
-        return not self.over.wait(seconds)
+        return not self.is_over.wait(seconds)
 
 
 def librarian(fleet: Fleet) -> None:
-    """Steps, calls tools, mostly well, uses two models, saves what it has."""
+    """Run steps and tool calls, mostly successful ones, with two models, and save checkpoints."""
     with fleet.worker("librarian") as worker:
         for number in itertools.count():
             with worker.step("catalogue") as step:
@@ -100,7 +100,7 @@ def librarian(fleet: Fleet) -> None:
 
 
 def researcher(fleet: Fleet) -> None:
-    """Makes the same call with the same result, again and again, and takes it for progress."""
+    """Repeat the same call with the same result, and report progress."""
     with fleet.worker("researcher") as worker:
         while fleet.rest():
             with worker.step("look_up") as step:
@@ -112,13 +112,13 @@ def researcher(fleet: Fleet) -> None:
 
 
 def proofreader(fleet: Fleet) -> None:
-    """Retries twenty-four times, then finds the answer once it is told to: its ticket resolves by itself."""
+    """Retry 24 times, then succeed once ``can_improve`` is set: the ticket resolves by itself."""
     with fleet.worker("proofreader") as worker:
         for number in itertools.count():
             with worker.step("proofread") as step:
                 with step.llm(SMALL, "anthropic") as llm:
                     llm.usage(900, 40)
-                if fleet.better.is_set():
+                if fleet.can_improve.is_set():
                     step.verdict(Verdict.ACCEPT)
                 else:
                     step.verdict(Verdict.RETRY if number < 24 else Verdict.CONTINUE)
@@ -127,7 +127,7 @@ def proofreader(fleet: Fleet) -> None:
 
 
 def clerk(fleet: Fleet) -> None:
-    """Retries eleven times in vain, and goes on as if nothing had been wrong."""
+    """Retry eleven times in vain, then continue normally."""
     with fleet.worker("clerk") as worker:
         for number in itertools.count():
             with worker.step("file") as step:
@@ -139,7 +139,7 @@ def clerk(fleet: Fleet) -> None:
 
 
 def surveyor(fleet: Fleet) -> None:
-    """Calls a tool that does not come back, until it is nudged; then it goes on as it should."""
+    """Hang in a tool call until a nudge arrives, then continue normally."""
     nudges: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def on_nudge(nudge: Nudge) -> None:
@@ -150,7 +150,7 @@ def surveyor(fleet: Fleet) -> None:
             with step.tool("index_everything", {"depth": "all"}, timeout=2.0) as tool:
                 while nudges.empty() and fleet.rest(0.1):
                     pass
-                tool.error(TimeoutError("given up: somebody asks"))
+                tool.error(TimeoutError("stopped after a nudge"))
             step.verdict(Verdict.CONTINUE)
         for number in itertools.count():
             with worker.step("survey") as step:
@@ -162,18 +162,18 @@ def surveyor(fleet: Fleet) -> None:
 
 
 def concierge(fleet: Fleet) -> None:
-    """Is refused a model until later, and waits for a user, which is not a stall."""
+    """Hit a rate limit, and wait for a user, which is not a stall."""
     with fleet.worker("concierge") as worker:
         with worker.step("ask") as step:
             with step.llm(SMALL, "bedrock") as llm:
                 llm.error(TooManyRequestsError("429 rate limit: try again in 2h"))
             step.verdict(Verdict.CONTINUE)
         with worker.waiting("user_input"):
-            fleet.over.wait()
+            fleet.is_over.wait()
 
 
 def archivist(fleet: Fleet) -> None:
-    """Saves its state once and never again, although it works."""
+    """Save one checkpoint, and keep working without another."""
     with fleet.worker("archivist") as worker:
         worker.checkpoint("first")
         for number in itertools.count():
@@ -186,7 +186,7 @@ def archivist(fleet: Fleet) -> None:
 
 
 def courier(fleet: Fleet) -> None:
-    """Has lost its provider."""
+    """Call a provider that refuses every request."""
     with fleet.worker("courier") as worker:
         while fleet.rest():
             with worker.step("deliver") as step:
@@ -196,7 +196,7 @@ def courier(fleet: Fleet) -> None:
 
 
 def typesetter(fleet: Fleet) -> None:
-    """Works well, with more kinds of slip than a label can hold."""
+    """Work well, with more error classes than a label may have values."""
     with fleet.worker("typesetter") as worker:
         for number in range(104):
             slip = type(f"Slip{number}", (Exception,), {})

@@ -1,4 +1,4 @@
-"""A fleet of agents as Prometheus sees it: the series of a real worker, many times over, moving."""
+"""A fleet of agents as Prometheus scrapes it: copies of the changing series of a real worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
 
 JOB: Final = "queenright-workers"
-A_PROCESS: Final = 500
-"""Agents in one process: the bound of the instrumentation."""
+AGENTS_PER_PROCESS: Final = 500
+"""Agents per process: the limit of the instrumentation."""
 TOOL, MODEL = "search", "gpt"
 
 
@@ -28,15 +28,15 @@ class Series:
     value: float
 
     def at(self, moment: float) -> float:
-        """Return its value of an agent that is well, at some time."""
+        """Return the value of a healthy agent at a time."""
         if self.kind == "timestamp":
             return round(moment - 2, 3)
-        # What never happened to the real one, errors above all, does not happen to these.
+        # Counters that are 0 for the real worker, such as errors, stay 0.
         return count_at(moment) if self.kind == "counter" and self.value else self.value
 
 
-def series_of_a_worker() -> tuple[Series, ...]:
-    """Return what a real worker exposes, without its name."""
+def read_worker_series() -> tuple[Series, ...]:
+    """Return the series of a real worker, without its name."""
     registry = CollectorRegistry()
     agent = WorkerFamilies.of(registry).acquire("agent")
     agent.set_info("custom", "1")
@@ -67,53 +67,57 @@ def series_of_a_worker() -> tuple[Series, ...]:
 
 class Fleet:
     """
-    Agents in processes of ``A_PROCESS``.
+    Agents in processes of ``AGENTS_PER_PROCESS``.
 
-    In every hundred, one is idle, one waits for its user, and one retries without end, so that alerts are
-    firing while they are evaluated.
+    Of every hundred agents, one is stalled, one waits for its user, and one retries endlessly, so that alerts
+    fire during the evaluation.
     """
 
     def __init__(self, agents: int) -> None:
         self.agents = agents
         self.began = time.time()
-        self.series = series_of_a_worker()
+        self.series = read_worker_series()
 
     @property
     def processes(self) -> int:
-        """How many targets Prometheus has to scrape."""
-        return -(-self.agents // A_PROCESS)
+        """Number of targets for Prometheus to scrape."""
+        return -(-self.agents // AGENTS_PER_PROCESS)
 
-    def named(self) -> Iterator[tuple[str, str]]:
-        """Yield each agent and the process it is in."""
+    def list_agents(self) -> Iterator[tuple[str, str]]:
+        """Yield each agent and its process."""
         for number in range(self.agents):
-            yield f"agent-{number:05}", f"process-{number // A_PROCESS:02}"
+            yield f"agent-{number:05}", f"process-{number // AGENTS_PER_PROCESS:02}"
 
     def page(self, process: int) -> bytes:
-        """Return what a process exposes now."""
+        """Return the current metrics of a process."""
         now = time.time()
         pages = {state: self._page(state, now) for state in ("well", "stalled", "waiting", "storm")}
-        numbers = range(process * A_PROCESS, min(self.agents, (process + 1) * A_PROCESS))
+        numbers = range(process * AGENTS_PER_PROCESS, min(self.agents, (process + 1) * AGENTS_PER_PROCESS))
         return "".join(pages[_state(n)].replace("@", f"agent-{n:05}") for n in numbers).encode()
 
     def _page(self, state: str, now: float) -> str:
         return "".join(
-            f"{one.name}{{{labels}}} {self._value(one, state, now)}\n"
-            for one in self.series
-            for labels in [", ".join(f'{name}="{value}"' for name, value in (("agent", "@"), *one.labels))]
+            f"{series.name}{{{labels}}} {self._value(series, state, now)}\n"
+            for series in self.series
+            for labels in [", ".join(f'{name}="{value}"' for name, value in (("agent", "@"), *series.labels))]
         )
 
-    def _value(self, one: Series, state: str, now: float) -> float:
-        if state == "stalled" and one.kind == "timestamp" and one.name != names.WORKER_LAST_HEARTBEAT.name:
+    def _value(self, series: Series, state: str, now: float) -> float:
+        if (
+            state == "stalled"
+            and series.kind == "timestamp"
+            and series.name != names.WORKER_LAST_HEARTBEAT.name
+        ):
             return self.began - 1000
-        if state == "waiting" and one.name == names.WORKER_WAITING.name:
+        if state == "waiting" and series.name == names.WORKER_WAITING.name:
             return 1.0
-        if state == "storm" and one.name == names.WORKER_STEPS_SINCE_ACCEPT.name:
+        if state == "storm" and series.name == names.WORKER_STEPS_SINCE_ACCEPT.name:
             return 12.0
-        return one.at(now)
+        return series.at(now)
 
 
 def count_at(moment: float) -> float:
-    """Return where every counter stands: one more every fifteen seconds."""
+    """Return the value of every counter, which grows by one every fifteen seconds."""
     return moment // 15
 
 

@@ -1,4 +1,4 @@
-"""Prometheus' remote write, as much of it as a history needs: series with samples, sent in one body."""
+"""A minimal client of Prometheus' remote write: series with samples, sent in one body."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HEADERS: Final = {
 }
 
 
-def encoded_samples(samples: Iterable[tuple[float, float]]) -> bytes:
-    """Return ``(time in seconds, value)`` as the samples of a series; many series may share them."""
+def encode_samples(samples: Iterable[tuple[float, float]]) -> bytes:
+    """Return encoded samples, given as ``(seconds, value)``; several series may share them."""
     return b"".join(
         _field(2, b"\x09" + struct.pack("<d", value) + b"\x10" + _varint(round(time * 1000)))
         for time, value in samples
@@ -24,7 +24,7 @@ def encoded_samples(samples: Iterable[tuple[float, float]]) -> bytes:
 
 
 def series(labels: Mapping[str, str], samples: bytes) -> bytes:
-    """Return one series with samples that were encoded before."""
+    """Return an encoded series with samples from ``encode_samples``."""
     # Prometheus wants the labels sorted by name.
     pairs = (
         _field(1, _field(1, name.encode()) + _field(2, value.encode()))
@@ -38,7 +38,7 @@ def write(client: httpx.Client, parts: Sequence[bytes]) -> None:
     Send series to ``/api/v1/write``.
 
     Raises:
-        httpx.HTTPStatusError: Prometheus does not take them.
+        httpx.HTTPStatusError: Prometheus rejects them.
     """
     answer = client.post("/api/v1/write", content=_snappy(b"".join(parts)), headers=_HEADERS)
     answer.raise_for_status()
@@ -58,5 +58,5 @@ def _varint(number: int) -> bytes:
 
 
 def _snappy(content: bytes) -> bytes:
-    """Return snappy's framing of ``content`` as a single literal: valid, and not smaller."""
+    """Return ``content`` in snappy's format as a single literal, which is valid and not compressed."""
     return _varint(len(content)) + bytes([63 << 2]) + struct.pack("<I", len(content) - 1) + content
