@@ -1,4 +1,4 @@
-"""Arguments of the browser that tests run."""
+"""Command-line flags of the browser in tests."""
 
 from __future__ import annotations
 

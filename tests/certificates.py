@@ -11,20 +11,20 @@ from httpx._transports import default
 
 def share_certificates() -> None:
     """
-    Read the trusted certificates once for all clients that take nothing else from the environment.
+    Read the trusted certificates once for all clients that use the default ones.
 
-    Hundreds of tests open clients, mostly for http://. To read the certificates for each is 4 % of the time.
+    Hundreds of tests open clients, mostly for http://. Reading the certificates takes 4 % of the time.
     """
     create = vars(default)["create_ssl_context"]
 
     @functools.cache
-    def trusted() -> ssl.SSLContext:
+    def read_trusted() -> ssl.SSLContext:
         context: ssl.SSLContext = create(verify=True, trust_env=False)
         return context
 
     def create_ssl_context(*, verify: Any, cert: Any, trust_env: bool) -> ssl.SSLContext:
         if verify is True and cert is None and not trust_env:
-            return trusted()
+            return read_trusted()
         context: ssl.SSLContext = create(verify=verify, cert=cert, trust_env=trust_env)
         return context
 

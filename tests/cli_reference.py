@@ -11,24 +11,24 @@ from queenright.cli.app import app
 
 
 def walk(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command and group below one, with the words that call it; of the program, without."""
+    """Yield every command and group below ``command`` (default: the program), with the words that run it."""
     command = command or typer.main.get_command(app)
     for name, inner in getattr(command, "commands", {}).items():
         yield (*words, name), inner
         yield from walk(inner, (*words, name))
 
 
-def runs(command: Any) -> bool:
-    """Whether a command does something by itself, and is no mere group of others."""
+def is_runnable(command: Any) -> bool:
+    """Return whether a command can run by itself, rather than only group others."""
     return not getattr(command, "commands", None) or bool(command.invoke_without_command)
 
 
 def first_sentence(command: Any) -> str:
-    """Return what a command's own help says first."""
-    words = " ".join(str(command.help).split("\n\n")[0].split())
-    return words.partition(". ")[0].rstrip(".") + "."
+    """Return the first sentence of a command's help."""
+    paragraph = " ".join(str(command.help).split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "."
 
 
 def example(command: Any) -> str:
-    """Return the example that a command's help ends with."""
+    """Return the example from a command's epilog."""
     return " ".join(str(command.epilog).split()).removeprefix("Example: ")

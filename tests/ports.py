@@ -13,7 +13,7 @@ from queenright.server.ops.sockets import find_free_port
 @contextlib.contextmanager
 def reserve_port(what: str = "a child") -> Iterator[int]:
     """
-    Yield a port of 127.0.0.1 that no other test takes until the block is left.
+    Yield a port of 127.0.0.1 that no other test takes until the block ends.
 
     On Linux a bound socket that never listens holds it: other programs that bind with SO_REUSEADDR, as
     servers do, can listen there, and connections are refused while none does. ``find_free_port`` skips it.
@@ -22,10 +22,10 @@ def reserve_port(what: str = "a child") -> Iterator[int]:
         while True:
             port = find_free_port("127.0.0.1", 0, what=what, option="")
             if sys.platform != "linux":
-                break  # there, nobody could listen beside the holder
-            with contextlib.suppress(OSError):  # taken since: another one
+                break  # elsewhere, nothing could listen next to the holder
+            with contextlib.suppress(OSError):  # taken in the meantime: try another port
                 holder.bind(("127.0.0.1", port))
-                # Set after the bind: the bind itself fails where another test holds the port.
+                # Set after the bind, so that the bind fails if another test holds the port.
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 break
         yield port

@@ -1,4 +1,4 @@
-"""Prometheus' and Alertmanager's programs in the two versions that the tests run against."""
+"""The programs of Prometheus and Alertmanager in the two tested versions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NEWEST = Path(__file__).resolve().parent.parent / ".tools" / "newest" / "bin"
 
 def program(name: str, version: str = "bundled") -> Path:
     """
-    Return where prometheus, promtool, alertmanager or amtool is, in one of ``VERSIONS``.
+    Return the path of prometheus, promtool, alertmanager or amtool, in one of ``VERSIONS``.
 
-    Fails the test if the bundled one is missing, skips it if the newest is: not every system has that.
+    Fails the test if the bundled version is missing. Skips it if the newest is, which not every system has.
     """
     if version == "newest":
         path = NEWEST / name
         if not path.is_file():
             pytest.skip(
-                f"the newest {name} is not there: `python3 tools/provide.py newest` fetches it (Debian)"
+                f"the newest {name} is missing; `python3 tools/provide.py newest` downloads it (Debian)"
             )
         return path
     found = find_program(name)
-    assert found is not None, f"this test needs the {name} program: `make test` fetches it"
+    assert found is not None, f"the program {name} is missing; `make test` downloads it"
     return found
 
 

@@ -1,11 +1,11 @@
-"""Facts about PromQL expressions."""
+"""Analysis of PromQL expressions."""
 
 from __future__ import annotations
 
 import promql_parser as promql
 
 
-def kept_labels(expr: str) -> set[str]:
+def list_kept_labels(expr: str) -> set[str]:
     """Return the labels that the outermost aggregations of an expression keep."""
     return _kept_labels(promql.parse(expr))
 

@@ -1,5 +1,5 @@
 """
-What `make test` leaves to `make test-slow`, with the seconds that each takes on two busy cores.
+Tests that run only in `make test-slow`, with their seconds on two busy cores.
 
 Most have a quicker test of the same fact in `make test`: the bundled programs instead of the newest ones, the
 rules instead of a simulated day or week, the names in the queries of the dashboards instead of their data,
@@ -164,11 +164,11 @@ SLOW: Final = {
     "tui/test_on_a_service.py::test_queen_answers_about_the_ticket_while_the_stream_continues": 13,
     "tui/test_on_a_service.py::test_terminate_needs_a_reason_and_a_yes": 10,
 }
-"""By file, test, or test with its parameters."""
+"""Seconds by file, test, or test with its parameters."""
 
 
 class Sample(NamedTuple):
-    """The values of a parameter that `make test` runs a test with; the others take these seconds."""
+    """The parameter values with which `make test` runs a test; the other values take these seconds."""
 
     parameter: str
     values: frozenset[str]
@@ -197,7 +197,7 @@ SAMPLES: Final = {
         "offsets", frozenset({"far behind, little ahead"}), 5
     ),
 }
-"""By file, or test."""
+"""Samples by file, or test."""
 
 POSTGRES: Final = frozenset(
     {
@@ -211,16 +211,16 @@ POSTGRES: Final = frozenset(
         "health/test_store_copy.py",
     }
 )
-"""The tests of the store itself, which `make test` runs on PostgreSQL too."""
+"""Tests of the store itself, which `make test` also runs on PostgreSQL."""
 
 POSTGRES_SECONDS: Final = 120
 STORY_SECONDS: Final = 70
 CHAOS_SECONDS: Final = 3900
-"""Of the 1,000 disturbances that `make test-slow` ends with."""
+"""Seconds of the 1,000 disturbances at the end of `make test-slow`."""
 
 
 def is_slow(file: str, item: pytest.Item) -> bool:
-    """Return whether a test is left to `make test-slow`."""
+    """Return whether a test runs only in `make test-slow`."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     name = item.nodeid.removeprefix("tests/")
     test = name.partition("[")[0]
@@ -238,20 +238,20 @@ _SHOWN_SECONDS: Final = 40
 
 
 def render_table() -> str:
-    """Return the Markdown table of what is slow, longest first."""
+    """Return the Markdown table of the slow tests, longest first."""
     files: dict[str, int] = {}
     for name, seconds in SLOW.items():
         file, _, test = name.partition("::")
-        what = f"`{file}`" + (", some tests" if test else "")
-        files[what] = files.get(what, 0) + seconds
+        name = f"`{file}`" + (", some tests" if test else "")
+        files[name] = files.get(name, 0) + seconds
     for name, sample in SAMPLES.items():
-        what = f"`{name.partition('::')[0]}`, other parameters"
-        files[what] = files.get(what, 0) + sample.seconds
-    files["`observed/`, all that a fleet with Prometheus is asked"] = STORY_SECONDS
-    files["tests on PostgreSQL, all but those of the store itself"] = POSTGRES_SECONDS
+        name = f"`{name.partition('::')[0]}`, other parameters"
+        files[name] = files.get(name, 0) + sample.seconds
+    files["`observed/`, queries of a recorded fleet with Prometheus"] = STORY_SECONDS
+    files["tests on PostgreSQL, except those of the store itself"] = POSTGRES_SECONDS
     files["`python -m tests.cluster.chaos --clusters 2`, 1,000 disturbances"] = CHAOS_SECONDS
     rows = sorted(files.items(), key=lambda row: -row[1])
-    lines = [f"| {what} | {seconds} |" for what, seconds in rows if seconds >= _SHOWN_SECONDS]
+    lines = [f"| {name} | {seconds} |" for name, seconds in rows if seconds >= _SHOWN_SECONDS]
     lines.append(f"| all others | {sum(seconds for _, seconds in rows if seconds < _SHOWN_SECONDS)} |")
     return "\n".join(["| slow tests | seconds |", "| --- | --- |", *lines])
 

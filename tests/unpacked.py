@@ -1,4 +1,4 @@
-"""Archives unpacked as the documents say: by tar."""
+"""Unpack archives with tar, as the documents do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-`queenright` in processes of its own that have imported everything already: forked from one that did it once.
+Run `queenright` in processes that are forked from one that has already imported everything.
 
-A command is a real process: its own streams, folder, environment, signals, limits, end and exit code. What it
-does not show is that a command imports what it needs: for that, tests start ``PROGRAM`` itself.
+A command is a real process with its own streams, folder, environment, signals, limits and exit code. It does
+not show whether a command imports what it needs; for that, tests start ``PROGRAM`` itself.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ PROGRAM = Path(sys.executable).with_name("queenright")
 
 class Command:
     """
-    A command that runs.
+    A running command.
 
     Args:
-        arguments: What is typed behind ``queenright``.
-        cwd: The folder; the test's own without.
-        env: The environment; the test's own without.
-        streams: stdin, stdout and stderr, files or pipes of whoever starts it; None: it is closed.
+        arguments: The arguments of ``queenright``.
+        cwd: The working directory. Default: that of the test.
+        env: The environment. Default: that of the test.
+        streams: File descriptors of stdin, stdout and stderr; None closes the stream.
         script: A file of Python to run instead of ``queenright``.
-        own_session: Start it in a session of its own.
-        ignored: Signals that it is started to ignore, as by ``nohup``.
-        file_bytes: How long a file may get, as by ``ulimit -f``.
+        own_session: Start it in a new session.
+        ignored: Signals that it ignores from the start, as with ``nohup``.
+        file_bytes: Maximum size of a file, as with ``ulimit -f``.
     """
 
     def __init__(
@@ -86,41 +86,41 @@ class Command:
                 "file_bytes": file_bytes,
             }
         ).encode()
-        self._told, answers = socket.socketpair()
+        self._answers, answers = socket.socketpair()
         self._code: int | None = None
         with answers:
             given = (stream for stream in streams if stream is not None)
             _warm().ask(result, (*given, answers.fileno()))
-        self.pid = int(self._line() or "0")
-        assert self.pid, "the process that commands are forked from has ended; what it said is above"
+        self.pid = int(self._read_line() or "0")
+        assert self.pid, "the process that commands are forked from has ended; its output is above"
 
     def wait(self) -> int:
-        """Wait for its end, and return what ``subprocess`` would: the exit code, or minus the signal."""
+        """Wait for its end; return the exit code, or the negative signal number, like ``subprocess``."""
         if self._code is None:
-            with self._told:
-                self._code = int(self._line())
+            with self._answers:
+                self._code = int(self._read_line())
         return self._code
 
     def ended(self) -> bool:
-        """Return whether it has ended, and wait for nothing."""
-        return self._code is not None or bool(select.select([self._told], [], [], 0)[0])
+        """Return whether it has ended, without waiting."""
+        return self._code is not None or bool(select.select([self._answers], [], [], 0)[0])
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to it."""
         os.kill(self.pid, number)
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         line = b""
-        while not line.endswith(b"\n") and (piece := self._told.recv(1)):
+        while not line.endswith(b"\n") and (piece := self._answers.recv(1)):
             line += piece
         return line.decode()
 
 
 class Talking(Command):
     """
-    A command that a test talks with while it runs: its streams are pipes, but those that are given.
+    A command that a test interacts with while it runs: streams that are not given are pipes.
 
-    As a context it closes the pipes and waits for the command's end.
+    As a context manager, it closes the pipes and waits for the command's end.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class Talking(Command):
 
 
 def _environment(arguments: Sequence[str | Path], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command; its agents report to nobody, unless ``env`` says to whom."""
-    from tests.isolation import CLOSED_ENDPOINTS  # not in the process that commands are forked from
+    """Return the environment of a command; its agents use closed endpoints, unless ``env`` sets others."""
+    from tests.isolation import CLOSED_ENDPOINTS  # not available in the process that commands are forked from
 
     return (CLOSED_ENDPOINTS if arguments and arguments[0] in _RUN_AGENTS else {}) | dict(env)
 
@@ -169,7 +169,7 @@ def queenright(
     env: Mapping[str, str] | None = None,
     script: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, or a script, to its end; ``typed`` is its stdin."""
+    """Run a command, or a script, to its end, with ``typed`` as stdin."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
         files[0].write(typed.encode())
@@ -185,12 +185,12 @@ def queenright(
 
 
 def start() -> None:
-    """Begin to import, in the background, what the first command would have to wait for."""
+    """Start the imports in the background, so that the first command need not wait for them."""
     _warm()
 
 
 class _Warm:
-    """The process that commands are forked from; it ends with us, however that may be."""
+    """The process that commands are forked from; it ends when this process does."""
 
     def __init__(self) -> None:
         self._asking, serving = socket.socketpair()
@@ -204,10 +204,10 @@ class _Warm:
             )
         atexit.register(self.close)
 
-    def ask(self, asked: bytes, numbers: tuple[int, ...]) -> None:
+    def ask(self, request: bytes, numbers: tuple[int, ...]) -> None:
         with self._lock:
-            socket.send_fds(self._asking, [len(asked).to_bytes(4, "big")], numbers)
-            self._asking.sendall(asked)
+            socket.send_fds(self._asking, [len(request).to_bytes(4, "big")], numbers)
+            self._asking.sendall(request)
 
     def close(self) -> None:
         self._asking.close()
@@ -219,8 +219,8 @@ def _warm() -> _Warm:
     return _Warm()
 
 
-def _serve(asking: socket.socket) -> None:
-    """Fork for whoever asks, and tell them the process and how it ended; return in each process forked."""
+def _serve_requests(requests: socket.socket) -> None:
+    """Fork for each request, and report the process id and the exit code; return in each forked process."""
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -228,7 +228,7 @@ def _serve(asking: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     running: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([asking, woken], [], [])
+        ready, _, _ = select.select([requests, woken], [], [])
         if woken in ready:
             woken.recv(4096)
             for pid in list(running):
@@ -236,37 +236,37 @@ def _serve(asking: socket.socket) -> None:
                 if ended:
                     with running.pop(pid) as result:
                         result.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
-        if asking in ready:
-            head, numbers, _, _ = socket.recv_fds(asking, 4, 4)
+        if requests in ready:
+            head, numbers, _, _ = socket.recv_fds(requests, 4, 4)
             if not head:
                 os._exit(0)
-            decoded = json.loads(_exactly(asking, int.from_bytes(head, "big")))
-            *streams, told_number = numbers
-            result = socket.socket(fileno=told_number)
+            decoded = json.loads(_read_exactly(requests, int.from_bytes(head, "big")))
+            *streams, answer_number = numbers
+            result = socket.socket(fileno=answer_number)
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for end in (asking, woken, wake, result, *running.values()):
+                for end in (requests, woken, wake, result, *running.values()):
                     end.close()
-                return _become(decoded, dict(zip(decoded["open"], streams, strict=True)))
+                return _apply_request(decoded, dict(zip(decoded["open"], streams, strict=True)))
             result.sendall(b"%d\n" % pid)
             running[pid] = result
             for number in streams:
                 os.close(number)
 
 
-def _exactly(asking: socket.socket, size: int) -> bytes:
+def _read_exactly(asking: socket.socket, size: int) -> bytes:
     found = b""
     while len(found) < size and (piece := asking.recv(size - len(found))):
         found += piece
     return found
 
 
-def _become(asked: dict[str, Any], streams: Mapping[int, int]) -> None:
-    """Take on what a process is given by whoever starts it."""
+def _apply_request(request: dict[str, Any], streams: Mapping[int, int]) -> None:
+    """Apply the streams, folder, environment, signals and limits of a request."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if number not in streams:
-            # As Python finds it when it starts.
+            # As Python does for a closed stream at its start.
             os.close(number)
             setattr(sys, name, None)
             continue
@@ -274,23 +274,23 @@ def _become(asked: dict[str, Any], streams: Mapping[int, int]) -> None:
         os.close(streams[number])
         if number == 1 and os.isatty(number):
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if asked["own_session"]:
+    if request["own_session"]:
         os.setsid()
-    os.chdir(asked["cwd"])
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(asked["env"])
-    for signal_number in asked["ignored"]:
+    os.environ.update(request["env"])
+    for signal_number in request["ignored"]:
         signal.signal(signal_number, signal.SIG_IGN)
-    if asked["file_bytes"] is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (asked["file_bytes"],) * 2)
-    sys.argv = [asked["script"] or str(PROGRAM), *asked["arguments"]]
+    if request["file_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"],) * 2)
+    sys.argv = [request["script"] or str(PROGRAM), *request["arguments"]]
 
 
-def _end(code: object) -> NoReturn:
+def _exit_process(code: object) -> NoReturn:
     """
-    End as Python does, but for taking apart what was imported.
+    End like Python, but without tearing down the imported modules.
 
-    That would copy every page that is shared with the process we are forked from: two thirds of all work.
+    The teardown would copy every page that is shared with the parent, which is two thirds of the work.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -307,7 +307,7 @@ def _end(code: object) -> NoReturn:
 
 
 def _main() -> NoReturn:
-    # As the program has it: without the folder of its script.
+    # As in the installed program: without the folder of the script.
     del sys.path[0]
     for name in _IMPORTED:
         __import__(name)
@@ -319,18 +319,18 @@ def _main() -> NoReturn:
         __import__(entry.module)
 
     preload()
-    # What is there now is never looked at by a fork's collector, which would copy every page of it.
+    # Exclude these objects from the collector of the forks, which would copy every page.
     gc.collect()
     gc.freeze()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve_requests(socket.socket(fileno=int(sys.argv[1])))
     try:
         if sys.argv[0] == str(PROGRAM):
             main()
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ended:
-        _end(ended.code)
-    _end(0)
+        _exit_process(ended.code)
+    _exit_process(0)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
 from tests.alerting.promtool_tests import Rule, alerts, distinguishing_labels, ident, rules, seconds
 from tests.programs import VERSIONS, run
-from tests.promql import kept_labels
+from tests.promql import list_kept_labels
 
 RULES, ALERTS = rules(), alerts()
 RECORDED = [rule for rule in RULES if "record" in rule]
@@ -141,7 +141,7 @@ def test_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None:
     assert not metric.endswith("_total")
     assert re.fullmatch(r"last|sum|ratio|avg\d+[mhd]|rate\d+[mhd]|ratio_rate\d+[mhd]|p\d+_\d+m", operations)
     if level == "cluster":
-        assert kept_labels(rule["expr"]) <= {"le"}
+        assert list_kept_labels(rule["expr"]) <= {"le"}
     else:
         by = {part for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for part in found.split(", ")}
         wanted = {"agent", *(["job", "instance"] if "instance" in level else [])}

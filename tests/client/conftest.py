@@ -1,4 +1,4 @@
-"""A service behind real sockets, with one worker in trouble and examples to load; one for a file of tests."""
+"""A service on real sockets, with one worker in trouble and example agents to load; one per test file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.waiting import until
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def settings_at(storage: Path, *, port: int = 0) -> Settings:
-    """The demo's settings, with the example agents to load; only the test decides."""
+def make_settings(storage: Path, *, port: int = 0) -> Settings:
+    """Return the demo's settings with the example agents to load; only the test decides escalations."""
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": port},
@@ -32,7 +32,7 @@ def settings_at(storage: Path, *, port: int = 0) -> Settings:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     """A service that knows `looper` and has a triaged ticket about it."""
-    async with serving(settings_at(tmp_path_factory.mktemp("client"))) as found:
+    async with serving(make_settings(tmp_path_factory.mktemp("client"))) as found:
         service = found.service
         await service.ingest(list(looping(service.clock())))
         await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
@@ -41,13 +41,13 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
-    """Its client, to be awaited."""
+    """Return the asynchronous client of the service."""
     async with AsyncQueenright(running.url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def plain(running: RunningService) -> Iterator[Queenright]:
-    """Its client, not to be awaited: to be called in a thread."""
+    """Return the synchronous client of the service, to be called in a thread."""
     with Queenright(running.url) as client:
         yield client

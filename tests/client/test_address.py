@@ -1,4 +1,4 @@
-"""Where a client finds its service, and with which token it asks."""
+"""How a client resolves the service URL and its access token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_argument_precedes_environment_and_default() -> None:
 
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
-def test_invalid_url_is_named(url: str) -> None:
+def test_invalid_url_is_rejected_with_an_example(url: str) -> None:
     with pytest.raises(InvalidAddressError, match="is not a URL; pass one such as http://"):
         resolve_url(url, {})
 
@@ -35,27 +35,27 @@ def test_invalid_url_is_named(url: str) -> None:
     "url", ["http://bee:hunter2@host:99999", "bee:hunter2@host", "http://bee:hun/ter2@host:x"]
 )
 def test_credentials_of_an_invalid_url_are_not_quoted(url: str) -> None:
-    with pytest.raises(InvalidAddressError, match="host") as refused:
+    with pytest.raises(InvalidAddressError, match="host") as error:
         resolve_url(url, {})
 
-    assert "bee" not in str(refused.value)
-    assert "ter2" not in str(refused.value)
+    assert "bee" not in str(error.value)
+    assert "ter2" not in str(error.value)
 
 
 def test_credentials_of_an_unreachable_url_are_not_quoted() -> None:
     with Queenright("http://bee:hunter2@127.0.0.1:1") as client:
-        with pytest.raises(UnreachableError, match=r"at http://127\.0\.0\.1:1 \(") as failed:
+        with pytest.raises(UnreachableError, match=r"at http://127\.0\.0\.1:1 \(") as error:
             client.service.version()
 
-        assert "hunter2" not in str(failed.value)
+        assert "hunter2" not in str(error.value)
         assert "hunter2" not in repr(client)
 
 
-def test_url_of_another_server_is_named() -> None:
+def test_other_server_is_reported_as_not_queenright() -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(404, text="404 page not found"))
     with (
         Queenright("http://here:9090", transport=transport) as client,
-        pytest.raises(RequestRejectedError, match=r"it is not a Queenright API\. Name the URL of the API"),
+        pytest.raises(RequestRejectedError, match=r"it is not a Queenright API\. Pass the URL of the API"),
     ):
         client.service.version()
 
@@ -66,7 +66,7 @@ def test_token_comes_from_argument_file_or_environment(tmp_path: Path) -> None:
     other.write_text("from-other")
     environment = {"QUEENRIGHT_TOKEN": "from-variable", "QUEENRIGHT_TOKEN_FILE": str(other)}
 
-    assert resolve_token("said", environment=environment) == "said"
+    assert resolve_token("from-argument", environment=environment) == "from-argument"
     assert resolve_token(None, file=file, environment=environment) == "from-file"
     assert resolve_token(None, environment=environment) == "from-variable"
     assert resolve_token(None, environment=environment | {"QUEENRIGHT_TOKEN": ""}) == "from-other"
@@ -77,9 +77,9 @@ def test_invalid_token_is_rejected_and_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"s\xc3\xa4cret")
     for arguments in ({"token": "two words-sécret"}, {"token": ""}, {"token": None, "file": file}):
-        with pytest.raises(InvalidAddressError) as refused:
+        with pytest.raises(InvalidAddressError) as error:
             resolve_token(**arguments, environment={})
-        assert "cret" not in str(refused.value)
+        assert "cret" not in str(error.value)
 
     with pytest.raises(
         InvalidAddressError, match=r"cannot read the token from /nowhere/token \(No such file"
@@ -87,7 +87,7 @@ def test_invalid_token_is_rejected_and_not_quoted(tmp_path: Path) -> None:
         resolve_token(None, file="/nowhere/token", environment={})
 
 
-def test_unreadable_token_file_is_told_to_unset_only_a_variable_that_is_set() -> None:
+def test_token_file_error_names_the_variable_only_if_set() -> None:
     with pytest.raises(InvalidAddressError) as by_argument:
         resolve_token(None, file="/nowhere/token", environment={})
     with pytest.raises(InvalidAddressError) as by_variable:
@@ -97,7 +97,7 @@ def test_unreadable_token_file_is_told_to_unset_only_a_variable_that_is_set() ->
     assert str(by_variable.value).endswith("or unset QUEENRIGHT_TOKEN_FILE.")
 
 
-def test_token_is_in_no_repr() -> None:
+def test_repr_does_not_contain_the_token() -> None:
     for client in (Queenright("http://here:1", "qr-secret"), AsyncQueenright("http://here:1", "qr-secret")):
         assert repr(client).endswith("Queenright('http://here:1')")
         assert "secret" not in repr(vars(client))

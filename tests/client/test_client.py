@@ -44,7 +44,7 @@ READS: dict[str, Callable[[Any], Any]] = {
     "notifications": lambda qr: qr.service.notifications(),
     "judge checks": lambda qr: qr.service.judge_checks(),
 }
-_MOVING = (
+_CHANGING = (
     "ago",
     "_for",
     "now",
@@ -58,62 +58,68 @@ _MOVING = (
 )
 
 
-def seen(answer: Any) -> Any:
-    """Return an answer as JSON values, without what moves with the clock."""
-    if isinstance(answer, BaseModel):
-        return seen(answer.model_dump(mode="json"))
-    if isinstance(answer, dict):
+def without_changing_values(response: Any) -> Any:
+    """Return a response as JSON values, without those that change over time."""
+    if isinstance(response, BaseModel):
+        return without_changing_values(response.model_dump(mode="json"))
+    if isinstance(response, dict):
         return {
-            name: seen(value) for name, value in answer.items() if name != "at" and not name.endswith(_MOVING)
+            name: without_changing_values(value)
+            for name, value in response.items()
+            if name != "at" and not name.endswith(_CHANGING)
         }
-    return [seen(one) for one in answer] if isinstance(answer, list | tuple) else answer
+    return (
+        [without_changing_values(item) for item in response]
+        if isinstance(response, list | tuple)
+        else response
+    )
 
 
-async def awaited(answer: Any) -> Any:
+async def read_asynchronously(answer: Any) -> Any:
     if isinstance(answer, AsyncIterator):
         return [one async for one in answer]
     return await answer
 
 
-def read_all(answer: Any) -> Any:
+def read_synchronously(answer: Any) -> Any:
     return list(answer) if inspect.isgenerator(answer) else answer
 
 
 @pytest.mark.parametrize("name", READS)
 async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright, name: str) -> None:
-    # The service goes on judging its worker: what it says may change between the two.
+    # The service keeps judging its worker, so the responses may change between the two reads.
     for _ in range(10):
-        one = await awaited(READS[name](qr))
-        other = await asyncio.to_thread(lambda: read_all(READS[name](plain)))
-        if seen(one) == seen(other):
+        asynchronous = await read_asynchronously(READS[name](qr))
+        synchronous = await asyncio.to_thread(lambda: read_synchronously(READS[name](plain)))
+        if without_changing_values(asynchronous) == without_changing_values(synchronous):
             break
 
-    assert type(one) is type(other)
-    assert seen(one) == seen(other)
+    assert type(asynchronous) is type(synchronous)
+    assert without_changing_values(asynchronous) == without_changing_values(synchronous)
 
 
-async def test_operator_action_is_done_and_reported(qr: AsyncQueenright) -> None:
-    [ticket] = [one async for one in qr.tickets.list()]
+async def test_operator_actions_are_carried_out_and_reported(qr: AsyncQueenright) -> None:
+    [ticket] = [item async for item in qr.tickets.list()]
 
-    taken_on = await qr.tickets.acknowledge(ticket.ticket_id, by="ada", note="on it")
-    [same] = [one async for one in qr.tickets.list(status="acknowledged", severity=ticket.severity)]
+    acknowledged = await qr.tickets.acknowledge(ticket.ticket_id, by="ada", note="on it")
+    [same] = [item async for item in qr.tickets.list(status="acknowledged", severity=ticket.severity)]
     released = await qr.tickets.unacknowledge(ticket.ticket_id, by="ada")
-    story = await qr.tickets.timeline(ticket.ticket_id)
-    of_worker = await qr.agents.escalation("looper", ticket.ticket_id)
+    timeline = await qr.tickets.timeline(ticket.ticket_id)
+    escalation = await qr.agents.escalation("looper", ticket.ticket_id)
     nudge = await qr.agents.nudge("looper", "What blocks you?", by="ada")
-    [row] = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge", limit=1)]
-    frozen = await qr.service.set_emergency_stop(True, "a test", by="ada")
+    [row] = [item async for item in qr.interventions.list(agent_id="looper", kind="nudge", limit=1)]
+    stopped = await qr.service.set_emergency_stop(True, "a test", by="ada")
     with pytest.raises(RequestRejectedError, match="emergency stop") as refused:
         await qr.agents.terminate("looper", "it loops")
-    freed = await qr.service.set_emergency_stop(False, "over")
+    resumed = await qr.service.set_emergency_stop(False, "over")
 
-    assert (taken_on.acknowledged_by, taken_on.acknowledged_note) == ("ada", "on it")
-    assert same.ticket_id == ticket.ticket_id == of_worker.ticket_id
+    assert (acknowledged.acknowledged_by, acknowledged.acknowledged_note) == ("ada", "on it")
+    assert same.ticket_id == ticket.ticket_id == escalation.ticket_id
     assert released.acknowledged_by == ""
-    assert "ticket_acknowledged" in [entry.what for entry in story.timeline]
+    assert "ticket_acknowledged" in [entry.what for entry in timeline.timeline]
     assert (row.intervention_id, row.outcome) == (nudge.intervention_id, "unreachable")
     assert (refused.value.status, bool(refused.value.reason)) == (409, True)
-    assert (frozen.on, freed.on) == (True, False)
+    assert (stopped.on, resumed.on) == (True, False)
 
 
 async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) -> None:
@@ -152,16 +158,16 @@ async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) ->
             return await super().handle_async_request(request)
 
     async with AsyncQueenright(running.url, transport=Counting(verify=certificates(running.url))) as qr:
-        found = qr.breakers.list()
+        page = qr.breakers.list()
         assert not requested_urls
-        await anext(found)
+        await anext(page)
         first = len(requested_urls)
-        every = [one.name async for one in qr.breakers.list()]
-        some = [one.name async for one in qr.breakers.list(limit=1_200)]
+        all_tickets = [one.name async for one in qr.breakers.list()]
+        newest = [one.name async for one in qr.breakers.list(limit=1_200)]
 
     assert first == 1
-    assert len(every) == len(set(every)) >= 2_100
-    assert some == every[:1_200]
+    assert len(all_tickets) == len(set(all_tickets)) >= 2_100
+    assert newest == all_tickets[:1_200]
     assert [url.params["limit"] for url in requested_urls[-2:]] == ["1000", "200"]
 
 
@@ -169,7 +175,7 @@ async def test_action_with_a_lost_response_is_retried_and_executed_once(running:
     keys: list[str] = []
 
     class Broken(httpx.AsyncHTTPTransport):
-        """Loses the first answer, when everything is done."""
+        """Loses the first response, after the action is done."""
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             response = await super().handle_async_request(request)
@@ -211,8 +217,8 @@ async def test_unknown_token_is_refused_without_being_quoted(running: RunningSer
     assert "none-of-them" not in f"{refused.value}{refused.value.problem}{qr!r}"
 
 
-async def test_other_server_is_named_as_not_queenright(running: RunningService) -> None:
-    """Prometheus's own metrics page, a file server, a service of another version."""
+async def test_other_server_is_reported_as_not_queenright(running: RunningService) -> None:
+    """The server is Prometheus' metrics page, a file server, or a service of another version."""
 
     def other(request: httpx.Request) -> httpx.Response:
         kind = {"/api/status": "[1]", "/api/version": '{"version": 7}', "/api/agents": '{"pages": []}'}
@@ -248,7 +254,7 @@ async def test_slow_service_is_not_reported_as_absent() -> None:
             await qr.service.status()
 
 
-async def test_unreachable_service_is_one_sentence_with_a_remedy() -> None:
+async def test_unreachable_service_error_is_one_sentence_with_a_remedy() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
         with pytest.raises(UnreachableError, match=r"Queenright does not respond at http:.*queenright up"):
             await qr.service.status()

@@ -1,4 +1,4 @@
-"""Following events over breaks: of the connection, and of the service."""
+"""Event streams across breaks of the connection and restarts of the service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.client import (
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.sockets import find_free_port
 from queenright.server.serving import RunningService, serving
-from tests.client.conftest import settings_at
+from tests.client.conftest import make_settings
 from tests.waiting import until
 
 
@@ -32,10 +32,10 @@ def events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
     ]
 
 
-async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: Path) -> None:
-    """Both kinds of clients get the events before, between and after, in the order of the log."""
+async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: Path) -> None:
+    """Both clients receive the events before, during and after the break, in the order of the log."""
     port = find_free_port("127.0.0.1", 0, what="the service", option="port")
-    settings = settings_at(tmp_path / "storage", port=port)
+    settings = make_settings(tmp_path / "storage", port=port)
     up, down = asyncio.Event(), asyncio.Event()
     notices: list[Notice] = []
     plain_notices: list[Notice] = []
@@ -43,7 +43,7 @@ async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: P
     plain: list[int] = []
 
     async def wait(seconds: float) -> None:
-        """Come back no sooner than the service does."""
+        """Wait until the service is back."""
         down.set()
         await up.wait()
 
@@ -70,12 +70,12 @@ async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: P
         task = asyncio.create_task(follow(first.url))
         await until(lambda: notices and plain_notices, "both follow")
         await first.service.store.append(events(0, 20))
-        await until(lambda: len(awaited) == len(plain) == 20, "what came before")
+        await until(lambda: len(awaited) == len(plain) == 20, "the events before the break")
     await down.wait()
     async with serving(settings) as second:
         await second.service.store.append(events(20, 40))
         up.set()
-        await until(lambda: len(awaited) == len(plain) == 40, "what came between")
+        await until(lambda: len(awaited) == len(plain) == 40, "the events during the break")
         await second.service.store.append(events(40, 60))
         await asyncio.wait_for(task, 60)
         await asyncio.to_thread(thread.join, 60)
@@ -89,7 +89,7 @@ async def test_stream_resumes_over_a_restart_without_loss_or_repeats(tmp_path: P
 
 
 async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
-    async with serving(settings_at(tmp_path / "storage")) as running, AsyncQueenright(running.url) as qr:
+    async with serving(make_settings(tmp_path / "storage")) as running, AsyncQueenright(running.url) as qr:
         logged = events(0, 5)
         await running.service.store.append(logged)
         stream = qr.events.stream(types=["nudge_sent"], last_event_id=logged[1].id)
@@ -105,7 +105,7 @@ async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
         notices: list[Notice] = []
         lost = qr.events.stream(types="all", last_event_id="of-another-service", on_notice=notices.append)
         task = asyncio.create_task(anext(lost))
-        await until(lambda: len(notices) == 2, "that the event is not known")
+        await until(lambda: len(notices) == 2, "the notice that the event is unknown")
         await running.service.store.append(events(5, 6))
         await asyncio.wait_for(task, 60)
         await lost.aclose()
@@ -116,7 +116,7 @@ async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
 
 
 async def refusals(qr: AsyncQueenright, running: RunningService) -> None:
-    """What cannot be meant is refused at once, however patient the stream is."""
+    """Invalid requests are refused at once, even if the stream waits for the service."""
     with pytest.raises(RequestRejectedError, match="not an event type") as refused:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
     assert refused.value.status == 400
@@ -124,7 +124,7 @@ async def refusals(qr: AsyncQueenright, running: RunningService) -> None:
         qr.events.stream(agent_id="")
 
 
-async def test_unavailable_service_is_an_error_or_waited_for() -> None:
+async def test_unavailable_service_raises_unless_the_stream_waits() -> None:
     waits: list[float] = []
 
     class EnoughError(Exception):

@@ -1,4 +1,4 @@
-"""Commands that ask a service through the client: agents, events, one ticket."""
+"""Commands that use the client: agents, events, one ticket."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ async def queenright(running: RunningService, *arguments: str, **env: str) -> Co
     return await asyncio.to_thread(warm.queenright, *arguments, env=environment)
 
 
-async def test_ticket_command_shows_the_timeline_and_refuses_to_dismiss_a_standing_ticket(
+async def test_ticket_commands_show_the_timeline_and_refuse_to_dismiss_an_active_ticket(
     running: RunningService,
 ) -> None:
     [ticket] = running.service.tickets.open_tickets()
     result = await queenright(running, "tickets", "show", ticket.ticket_id)
     plain = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
-    story = await queenright(running, "tickets", "timeline", ticket.ticket_id)
+    timeline = await queenright(running, "tickets", "timeline", ticket.ticket_id)
     no_reason = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", " ")
     refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
 
     assert result.stdout.startswith("looper: ")
     assert f"\n  ticket       {ticket.ticket_id}\n" in result.stdout
     assert json.loads(plain.stdout)["ticket_id"] == ticket.ticket_id
-    assert len(story.stdout.splitlines()) >= 2
+    assert len(timeline.stdout.splitlines()) >= 2
     assert no_reason.returncode == 2
     assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
 
@@ -102,7 +102,7 @@ async def test_events_of_an_unknown_type_are_a_usage_error(running: RunningServi
     assert len(result.stderr.splitlines()) == 1
 
 
-async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not(
+async def test_options_before_a_subcommand_are_misuse_but_environment_variables_are_not(
     running: RunningService,
 ) -> None:
     before = await queenright(running, "tickets", "--url", running.url, "list")

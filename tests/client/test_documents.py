@@ -1,4 +1,4 @@
-"""What docs/client.md says works."""
+"""The examples of docs/client.md work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
-async def test_its_blocks_run(running: RunningService) -> None:
+async def test_code_blocks_run(running: RunningService) -> None:
     ran = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", "-W", "error", "-c", block),
@@ -32,7 +32,7 @@ async def test_its_blocks_run(running: RunningService) -> None:
         )
         for block in BLOCKS
     ]
-    # The second follows what happens from when it is there.
+    # The second block follows events from its own start.
     assert ran[1].stdout is not None
     connected = (await ran[1].stdout.readline()).decode()
     await running.service.ingest(list(looping(running.service.clock(), times=3)))

@@ -17,7 +17,7 @@ from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import new_token
 from queenright.server.serving import RunningService, serving
 from tests.alerting.real import people, real_alertmanager
-from tests.client.conftest import settings_at
+from tests.client.conftest import make_settings
 from tests.server.agents.parts import guide
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -36,11 +36,11 @@ def _silences_polled_every_second() -> Iterator[None]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
-    """A service that tells an Alertmanager, can load two agents, and has tickets that only people decide."""
+    """A service with an Alertmanager, two agents to load, and tickets that only people decide."""
     folder = tmp_path_factory.mktemp("actions")
     for name in ("guide", "second"):
         guide(folder / "guides" / name, name)
-    settings = settings_at(folder)
+    settings = make_settings(folder)
     async with people() as recorder, real_alertmanager(folder / "am", recorder) as alertmanager:
         alerting = {"alertmanager_urls": (alertmanager.url,)}
         changed = {
@@ -68,7 +68,7 @@ async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
         yield client
 
 
-def ticket_of(running: RunningService, agent: str) -> str:
+def wait_for_ticket(running: RunningService, agent: str) -> str:
     [found] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
     return found.ticket_id
 
@@ -76,9 +76,9 @@ def ticket_of(running: RunningService, agent: str) -> str:
 async def test_token_actions_are_recorded_under_its_name(
     qr: AsyncQueenright, running: RunningService
 ) -> None:
-    """And a ticket that a person dismisses is nobody's any more."""
+    """A ticket that a person dismisses is no longer assigned to anyone."""
     service = running.service
-    # Its last call is recent, so that it does not stall on a busy machine.
+    # The worker's last call is recent, so that it does not stall on a busy machine.
     await service.ingest(list(looping(service.clock() + 40, agent="drill", times=4)))
     worker = service.monitor.get("drill")
     assert worker is not None
@@ -97,7 +97,7 @@ async def test_token_actions_are_recorded_under_its_name(
 
 
 async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: RunningService) -> None:
-    ticket = ticket_of(running, "looper")
+    ticket = wait_for_ticket(running, "looper")
     made = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
     [one] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
     await qr.silences.remove(one.silence_id)
@@ -111,11 +111,11 @@ async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running:
 async def test_queen_request_is_approved_or_denied(
     qr: AsyncQueenright, running: RunningService, agent: str, allowed: bool
 ) -> None:
-    # As a worker that fetches instructions.
+    # Fetch instructions like a worker.
     life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
     where = f"/api/agents/{agent}/instructions"
     await qr._transport.get_json(where, **life)
-    ticket = running.service.tickets.get(ticket_of(running, agent))
+    ticket = running.service.tickets.get(wait_for_ticket(running, agent))
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [pending_requests] = [one async for one in qr.approvals.list(only_open=True)]

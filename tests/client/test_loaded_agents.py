@@ -12,8 +12,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAMPLE = {"folder": str(EXAMPLES / "docs_checker" / "sample")}
 
 
-async def ended(qr: AsyncQueenright, execution: str, after: str) -> tuple[str, str]:
-    """Follow the agent's events until a run is over; return how it ended, and its session."""
+async def wait_for_end(qr: AsyncQueenright, execution: str, after: str) -> tuple[str, str]:
+    """Follow the agent's events until a run ends; return its end type and its session."""
     types = ["execution_completed", "execution_failed"]
     async with qr.events.stream(types=types, agent_id="docs_checker", last_event_id=after) as stream:
         async for event in stream:
@@ -28,12 +28,12 @@ async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -
     name, graph = slot.agent_id, slot.graph_id
     [before] = [one.id async for one in qr.audit.list(limit=1)]
     run = await qr.agents.trigger(name, SAMPLE)
-    how, session = await ended(qr, run.execution_id, before)
+    how, session = await wait_for_end(qr, run.execution_id, before)
 
     detail = await qr.agents.session(name, session)
     checkpoints = [checkpoint async for checkpoint in qr.agents.checkpoints(name, session)]
     replayed = await qr.agents.replay(name, session, checkpoints[-1].checkpoint_id)
-    _, other = await ended(qr, replayed.execution_id, before)
+    _, other = await wait_for_end(qr, replayed.execution_id, before)
     nodes = [node.node_id async for node in qr.agents.nodes(name, graph)]
     messages = [message async for message in qr.agents.messages(name, session)]
 

@@ -1,4 +1,4 @@
-"""Server-sent events, read."""
+"""Parsing of server-sent events."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import httpx
 from queenright.client import AsyncQueenright, Queenright
 
 
-def test_both_have_the_same_groups_and_calls() -> None:
+def test_both_clients_have_the_same_groups_and_calls() -> None:
     one, other = AsyncQueenright("http://here:1"), Queenright("http://here:1")
     groups = _groups(one)
 

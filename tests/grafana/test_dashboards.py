@@ -20,7 +20,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.judge.metrics import FallbackReason
 from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, load, panel, panels
-from tests.promql import kept_labels
+from tests.promql import list_kept_labels
 from tools.dashboards.__main__ import main
 from tools.dashboards.boards import dashboards
 from tools.dashboards.links import UIDS
@@ -214,7 +214,7 @@ def test_cluster_series_have_no_target_labels() -> None:
 
     assert used
     for name in used:
-        assert kept_labels(RECORDED[name]) <= {"le"}, name
+        assert list_kept_labels(RECORDED[name]) <= {"le"}, name
 
 
 def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:

@@ -6,7 +6,7 @@ from queenright.instrumentation.durations import format_duration
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (-3, "0 s"),
         (0.4, "0 s"),

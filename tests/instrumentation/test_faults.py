@@ -32,7 +32,7 @@ class _Model(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         (3, "the body: 3 is refused: it must be an object"),
         ({"other": 1}, "other: no such field"),

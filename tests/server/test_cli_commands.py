@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from queenright.cli.app import app
 from queenright.cli.command_table import COMMANDS
-from tests.cli_reference import example, first_sentence, runs, walk
+from tests.cli_reference import example, first_sentence, is_runnable, walk
 from tests.isolation import ROOT
 from tests.warm import queenright
 
 ALL = list(walk())
-RUNNING = [(words, command) for words, command in ALL if runs(command)]
+RUNNING = [(words, command) for words, command in ALL if is_runnable(command)]
 
 # What prints no data: it goes on until it is told to stop, talks, writes files, or only says that it is done.
 NO_JSON = {

@@ -10,7 +10,7 @@ from queenright.cli.terminal.run_in_tui import private_settings, running_interfa
 from queenright.cli.terminal.run_options import RunOptions
 from queenright.tui.screens.talk import TalkScreen
 from tests.runtime.agents import chatter, talker
-from tests.tui.test_on_a_service import shows, typed
+from tests.tui.test_on_a_service import enter_line, wait_for_text
 from tests.waiting import until
 from tests.warm import queenright
 
@@ -24,7 +24,7 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
 def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: str, line: str) -> None:
     talker(tmp_path / "agent")
 
-    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
+    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, enter_line=typed_in)
 
     assert result.returncode == 0, result.stderr
     assert 'work wants to call double {"number": 21}' in result.stdout
@@ -58,10 +58,10 @@ async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:
 
     async with running_interface(options, settings, {}, "ada") as app, app.run_test(size=(80, 24)) as pilot:
         await until(lambda: isinstance(app.screen, TalkScreen), "a talk")
-        await shows(app, "Hello, who are you?")
-        await typed(app, pilot, "Ada")
-        await shows(app, "the run completed")
+        await wait_for_text(app, "Hello, who are you?")
+        await enter_line(app, pilot, "Ada")
+        await wait_for_text(app, "the run completed")
         await pilot.press("escape", "2")
-        await shows(app, "chatter")  # in the fleet: it is watched
+        await wait_for_text(app, "chatter")  # in the fleet: it is watched
 
     assert list((tmp_path / "here").rglob("state.json"))

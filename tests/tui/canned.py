@@ -1,4 +1,4 @@
-"""A service with fixed answers, at the other end of the wire: the same picture every time."""
+"""A service with fixed responses behind the client's transport, so that every picture is the same."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ EXAMPLES: Final[dict[str, Row]] = json.loads(Path(__file__).with_name("examples.
 
 
 def row(model: type[ApiModel], **fields: object) -> Row:
-    """The example of a model, with other values."""
+    """Return the example of a model, with other values."""
     return EXAMPLES[model.__name__] | fields
 
 
 def worker(agent: str, state: str, reason: str = "", kind: str = "doom_loop", **fields: object) -> Row:
-    """A worker that has been in its state for three minutes."""
+    """Return a worker that has been in its state for three minutes."""
     session = {"session_id": f"{agent}-1", "state_since": NOW - 180, "reason": reason}
     findings: dict[str, object] = {"findings": [row(Finding, kind=kind)]}
     if not reason:
@@ -120,7 +120,7 @@ BREAKERS: Final = [
         half_open_at=None,
     ),
 ]
-_HISTORY_OF: Final = (
+_HISTORY_AGENT: Final = (
     (3_400, "degraded", "healthy"),
     (1_500, "healthy", "degraded"),
     (1_100, "degraded", "healthy"),
@@ -138,7 +138,7 @@ HISTORY: Final = [
         session_id="deep_research_agent-1",
         data={"from": was, "to": to, "reason": "12 bad steps" if to == "stuck" else "", "findings": []},
     )
-    for number, (ago, was, to) in enumerate(_HISTORY_OF)
+    for number, (ago, was, to) in enumerate(_HISTORY_AGENT)
 ]
 MESSAGES: Final = [
     row(
@@ -182,7 +182,7 @@ GRAPHS: Final = [
 
 
 def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: object) -> Row:
-    """Return an event of ``ago`` seconds ago."""
+    """Return an event that happened ``ago`` seconds ago."""
     graph = str(data.pop("graph", ""))
     node = str(data.pop("node", "researcher"))
     return row(
@@ -200,7 +200,7 @@ def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: obj
 
 
 def work(agent: str, every: float, times: int) -> list[Row]:
-    """Steps of a worker, the last of them two seconds ago."""
+    """Return steps of a worker, the last of them two seconds ago."""
     return [
         event("step_completed", 2 + every * number, agent, verdict="ACCEPT", index=times - number)
         for number in reversed(range(times))
@@ -221,7 +221,7 @@ STREAM: Final = [
 
 
 def step(kind: str, ago: float, name: str, took: float = 0.0, **fields: object) -> Row:
-    """A step that ended some seconds ago."""
+    """Return a step that ended ``ago`` seconds ago."""
     at, id_ = NOW - ago, f"{kind}-{ago}"
     usual = {"at": at, "started_at": at - took, "ended_at": at, "type": f"{kind}_completed"}
     return row(Step, step_id=id_, kind=kind, name=name, **usual | fields)
@@ -428,21 +428,21 @@ BACKGROUND_FAILURE: Final = event(
 
 class Canned:
     """
-    The far end of a client.
+    A service with fixed responses.
 
     Args:
-        fleet: What the stream of the whole fleet tells.
-        worker: What the stream of one worker tells.
-        talk: What agents that are loaded say.
+        fleet: Events of the stream of the whole fleet.
+        worker: Events of the stream of one worker.
+        talk: Events of loaded agents.
         queen: The pieces of the queen's answers.
 
     Attributes:
-        asked: Method, path and body of everything that was done.
-        away: Whether it answers nothing.
+        actions: Method, path and body of every action.
+        is_away: Whether it does not respond.
         may_act: Whether the operator may act.
-        refuses: The status with which it refuses everything; 0 for nothing.
-        attention: What needs a person.
-        feed: What happened lately, the newest first.
+        error_status: The status of every response; 0 for regular responses.
+        attention: Items that need a person.
+        feed: The latest events, newest first.
     """
 
     def __init__(
@@ -452,32 +452,32 @@ class Canned:
         talk: list[Row] = CHAT_MESSAGES,
         queen: list[Row] | None = None,
     ) -> None:
-        self.asked: list[tuple[str, str, Any]] = []
-        self.refuses = 0
-        self.away = False
+        self.actions: list[tuple[str, str, Any]] = []
+        self.error_status = 0
+        self.is_away = False
         self.may_act = True
         self.attention = ATTENTION
         self.feed: list[Row] = []
-        self.told = 0
-        """Streams that have told all that they have to tell."""
+        self.finished_streams = 0
+        """Number of streams that have sent all their events."""
         self._streams = {"fleet": fleet, "worker": worker, "talk": talk, "queen": queen or []}
 
     def client(self) -> AsyncQueenright:
-        """Return a client of it."""
+        """Return a client of the service."""
         return AsyncQueenright("http://127.0.0.1:8420", transport=httpx.MockTransport(self._answer))
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
-        if self.away:
+        if self.is_away:
             raise httpx.ConnectError("refused", request=request)
         path = request.url.path
-        if self.refuses:
-            title = {401: "a token is needed", 403: "this needs the role operator"}[self.refuses]
+        if self.error_status:
+            title = {401: "a token is needed", 403: "this needs the role operator"}[self.error_status]
             problem = {"content-type": "application/problem+json"}
-            return httpx.Response(self.refuses, headers=problem, json={"title": title})
+            return httpx.Response(self.error_status, headers=problem, json={"title": title})
         if path.endswith("/events"):
             return self._stream(request)
         if request.method != "GET":
-            self.asked.append((request.method, path, json.loads(request.content or b"null")))
+            self.actions.append((request.method, path, json.loads(request.content or b"null")))
         if path == "/api/status":
             return httpx.Response(200, json=row(Status, feed=self.feed))
         if path == "/api/caller":
@@ -491,27 +491,29 @@ class Canned:
         if path == "/api/incidents":
             return httpx.Response(200, json={"incidents": INCIDENTS})
         own = ("", "/acknowledge")
-        tickets = {f"/api/tickets/{one['ticket_id']}{verb}": one for one in TICKETS for verb in own}
-        return httpx.Response(200, json=tickets.get(path) or _found(path))
+        tickets = {f"/api/tickets/{ticket['ticket_id']}{verb}": ticket for ticket in TICKETS for verb in own}
+        return httpx.Response(200, json=tickets.get(path) or _find_list(path))
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
         types = request.url.params.get("types", "")
         names = {"all": "worker", "client_output_delta": "talk", "queen_answer_delta": "queen"}
         which = names.get(types.partition(",")[0], "fleet")
         return httpx.Response(
-            200, headers={"content-type": "text/event-stream"}, content=self._tell(self._streams[which])
+            200,
+            headers={"content-type": "text/event-stream"},
+            content=self._send_events(self._streams[which]),
         )
 
-    async def _tell(self, events: list[Row]) -> AsyncIterator[bytes]:
-        for one in events:
-            named = f"id: {one['id']}\n" if one["id"] else ""
-            yield f"event: {one['type']}\n{named}data: {json.dumps(one)}\n\n".encode()
-        self.told += 1
+    async def _send_events(self, events: list[Row]) -> AsyncIterator[bytes]:
+        for event in events:
+            named = f"id: {event['id']}\n" if event["id"] else ""
+            yield f"event: {event['type']}\n{named}data: {json.dumps(event)}\n\n".encode()
+        self.finished_streams += 1
         await asyncio.Event().wait()
 
 
 def _steps(after: str | None) -> Row:
-    """The page of the newest steps; after it, an empty one."""
+    """Return the page of the newest steps, then empty pages."""
     items = STEPS if after is None else []
     return {
         "session_id": "deep_research_agent-1",
@@ -526,7 +528,7 @@ def _steps(after: str | None) -> Row:
     }
 
 
-def _found(path: str) -> Mapping[str, Any]:
+def _find_list(path: str) -> Mapping[str, Any]:
     lists = {
         "/api/agents": ("agents", WORKERS),
         "/api/tickets": ("tickets", TICKETS),

@@ -1,4 +1,4 @@
-"""Each screen of the terminal interface as it looks with fixed answers and a fixed clock."""
+"""Each screen of the terminal interface with fixed responses and a fixed clock."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from tests.waiting import until
 SMALL: Final = (80, 24)
 """The smallest terminal."""
 LARGE: Final = (120, 34)
-"""That of the documents."""
+"""The terminal size of the pictures in the documents."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A screen: how one gets there from the fleet and back, its own streams, and what happened before."""
+    """A screen: the keys that open and leave it, its streams, and the events before it."""
 
     name: str
     keys: tuple[str, ...] = ()
     back: tuple[str, ...] = ("2",)
     streams: int = 0
-    shown: bool = False
-    """Whether it is in the documents, and large then."""
+    is_in_documents: bool = False
+    """Whether it is in the documents, also in the large size."""
     happened: tuple[Row, ...] = tuple(HAPPENED)
 
 
 PICTURES: Final = (
-    Picture("fleet", shown=True),
-    Picture("needs-you", ("1", "down"), ("up", "2"), shown=True),
+    Picture("fleet", is_in_documents=True),
+    Picture("needs-you", ("1", "down"), ("up", "2"), is_in_documents=True),
     Picture("filter", ("slash", *"filter working nightly", "enter"), ("escape",)),
     Picture("tickets", ("3",)),
     Picture("breakers", ("4",)),
     Picture("feed", ("5",)),
     Picture("keys", ("question_mark",), ("escape",)),
-    Picture("worker", ("down", "enter"), ("escape", "up"), streams=1, shown=True),
-    Picture("queen", ("down", "ctrl+q"), ("ctrl+q", "up"), streams=1, shown=True),
+    Picture("worker", ("down", "enter"), ("escape", "up"), streams=1, is_in_documents=True),
+    Picture("queen", ("down", "ctrl+q"), ("ctrl+q", "up"), streams=1, is_in_documents=True),
     Picture("terminate", ("down", "t", *"it loops", "enter"), ("n", "up")),
-    Picture("notice", happened=(*HAPPENED, *PAGED), shown=True),
+    Picture("notice", happened=(*HAPPENED, *PAGED), is_in_documents=True),
     Picture(
         "talk",
         ("slash", *"talk docs_checker", "enter"),
         streams=1,
         happened=(*HAPPENED, BACKGROUND_FAILURE),
-        shown=True,
+        is_in_documents=True,
     ),
 )
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A screen in a terminal of a size: its text, and its picture."""
+class Capture:
+    """A screen in a terminal of a given width: its text and its picture."""
 
     name: str
     width: int
@@ -68,73 +68,79 @@ class Taken:
     svg: str
 
 
-async def taken(pictures: Sequence[Picture]) -> list[Taken]:
-    """Go to these screens, one after the other, and return what is seen there."""
-    found: list[Taken] = []
-    for happened, some in groupby(pictures, key=lambda one: one.happened):
-        async with begun(happened) as (app, pilot, canned):
-            for one in some:
-                found += await looked_at(one, app, pilot, canned)
-    return found
+async def capture_screens(pictures: Sequence[Picture]) -> list[Capture]:
+    """Open each screen, and return its text and pictures."""
+    captures: list[Capture] = []
+    for happened, group in groupby(pictures, key=lambda picture: picture.happened):
+        async with run_interface(happened) as (app, pilot, canned):
+            for picture in group:
+                captures += await capture_screen(picture, app, pilot, canned)
+    return captures
 
 
 @asynccontextmanager
-async def begun(
+async def run_interface(
     happened: Sequence[Row],
 ) -> AsyncIterator[tuple[QueenrightApp, Pilot[None], Canned]]:
-    """The interface with fixed answers, once it knows them."""
+    """Run the interface with fixed responses, and yield it once they are loaded."""
     canned = Canned(list(happened))
     app = QueenrightApp(ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW)
     async with app.run_test(size=SMALL) as pilot:
-        await settled(app, pilot, lambda: canned.told >= 1 and not app.app_state.fleet.stale)
+        await wait_until_drawn(
+            app, pilot, lambda: canned.finished_streams >= 1 and not app.app_state.fleet.stale
+        )
         await pilot.press("2")
         yield app, pilot, canned
 
 
-async def looked_at(picture: Picture, app: QueenrightApp, pilot: Pilot[None], canned: Canned) -> list[Taken]:
-    """Go to one screen and back to the fleet."""
-    events = canned.told + picture.streams
-    pictures: list[Taken] = []
+async def capture_screen(
+    picture: Picture, app: QueenrightApp, pilot: Pilot[None], canned: Canned
+) -> list[Capture]:
+    """Capture one screen, and go back to the fleet."""
+    events = canned.finished_streams + picture.streams
+    pictures: list[Capture] = []
     await pilot.press(*picture.keys)
-    for width, height in (SMALL, LARGE) if picture.shown else (SMALL,):
+    for width, height in (SMALL, LARGE) if picture.is_in_documents else (SMALL,):
         await pilot.resize_terminal(width, height)
-        await settled(app, pilot, lambda: canned.told >= events)
-        pictures.append(Taken(picture.name, width, text_of(app), svg_of(app) if width == LARGE[0] else ""))
+        await wait_until_drawn(app, pilot, lambda: canned.finished_streams >= events)
+        pictures.append(
+            Capture(picture.name, width, screen_text(app), screen_svg(app) if width == LARGE[0] else "")
+        )
     await pilot.resize_terminal(*SMALL)
     await pilot.press(*picture.back)
     return pictures
 
 
-async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], object]) -> None:
-    """Wait until everything is known, and painted."""
-    await until(there, "the screen knows everything")
-    for one in app.screen.query(Input):
-        one.cursor_blink = False
+async def wait_until_drawn(app: QueenrightApp, pilot: Pilot[None], condition: Callable[[], object]) -> None:
+    """Wait until all data is loaded and drawn."""
+    await until(condition, "the screen has loaded its data")
+    for field in app.screen.query(Input):
+        field.cursor_blink = False
     last = ""
     for _ in range(50):
         await pilot.pause()
         await app.redraw()
         await pilot.pause()
-        now = text_of(app)
-        if now == last:
+        current = screen_text(app)
+        if current == last:
             return
-        last = now
+        last = current
 
 
-def seldom(look: Callable[[], object]) -> Callable[[], bool]:
-    """Look four times a second: a screen is drawn no more often, and to read it takes longer than to wait."""
-    styles = count()
-    return lambda: next(styles) % 12 == 0 and bool(look())
+def throttle(check: Callable[[], object]) -> Callable[[], bool]:
+    """Limit a check to four times a second: a screen is not drawn more often, and reading it is slow."""
+    calls = count()
+    return lambda: next(calls) % 12 == 0 and bool(check())
 
 
-def text_of(app: QueenrightApp) -> str:
-    """Return what is on the screen, as text; lines without the blanks at their end."""
+def screen_text(app: QueenrightApp) -> str:
+    """Return the text of the screen, without trailing spaces."""
     strips = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 
 
-def svg_of(app: QueenrightApp) -> str:
-    """Return what is on the screen as SVG, which loads nothing from anywhere."""
+def screen_svg(app: QueenrightApp) -> str:
+    """Return the screen as an SVG that loads nothing from other sites."""
     svg = app.export_screenshot(title="queenright tui")
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)

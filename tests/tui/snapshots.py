@@ -1,8 +1,8 @@
 """
 Golden files of the screens: their text for the tests, their pictures for the documents.
 
-``python -m tests.tui.snapshots`` says what has changed, with ``--write`` it is written; behind it, names of
-screens, if only those are meant.
+``python -m tests.tui.snapshots`` lists what has changed; ``--write`` writes it. Further arguments are
+names of screens, if only those are meant.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.tui.pictures import PICTURES, taken
+from tests.tui.pictures import PICTURES, capture_screens
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 DOCUMENTS: Final = Path(__file__).parents[2] / "docs" / "pictures"
 
 
-def golden(name: str, width: int) -> Path:
-    """Return where the text of a screen is."""
+def golden_path(name: str, width: int) -> Path:
+    """Return the path of a screen's golden file."""
     return GOLDEN / f"{name}-{width}.txt"
 
 
-async def drawn(*names: str) -> dict[Path, str]:
-    """Return all files as they should be, or those of some screens."""
+async def render_files(*names: str) -> dict[Path, str]:
+    """Return the current content of all files, or of those of some screens."""
     found: dict[Path, str] = {}
-    for one in await taken([one for one in PICTURES if not names or one.name in names]):
-        found[golden(one.name, one.width)] = one.text
+    for one in await capture_screens([one for one in PICTURES if not names or one.name in names]):
+        found[golden_path(one.name, one.width)] = one.text
         if one.svg:
             found[DOCUMENTS / f"tui-{one.name}.svg"] = one.svg
     return found
 
 
 def main() -> int:
-    """Write them, or say which are not as they should be."""
+    """Write the files, or list those that differ."""
     changed = 0
     names = [one for one in sys.argv[1:] if not one.startswith("-")]
-    for path, text in asyncio.run(drawn(*names)).items():
+    for path, text in asyncio.run(render_files(*names)).items():
         if path.is_file() and path.read_text() == text:
             continue
         changed += 1

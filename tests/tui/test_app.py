@@ -1,4 +1,4 @@
-"""The terminal interface with a service that goes away, notices that go by themselves, and keys."""
+"""The terminal interface: an unavailable service, notices that expire, and keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.tui.canned import (
     row,
     worker,
 )
-from tests.tui.pictures import seldom, text_of
+from tests.tui.pictures import screen_text, throttle
 from tests.waiting import until
 
 
@@ -51,26 +51,26 @@ async def terminal(
         yield app, pilot
 
 
-async def test_unavailable_service_is_shown_and_lists_return_with_it() -> None:
+async def test_unavailable_service_is_shown_until_it_is_back() -> None:
     canned = Canned()
-    canned.away = True
+    canned.is_away = True
     async with terminal(canned) as (app, _):
-        await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
-        canned.away = False
-        await until(seldom(lambda: "billing_export" in text_of(app)), "the fleet is there")
-        await until(seldom(lambda: "does not respond" not in text_of(app)), "and nothing else is said")
+        await until(throttle(lambda: "does not respond" in screen_text(app)), "the message is shown")
+        canned.is_away = False
+        await until(throttle(lambda: "billing_export" in screen_text(app)), "the fleet is there")
+        await until(throttle(lambda: "does not respond" not in screen_text(app)), "the message is gone")
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
-    """B64: the stream tells what happened meanwhile, in order; what it has forgotten is asked for."""
+    """B64: the stream delivers the missed events in order; those that it no longer has are requested."""
     before, meanwhile = (
         event("health_state_changed", ago, agent, **{"from": "healthy", "to": "stuck", "reason": agent})
         for ago, agent in ((60, "before"), (5, "meanwhile"))
     )
     canned = Canned([before])
     async with terminal(canned) as (app, _):
-        await until(lambda: app.app_state.fleet.feed, "what happened before")
+        await until(lambda: app.app_state.fleet.feed, "the events before the break")
         canned.feed = [
             row(FeedLine, text="meanwhile", id=meanwhile["id"]),
             row(FeedLine, text="before", id=before["id"]),
@@ -79,9 +79,9 @@ async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
         app._on_stream_notice(StreamNotice("connected"))
         if is_forgotten:
             app._on_stream_notice(StreamNotice("reset"))
-            await until(lambda: len(app.app_state.fleet.feed) == 2, "what happened meanwhile")
+            await until(lambda: len(app.app_state.fleet.feed) == 2, "the events during the break")
             return
-        # Whatever the notice made it ask for is answered before the stream's own account comes.
+        # The requests after the notice are answered before the stream delivers its events.
         await until(lambda: not app.app_state.fleet.stale, "the lists")
         app.handle_event(Event.model_validate(meanwhile))
 
@@ -109,7 +109,7 @@ async def test_ctrl_q_at_a_notice_opens_the_queen_and_marks_it_as_seen() -> None
 async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await pilot.press("slash")
-        await written(app, pilot, "/talk docs_checker")
+        await enter_line(app, pilot, "/talk docs_checker")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
         talk = app.screen
         assert isinstance(talk, TalkScreen)
@@ -142,7 +142,7 @@ async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
 
 async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
     class Slow(Canned):
-        """Its first list, of the agents that are loaded, comes late."""
+        """Delays the first list of loaded agents."""
 
         def __init__(self) -> None:
             super().__init__([])
@@ -164,15 +164,17 @@ async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
 
 
 @pytest.mark.parametrize(("status", "why"), [(401, "a token is needed"), (403, "needs the role operator")])
-async def test_forbidden_user_gets_a_reason_and_continues_once_allowed(status: int, why: str) -> None:
+async def test_refused_user_sees_the_reason_and_continues_once_allowed(status: int, why: str) -> None:
     canned = Canned()
-    canned.refuses = status
+    canned.error_status = status
     async with terminal(canned) as (app, _):
-        await until(lambda: "not allowed: " in text_of(app) and why in text_of(app), "it is said")
-        canned.refuses = 0
+        await until(
+            lambda: "not allowed: " in screen_text(app) and why in screen_text(app), "the message is shown"
+        )
+        canned.error_status = 0
         app.app_state.fleet.stale.add("workers")
         await until(lambda: app.app_state.fleet.feed and app.app_state.fleet.workers, "all of it comes")
-        await until(seldom(lambda: "not allowed" not in text_of(app)), "and nothing else is said")
+        await until(throttle(lambda: "not allowed" not in screen_text(app)), "the message is gone")
 
 
 async def test_unexpected_error_is_a_notice_and_a_log_line(
@@ -189,20 +191,20 @@ async def test_unexpected_error_is_a_notice_and_a_log_line(
         await pilot.press("r")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
         await pilot.press("y")
-        await until(seldom(lambda: "ZeroDivisionError" in text_of(app)), "the notice")
+        await until(throttle(lambda: "ZeroDivisionError" in screen_text(app)), "the notice")
         await pilot.press("escape")
 
         monkeypatch.setattr(app, "action_keys", lambda: 1 // 0)
         await pilot.press("question_mark")
-        await until(seldom(lambda: "integer division" in text_of(app)), "the notice")
+        await until(throttle(lambda: "integer division" in screen_text(app)), "the notice")
         assert app.is_running
     assert [record.levelname for record in caplog.records if record.name == "queenright.tui.app"] == [
         "ERROR"
     ] * 2
 
 
-async def written(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
-    """Write a line into the command line at once, and send it: key by key takes long."""
+async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
+    """Put a line into the command line at once and submit it, because single keys take long."""
     app.screen.query_one("#input", Input).value = line
     await pilot.press("enter")
 
@@ -218,15 +220,15 @@ async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
         await app.redraw()
 
         await pilot.press("2")
-        assert f"Fleet {2 * MAX_WORKERS + 1}, worst {MAX_WORKERS}" in text_of(app)
+        assert f"Fleet {2 * MAX_WORKERS + 1}, worst {MAX_WORKERS}" in screen_text(app)
         assert app.screen.query_one("#fleet", RowTable).row_count == MAX_WORKERS
         await pilot.press("slash")
-        await written(app, pilot, "/worker agent_399")
+        await enter_line(app, pilot, "/worker agent_399")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-async def test_key_leaves(key: str) -> None:
+async def test_key_ends_the_program(key: str) -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press(key)
@@ -234,7 +236,7 @@ async def test_key_leaves(key: str) -> None:
 
 
 class Slow(Canned):
-    """A service that takes its time to answer."""
+    """A service that responds slowly."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -249,25 +251,26 @@ async def test_top_line_shows_connecting_until_the_first_response() -> None:
     slow = Slow()
     async with terminal(slow) as (app, pilot):
         await pilot.press("3")
-        await until(seldom(lambda: "connecting" in text_of(app)), "it is connecting")
-        assert "healthy" not in text_of(app).splitlines()[0]
-        assert "ticket" not in text_of(app).splitlines()[0]
-        assert "No tickets" not in text_of(app)
+        await until(throttle(lambda: "connecting" in screen_text(app)), "it is connecting")
+        assert "healthy" not in screen_text(app).splitlines()[0]
+        assert "ticket" not in screen_text(app).splitlines()[0]
+        assert "No tickets" not in screen_text(app)
         slow.go.set()
         await until(
-            seldom(lambda: app.app_state.fleet.workers and "connecting" not in text_of(app)), "it is there"
+            throttle(lambda: app.app_state.fleet.workers and "connecting" not in screen_text(app)),
+            "it is there",
         )
 
 
-def burst(app: QueenrightApp, keys: str) -> None:
-    """Let keys come as a paste in a strip_control terminal does: all at once."""
+def send_keys_at_once(app: QueenrightApp, keys: str) -> None:
+    """Send all keys at once, like a paste in a terminal without bracketed paste."""
     for key in keys:
         name = {"/": "slash", "\r": "enter"}.get(key, key)
         app.post_message(Key(name, key if key.isprintable() else None))
 
 
 def paste(app: QueenrightApp, keys: str) -> None:
-    """Paste as a terminal does that marks what is pasted."""
+    """Paste like a terminal with bracketed paste."""
     app.post_message(Paste(keys))
 
 
@@ -278,12 +281,12 @@ def paste(app: QueenrightApp, keys: str) -> None:
         (("2", "enter"), ("aaay", "tbecause\ry")),
     ],
 )
-async def test_keys_of_one_burst_change_nothing(place: tuple[str, ...], bursts: tuple[str, ...]) -> None:
-    """B110: whatever is pasted, nothing is acknowledged, reset, nudged or stopped by it."""
+async def test_burst_of_keys_changes_nothing(place: tuple[str, ...], bursts: tuple[str, ...]) -> None:
+    """B110: no pasted text acknowledges, resets, nudges or stops anything."""
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets and app.app_state.fleet.breakers, "the lists")
-        for come, keys in (*((burst, keys) for keys in bursts), (paste, bursts[-1])):
+        for come, keys in (*((send_keys_at_once, keys) for keys in bursts), (paste, bursts[-1])):
             await pilot.press(*place)
             if "enter" in place:
                 await until(lambda: isinstance(app.screen, WorkerScreen), "a worker")
@@ -293,7 +296,7 @@ async def test_keys_of_one_burst_change_nothing(place: tuple[str, ...], bursts: 
             await pilot.pause()
             await pilot.press("escape", "escape", "escape")
 
-    assert canned.asked == []
+    assert canned.actions == []
 
 
 async def test_typed_text_is_not_a_key_binding() -> None:
@@ -307,7 +310,7 @@ async def test_typed_text_is_not_a_key_binding() -> None:
         assert app.screen.query_one("#input").has_class("hidden")
 
 
-async def test_queen_is_asked_about_a_worker_without_a_ticket() -> None:
+async def test_queen_answers_about_a_worker_without_a_ticket() -> None:
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
@@ -335,7 +338,7 @@ async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
         screen._pending = 1
         await app.push_screen(screen)
 
-        await until(seldom(lambda: "She says what she sees" in text_of(app)), "what she writes")
+        await until(throttle(lambda: "She says what she sees" in screen_text(app)), "what she writes")
 
 
 async def test_queen_is_not_offered_where_there_is_no_ticket() -> None:
@@ -368,7 +371,7 @@ async def test_queen_is_not_offered_where_there_is_no_ticket() -> None:
 async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
     down: int, keys: tuple[str, ...], path: str, body: dict[str, str]
 ) -> None:
-    """Needs-you is first; an answer names the incarnation that the operator saw."""
+    """The tab of items that need a person is first; an answer has the incarnation that the operator saw."""
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.attention_items, "what needs a person")
@@ -377,11 +380,11 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
         await pilot.press(*["down"] * down)
         for key in keys[:-1]:
             await pilot.press(*([key] if key == "enter" else key))
-        assert canned.asked == []
+        assert canned.actions == []
         await pilot.press(keys[-1])
-        await until(lambda: canned.asked, "the answer")
+        await until(lambda: canned.actions, "the answer")
 
-    [(method, where, sent)] = canned.asked
+    [(method, where, sent)] = canned.actions
     assert (method, where) == ("POST", path)
     assert body.items() <= sent.items()
     if "acknowledge" not in path:
@@ -389,7 +392,7 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
 
 
 async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
-    """Closed ones are left out, and one that somebody else has acknowledged meanwhile is not an error."""
+    """Closed tickets are skipped, and one that another operator acknowledged meanwhile is not an error."""
     ids = [str(ticket["ticket_id"]) for ticket in TICKETS]
 
     class Taken(Canned):
@@ -404,19 +407,21 @@ async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == len(canned.attention), "the list")
         await pilot.press(*["down"] * 5, "a")
-        await until(seldom(lambda: "Acknowledge all tickets on" in text_of(app)), "the question")
-        assert canned.asked == []
+        await until(throttle(lambda: "Acknowledge all tickets on" in screen_text(app)), "the question")
+        assert canned.actions == []
         await pilot.press("y")
-        await until(seldom(lambda: "2 more: done" in text_of(app)), "the result")
+        await until(throttle(lambda: "2 more: done" in screen_text(app)), "the result")
 
-    assert [path for _, path, _ in canned.asked] == [f"/api/tickets/{one}/acknowledge" for one in ids[:2]]
+    assert [path for _, path, _ in canned.actions] == [f"/api/tickets/{one}/acknowledge" for one in ids[:2]]
 
 
 async def test_viewer_is_offered_no_actions() -> None:
     canned = Canned([])
     canned.may_act = False
     async with terminal(canned) as (app, pilot):
-        await until(seldom(lambda: "read-only: acting needs the role operator" in text_of(app)), "the reason")
+        await until(
+            throttle(lambda: "read-only: acting needs the role operator" in screen_text(app)), "the reason"
+        )
         for tab, keys in (("1", "adt"), ("2", "nt"), ("3", "a"), ("4", "r")):
             await pilot.press(tab, *keys)
             assert isinstance(app.screen, FleetScreen), (tab, keys)
@@ -425,11 +430,11 @@ async def test_viewer_is_offered_no_actions() -> None:
         await pilot.press("n", "t", "a")
         assert isinstance(app.screen, WorkerScreen)
 
-    assert canned.asked == []
+    assert canned.actions == []
 
 
 async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> None:
-    """A key that was meant for one item answers no other."""
+    """A key that was meant for one item must not answer another."""
     canned = Canned([])
     first, *others = canned.attention
     canned.attention = [first]
@@ -443,27 +448,27 @@ async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> 
         assert table.selected == first["item_id"]
 
 
-async def test_nothing_that_needs_a_person_is_one_calm_line() -> None:
+async def test_no_item_that_needs_a_person_shows_one_line() -> None:
     canned = Canned([])
     canned.attention = []
     async with terminal(canned) as (app, _):
-        await until(seldom(lambda: "Nothing needs you." in text_of(app)), "it is said")
+        await until(throttle(lambda: "Nothing needs you." in screen_text(app)), "the message is shown")
 
 
 async def test_esc_shows_all_workers_again() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         await pilot.press("slash")
-        await written(app, pilot, "/filter stuck")
+        await enter_line(app, pilot, "/filter stuck")
         table = app.screen.query_one("#fleet", RowTable)
         await until(lambda: table.row_count == 1, "one worker")
         await pilot.press("escape")
         await until(lambda: table.row_count == len(app.app_state.fleet.workers), "all")
 
 
-async def test_timeline_begins_again_if_the_log_has_lost_its_place() -> None:
+async def test_timeline_restarts_if_the_log_no_longer_has_its_position() -> None:
     class Forgetful(Canned):
-        """Its log no longer has the last known step."""
+        """A service whose log no longer has the last known step."""
 
         async def _answer(self, request: httpx.Request) -> httpx.Response:
             if request.url.params.get("after") == "step-9":
@@ -480,5 +485,5 @@ async def test_timeline_begins_again_if_the_log_has_lost_its_place() -> None:
         assert isinstance(screen, WorkerScreen)
         await until(lambda: screen.timeline.lines, "its steps")
         screen._has_news.set()
-        await until(lambda: not screen._has_news.is_set(), "it looks again")
+        await until(lambda: not screen._has_news.is_set(), "the steps are requested again")
         await until(lambda: len(screen.timeline.lines) == len(STEPS), "no step twice")

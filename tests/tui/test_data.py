@@ -1,4 +1,4 @@
-"""What the terminal knows, apart from its widgets: fleet, story, conversation, notices, commands, words."""
+"""The interface without widgets: fleet, timeline, conversation, notices, commands, formatting."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def fleet() -> FleetState:
 
 
 def test_ended_session_is_failing_until_its_ticket_closes() -> None:
-    """B103: and then its outcome is shown, which is not "terminated" for one that completed."""
+    """B103: afterwards its outcome is shown, which is not "terminated" for a completed session."""
     known = fleet()
     over = known.workers[-1]
     ticket = known.tickets[0].model_copy(update={"agent_id": over.agent_id, "session_id": over.session_id})
@@ -188,9 +188,9 @@ def test_known_bad_steps_before_the_first_verdict_count(
 
 
 def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
-    drawn = styles.render_states([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
+    render_files = styles.render_states([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
 
-    assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
+    assert render_files.plain == "·▁▅▁" or render_files.plain == "▁▁▅▁"
 
 
 def page(*items: dict[str, Any], **fields: object) -> Steps:
@@ -222,7 +222,7 @@ def test_open_work_has_a_clock(ago: float, text: str) -> None:
     assert describe_open(Step.model_validate(OPEN_STEPS[0]), NOW + ago) == text
 
 
-def test_shadow_finding_says_since_when_it_holds() -> None:
+def test_shadow_finding_has_its_duration() -> None:
     finding = Finding.model_validate(
         row(Finding, kind="grinding", since=NOW - 120, evidence="82 tool calls", shadow=True)
     )
@@ -274,7 +274,7 @@ def test_workers_are_filtered_by_health_activity_and_text(line: str, agents: lis
     assert [filtered_worker.agent_id for filtered_worker in known.filtered_workers] == agents
 
 
-# -- a talk -----------------------------------------------------------------------------------------
+# -- a conversation ---------------------------------------------------------------------------------
 
 
 def delta(text: str, graph: str = "main", node: str = "ask") -> Event:
@@ -303,7 +303,7 @@ def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
         ("execution_completed", "other completed"),
     ],
 )
-def test_background_graph_is_shown_beside_the_chat(kind: str, title: str) -> None:
+def test_background_graph_is_shown_next_to_the_chat(kind: str, title: str) -> None:
     result, talk = (
         moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}),
         Conversation("bee", "main"),
@@ -404,8 +404,8 @@ def test_unlogged_streaming_text_continues_after_a_reconnect() -> None:
     assert [entry.text for entry in talk.entries] == ["Hello.", "Which folder?"]
 
 
-async def test_trigger_of_a_run_is_looked_up_once() -> None:
-    """B62: events of another agent whose graph has the same name are not this one's."""
+async def test_owner_of_a_run_is_requested_once() -> None:
+    """B62: events of another agent with a graph of the same name do not belong to this one."""
     requests: list[tuple[str, str]] = []
 
     async def has_run(agent_id: str, execution_id: str) -> bool:
@@ -454,7 +454,7 @@ def test_ticket_has_one_notice_and_other_events_none() -> None:
     assert add_notice_for(moment("ticket_resolved"), notices) is None
 
 
-# -- what is typed ----------------------------------------------------------------------------------
+# -- commands ---------------------------------------------------------------------------------------
 
 
 def test_commands_are_distinguished_from_text() -> None:
@@ -469,12 +469,12 @@ def test_commands_are_distinguished_from_text() -> None:
     ("line", "why"),
     [("/fly", "unknown command"), ("/load", "needs <path>"), ("/graphs all", "takes no argument")],
 )
-def test_invalid_command_names_a_valid_one(line: str, why: str) -> None:
+def test_invalid_command_error_names_a_valid_one(line: str, why: str) -> None:
     with pytest.raises(InvalidCommandError, match=why):
         parse_command(line)
 
 
-# -- words ------------------------------------------------------------------------------------------
+# -- formatting -------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=60), st.integers(1, 40))
@@ -490,11 +490,11 @@ def test_displayed_text_has_no_bidirectional_overrides() -> None:
 
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(1, 20))
 def test_sparkline_has_the_requested_width_and_zero_is_empty(numbers: list[int], width: int) -> None:
-    drawn = sparkline(numbers, width)
+    render_files = sparkline(numbers, width)
 
-    assert len(drawn) == width
+    assert len(render_files) == width
     if numbers:
-        assert (drawn[-1] == "·") == (numbers[-1] == 0)
+        assert (render_files[-1] == "·") == (numbers[-1] == 0)
 
 
 def test_numbers_are_short() -> None:

@@ -30,7 +30,7 @@ def test_graph_line_has_state_and_edges() -> None:
     ]
 
 
-def test_value_is_shown_as_json_and_a_long_one_is_cut() -> None:
+def test_value_is_shown_as_json_and_long_values_are_truncated() -> None:
     lines = memory_lines({"topic": "doors", "pages": list(range(500)), "ü": {"a": None}})
 
     assert lines[0] == 'topic  "doors"'

@@ -1,4 +1,4 @@
-"""The terminal interface of a killed service: its feed has the events of the downtime."""
+"""The terminal interface of a killed service: its feed includes the events of the downtime."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from queenright.client import AsyncQueenright
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
 from tests.server.test_event_stream_kill import start
-from tests.tui.pictures import seldom, text_of
+from tests.tui.pictures import screen_text, throttle
 from tests.waiting import until
 
 
-async def happens(url: str, numbers: range) -> list[str]:
-    """Let things happen that are in the feed; return what is said of each."""
+async def cause_events(url: str, numbers: range) -> list[str]:
+    """Cause events of the feed; return the text of each."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         for number in numbers:
             body = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
@@ -34,27 +34,27 @@ def feed_lines(app: QueenrightApp) -> list[str]:
 
 
 async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> None:
-    """B64: neither what was told just before the kill nor what happened before the terminal was back."""
+    """B64: neither events just before the kill nor events before the reconnection are missing."""
     storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
     process = await start(storage, port)
     try:
-        happened = await happens(url, range(4))
+        texts = await cause_events(url, range(4))
         app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("5")
-            await until(lambda: feed_lines(app) == happened, "what happened before")
-            happened += await happens(url, range(4, 20))
+            await until(lambda: feed_lines(app) == texts, "the events before the kill")
+            texts += await cause_events(url, range(4, 20))
             process.send_signal(signal.SIGKILL)
             process.wait()
-            await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
+            await until(throttle(lambda: "does not respond" in screen_text(app)), "the outage is shown")
 
             process = await start(storage, port)
-            happened += await happens(url, range(20, 30))
-            await until(lambda: len(feed_lines(app)) >= len(happened), "what happened meanwhile")
-            await until(seldom(lambda: "number 29." in text_of(app)), "it is on the screen")
-            assert feed_lines(app) == happened
-            assert "does not respond" not in text_of(app)
+            texts += await cause_events(url, range(20, 30))
+            await until(lambda: len(feed_lines(app)) >= len(texts), "the events after the kill")
+            await until(throttle(lambda: "number 29." in screen_text(app)), "it is on the screen")
+            assert feed_lines(app) == texts
+            assert "does not respond" not in screen_text(app)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()

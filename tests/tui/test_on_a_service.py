@@ -27,7 +27,7 @@ from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from tests.server.agents.parts import House, guide, house
 from tests.server.conftest import looping
-from tests.tui.pictures import text_of
+from tests.tui.pictures import screen_text
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
-    """A service that has a ticket about `looper`, and two agents to be loaded."""
+    """A service with a ticket about `looper` and two agents to load."""
     async with house(tmp_path_factory.mktemp("tui")) as found:
         guide(found.roots / "guide")
         guide(found.roots / "porter", "porter")
@@ -47,33 +47,33 @@ async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]
 
 @asynccontextmanager
 async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
-    """The interface in a terminal of 80 by 24, once it knows the fleet and follows it."""
+    """Run the interface in a terminal of 80 by 24, and yield it once it follows the fleet."""
     app = QueenrightApp(ServiceGateway(AsyncQueenright(str(home.http.base_url)), by=by))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.app_state.fleet.tickets, "the tickets are known")
         await pilot.press("2")
-        await shows(app, "looper")
+        await wait_for_text(app, "looper")
         yield app, pilot
 
 
-async def shows(app: QueenrightApp, text: str) -> None:
-    """Wait until a text is on the screen."""
+async def wait_for_text(app: QueenrightApp, text: str) -> None:
+    """Wait until the screen contains a text."""
     styles = itertools.count()
     try:
-        # The screen is drawn a few times a second, and to read it takes longer than to wait for it.
-        await until(lambda: next(styles) % 12 == 0 and text in text_of(app), text)
+        # The screen is drawn a few times a second, and reading it takes longer than waiting.
+        await until(lambda: next(styles) % 12 == 0 and text in screen_text(app), text)
     except BaseException:
-        print(text_of(app))
+        print(screen_text(app))
         raise
 
 
-def worst_ticket_of(home: House) -> EscalationTicket:
+def find_ticket(home: House) -> EscalationTicket:
     [found] = [ticket for ticket in home.service.tickets.open_tickets() if ticket.agent_id == "looper"]
     return found
 
 
-async def works(home: House, text: str) -> None:
-    """Let the worker take a step."""
+async def report_step(home: House, text: str) -> None:
+    """Report a step of the worker."""
     now = home.service.clock()
     step = AgentEvent(
         type=EventType.STEP_COMPLETED,
@@ -91,7 +91,7 @@ async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: 
     async with terminal(home) as (app, pilot):
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
-        await shows(app, "Bad steps")
+        await wait_for_text(app, "Bad steps")
         stream = app.screen
         assert isinstance(stream, WorkerScreen)
         await until(lambda: stream.history.states, "its history")
@@ -102,15 +102,15 @@ async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: 
 
 
 async def read_stream_text(home: House, app: QueenrightApp, text: str) -> None:
-    """Let the worker take steps until one is seen: whoever begins to listen hears what comes from then on."""
+    """Report steps until one is shown: a new stream delivers only later events."""
     for number in range(200):
-        await works(home, f"{text} {number}")
+        await report_step(home, f"{text} {number}")
         for _ in range(10):
-            if text in text_of(app):
+            if text in screen_text(app):
                 return
             await until(lambda: True, "a moment")
             await app.redraw()
-    pytest.fail(f"{text} is never in the stream:\n{text_of(app)}")
+    pytest.fail(f"{text} is never in the stream:\n{screen_text(app)}")
 
 
 async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: House) -> None:
@@ -121,10 +121,10 @@ async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: H
 
         screen = app.screen
         assert isinstance(screen, QueenScreen)
-        await typed(app, pilot, "what is wrong?")
+        await enter_line(app, pilot, "what is wrong?")
         chat = home.service.judging.chat
-        ticket = worst_ticket_of(home).ticket_id
-        # A long answer scrolls the question out of the pane.
+        ticket = find_ticket(home).ticket_id
+        # A long answer scrolls the question out of view.
         await until(lambda: [entry.by for entry in screen._entries][-2:] == ["ada", "queen"], "her answer")
 
         assert "ada" in [one.by for one in await chat.history(Subject(ticket))]
@@ -137,7 +137,7 @@ async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
         await pilot.press("n")
         await until(lambda: isinstance(app.screen, PromptDialog), "the question")
         await pilot.press(*"look elsewhere", "enter")
-        await shows(app, "nudge looper:")
+        await wait_for_text(app, "nudge looper:")
 
     interventions = [
         intervention
@@ -160,7 +160,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
             assert not [one for one in interventions if one.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
-        await shows(app, "terminate looper:")
+        await wait_for_text(app, "terminate looper:")
 
     [done_] = [
         intervention
@@ -173,13 +173,13 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
 async def test_ticket_is_acknowledged(home: House) -> None:
     async with terminal(home, by="taker") as (app, pilot):
         await pilot.press("3")
-        await shows(app, "Cause")
+        await wait_for_text(app, "Cause")
         await pilot.press("a")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
-        assert not worst_ticket_of(home).acknowledged_by
+        assert not find_ticket(home).acknowledged_by
         await pilot.press("y")
-        await until(lambda: worst_ticket_of(home).acknowledged_by == "taker", "the ticket is acknowledged")
-        await shows(app, "acknowledged")
+        await until(lambda: find_ticket(home).acknowledged_by == "taker", "the ticket is acknowledged")
+        await wait_for_text(app, "acknowledged")
 
 
 async def test_breaker_is_reset(home: House) -> None:
@@ -189,36 +189,36 @@ async def test_breaker_is_reset(home: House) -> None:
             breaker.call(lambda: 1 // 0)
     async with terminal(home) as (app, pilot):
         await pilot.press("4")
-        await shows(app, "✖ open")
+        await wait_for_text(app, "✖ open")
         await pilot.press("r")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
-        await shows(app, "Reset tool_execution")
+        await wait_for_text(app, "Reset tool_execution")
         assert breaker.state.value == "open"
         await pilot.press("y")
         await until(lambda: breaker.state is BreakerState.CLOSED, "it is closed")
-        await shows(app, "● closed")
+        await wait_for_text(app, "● closed")
 
 
 async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(home: House) -> None:
     async with terminal(home) as (app, pilot):
-        await noticed(home, app, pilot, "high")
+        await wait_for_notice(home, app, pilot, "high")
         assert isinstance(app.screen, FleetScreen)
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
-        await noticed(home, app, pilot, "critical")
+        await wait_for_notice(home, app, pilot, "critical")
         assert isinstance(app.screen, WorkerScreen)
 
 
-async def noticed(home: House, app: QueenrightApp, pilot: Pilot[None], severity: str) -> None:
-    await home.service.bus.publish(called(home, severity))
-    await shows(app, f"{severity.upper()} looper")
+async def wait_for_notice(home: House, app: QueenrightApp, pilot: Pilot[None], severity: str) -> None:
+    await home.service.bus.publish(request_notification(home, severity))
+    await wait_for_text(app, f"{severity.upper()} looper")
     await pilot.press("escape")
-    await until(lambda: "Esc dismisses" not in text_of(app), "it is gone")
+    await until(lambda: "Esc dismisses" not in screen_text(app), "it is gone")
 
 
-def called(home: House, severity: str) -> AgentEvent:
+def request_notification(home: House, severity: str) -> AgentEvent:
     data = {
-        "ticket_id": worst_ticket_of(home).ticket_id,
+        "ticket_id": find_ticket(home).ticket_id,
         "severity": severity,
         "analysis": "It loops.",
         "urgency": "now",
@@ -235,50 +235,50 @@ def called(home: House, severity: str) -> AgentEvent:
 
 async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown(home: House) -> None:
     async with terminal(home) as (app, pilot):
-        await typed(app, pilot, f"/load {home.roots / 'guide'}")
+        await enter_line(app, pilot, f"/load {home.roots / 'guide'}")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
-        await shows(app, "[guide]")
-        await typed(app, pilot, "bees")
-        await shows(app, "Who are you?")
+        await wait_for_text(app, "[guide]")
+        await enter_line(app, pilot, "bees")
+        await wait_for_text(app, "Who are you?")
 
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
-        await typed(app, pilot, "/talk guide")
-        await shows(app, "Who are you?")
-        await shows(app, "talk waits for your answer")
-        assert text_of(app).count("Who are you?") == 1
-        await typed(app, pilot, "Ada")
-        await shows(app, "the run completed")
+        await enter_line(app, pilot, "/talk guide")
+        await wait_for_text(app, "Who are you?")
+        await wait_for_text(app, "talk waits for your answer")
+        assert screen_text(app).count("Who are you?") == 1
+        await enter_line(app, pilot, "Ada")
+        await wait_for_text(app, "the run completed")
 
-        await typed(app, pilot, f"/load {home.roots / 'porter'}")
-        await shows(app, " porter ")
+        await enter_line(app, pilot, f"/load {home.roots / 'porter'}")
+        await wait_for_text(app, " porter ")
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await home.ask("POST", "/api/agents/guide/trigger", json=DOORS | {"graph_id": "porter"}, status=202)
-        await shows(app, "porter asks")
+        await wait_for_text(app, "porter asks")
         await pilot.press("escape")
-        await typed(app, pilot, "/talk guide")
-        await shows(app, "[guide]")
-        await typed(app, pilot, "/graph porter")
-        await shows(app, "[porter]")
-        await shows(app, "talk waits for your answer")
-        await typed(app, pilot, "/graphs")
-        await shows(app, "▸ porter, 1 run, waiting for input at talk")
-        await typed(app, pilot, "/nodes")
-        await shows(app, "? talk")
-        await typed(app, pilot, "/data")
-        await shows(app, '"doors"')
+        await enter_line(app, pilot, "/talk guide")
+        await wait_for_text(app, "[guide]")
+        await enter_line(app, pilot, "/graph porter")
+        await wait_for_text(app, "[porter]")
+        await wait_for_text(app, "talk waits for your answer")
+        await enter_line(app, pilot, "/graphs")
+        await wait_for_text(app, "▸ porter, 1 run, waiting for input at talk")
+        await enter_line(app, pilot, "/nodes")
+        await wait_for_text(app, "? talk")
+        await enter_line(app, pilot, "/data")
+        await wait_for_text(app, '"doors"')
 
-        await another_porter_speaks(home, app)
-        await typed(app, pilot, "Bo")
-        await shows(app, "the run completed")
-        await typed(app, pilot, "/graphs")
-        await shows(app, "▸ porter, idle")
-        await typed(app, pilot, "/graph nobody")
-        await shows(app, "nobody")
-        await typed(app, pilot, "/unload porter")
-        await shows(app, "graph porter is unloaded")
-        await typed(app, pilot, "/unload guide")
+        await report_other_porter(home, app)
+        await enter_line(app, pilot, "Bo")
+        await wait_for_text(app, "the run completed")
+        await enter_line(app, pilot, "/graphs")
+        await wait_for_text(app, "▸ porter, idle")
+        await enter_line(app, pilot, "/graph nobody")
+        await wait_for_text(app, "nobody")
+        await enter_line(app, pilot, "/unload porter")
+        await wait_for_text(app, "graph porter is unloaded")
+        await enter_line(app, pilot, "/unload guide")
         await until(lambda: isinstance(app.screen, FleetScreen), "the talk is over")
 
     assert not home.service.agents.slots
@@ -287,23 +287,23 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
 DOORS: Final[dict[str, Any]] = {"entry_point_id": "start", "input_data": {"topic": "doors"}}
 
 
-async def another_porter_speaks(home: House, app: QueenrightApp) -> None:
-    """B62: an agent of the same name as a graph here says its words elsewhere."""
+async def report_other_porter(home: House, app: QueenrightApp) -> None:
+    """B62: messages of another agent with the same name as a graph of this one."""
     talk = app.screen
     assert isinstance(talk, TalkScreen)
     before = list(talk.conversation.entries)
     await home.ask("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
     run, session = await home.begun("porter")
     owners = app.app_state.run_ownership
-    await until(lambda: ("guide", run) in owners._ownership, "its words have come")
+    await until(lambda: ("guide", run) in owners._ownership, "the message has arrived")
     await home.ask("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
     await home.over("porter", run)
     await home.ask("DELETE", "/api/agents/porter", status=204)
     assert talk.conversation.entries == before
 
 
-async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
-    """Write a line into the command line at once, and send it: key by key takes long."""
+async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
+    """Put a line into the command line at once and submit it, because single keys take long."""
     line_ = app.screen.query_one("#input", Input)
     if line_.has_class("hidden"):
         await pilot.press("slash")
@@ -316,7 +316,7 @@ async def test_help_lists_keys_and_commands_and_a_wrong_command_is_reported(home
         await pilot.press("question_mark")
         await until(lambda: isinstance(app.screen, HelpDialog), "help")
         await pilot.press("escape")
-        await typed(app, pilot, "/fly")
-        await shows(app, "unknown command /fly")
-        await typed(app, pilot, "/graphs")
-        await shows(app, "/talk <agent> opens one")
+        await enter_line(app, pilot, "/fly")
+        await wait_for_text(app, "unknown command /fly")
+        await enter_line(app, pilot, "/graphs")
+        await wait_for_text(app, "/talk <agent> opens one")

@@ -9,15 +9,15 @@ import pytest
 import pytest_asyncio
 
 from tests.tui.pictures import SMALL
-from tests.tui.snapshots import DOCUMENTS, GOLDEN, drawn, golden
+from tests.tui.snapshots import DOCUMENTS, GOLDEN, golden_path, render_files
 
 FILES = sorted([*GOLDEN.glob("*.txt"), *DOCUMENTS.glob("tui-*.svg")])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def now() -> dict[Path, str]:
-    """All screens as they are now."""
-    return await drawn()
+    """Return all screens as they are now."""
+    return await render_files()
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -33,12 +33,12 @@ async def test_every_screen_has_its_golden_file(now: dict[Path, str]) -> None:
 
 
 @pytest.mark.parametrize("state", ["✖ failing", "■ stuck", "◐ degraded", "● healthy", "○ completed"])
-def test_state_is_shown_by_sign_and_word_and_not_only_colour(state: str) -> None:
-    assert state in golden("fleet", 80).read_text()
+def test_state_has_a_symbol_and_a_word_besides_its_colour(state: str) -> None:
+    assert state in golden_path("fleet", 80).read_text()
 
 
-def test_nothing_is_wider_than_its_terminal() -> None:
-    for path in golden("fleet", 80).parent.glob("*-80.txt"):
+def test_no_line_is_wider_than_the_terminal() -> None:
+    for path in golden_path("fleet", 80).parent.glob("*-80.txt"):
         assert max(map(len, path.read_text().splitlines())) <= SMALL[0], path.name
 
 

@@ -14,7 +14,13 @@ from opentelemetry.trace import Tracer
 
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.open_spans import OpenSpans
-from tools.benchmarks.instrumentation import ATTRIBUTES, Nowhere, NowhereToo, compare, cpu_seconds
+from tools.benchmarks.instrumentation import (
+    ATTRIBUTES,
+    DiscardingExporter,
+    DiscardingSender,
+    compare,
+    cpu_seconds,
+)
 from tools.benchmarks.row import Row
 
 ROUNDS = 41
@@ -27,7 +33,7 @@ def run() -> list[Row]:
 
 def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
     raw, watching = _provider(), _provider()
-    watching.add_span_processor(OpenSpans(Delivery(NowhereToo)))
+    watching.add_span_processor(OpenSpans(Delivery(DiscardingSender)))
     # The run that contains the spans: it is reported, and every tick checks it.
     agent = watching.get_tracer("agent").start_span("invoke_agent bee")
     first, second = raw.get_tracer("raw"), watching.get_tracer("watched")
@@ -51,7 +57,7 @@ def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
 def _provider() -> TracerProvider:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
-        BatchSpanProcessor(Nowhere(), max_queue_size=100_000, schedule_delay_millis=500)
+        BatchSpanProcessor(DiscardingExporter(), max_queue_size=100_000, schedule_delay_millis=500)
     )
     return provider
 
