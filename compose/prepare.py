@@ -1,8 +1,8 @@
 """
-Prepare what ``docker-compose.yml`` mounts: secrets, tokens and Alertmanager's configuration.
+Prepare the files that ``docker-compose.yml`` mounts: secrets, tokens and Alertmanager's configuration.
 
-``make compose`` runs it. Everything lies in ``compose/secrets/``. What is there already is kept, so that it
-can be run again: after a secret was put in place, or to see what is still off.
+``make compose`` runs it. The files are in ``compose/secrets/``. Existing files are kept, so that it can run
+again after a secret was added, or to show which receivers are still off.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _RECEIVERS: Final = {
 
 def prepare(folder: Path) -> list[str]:
     """
-    Write what is missing, and return the receivers that are on.
+    Write the missing files, and return the receivers that are on.
 
     Raises:
-        SystemExit: A secret cannot be used; says which, and the way out.
+        SystemExit: A secret cannot be used. The message names it and the fix.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     if not (folder / "grafana_admin_password").exists():
@@ -54,7 +54,7 @@ def prepare(folder: Path) -> list[str]:
             sys.exit(f"{folder / name} does not hold a URL; write one into it, or empty the file")
     if _is_in_the_stack(urlsplit(deadman_url).hostname):
         sys.exit(
-            f"{folder / 'deadman_url'} is {deadman_url!r}, a part of what it watches, and stops with it. "
+            f"{folder / 'deadman_url'} is {deadman_url!r}, which is in the stack that it watches. "
             "Write the URL of a check that runs elsewhere into it, or empty the file."
         )
     config = render_alertmanager(
@@ -79,15 +79,15 @@ def prepare(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Prepare the folder and say what is on."""
+    """Prepare the folder, and print which receivers are on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, default=SECRETS, help="default: %(default)s")
     folder = parser.parse_args().folder
-    on = prepare(folder)
+    enabled = prepare(folder)
     print(f"Prepared {folder}.")
-    for name, what in _RECEIVERS.items():
-        state = "on " if name in on else "off"
-        print(f"  {state}  {what} ({folder / name})")
+    for name, title in _RECEIVERS.items():
+        state = "on " if name in enabled else "off"
+        print(f"  {state}  {title} ({folder / name})")
     print("To turn one on: write its value into its file, run `make compose` again.")
     print(f"Console: {CONSOLE}, sign in with the token in {folder / 'admin_token'}.")
     print(f"Grafana: http://127.0.0.1:3000, user admin, password in {folder / 'grafana_admin_password'}.")
@@ -102,7 +102,7 @@ def _create_tokens(folder: Path) -> None:
         command += ["--role", role, "--expires", expires, "--tokens-file", str(folder / "tokens.json")]
         created = subprocess.run(command, text=True, capture_output=True, check=False)
         if created.returncode != 0:
-            # The file of hashes knows a token whose own file is gone.
+            # The file of hashes has a token whose own file is missing.
             sys.exit(
                 f"{created.stderr.strip()}\nThe token of {folder / file} cannot be read back: "
                 f"delete {folder / 'tokens.json'} and run `make compose` again."
@@ -127,7 +127,7 @@ def _read(file: Path) -> str:
 
 def _write(file: Path, text: str) -> None:
     """Write a file that the containers' users can read; the folder's mode keeps others on the machine out."""
-    # In place: a container sees the file that was there when it started.
+    # Written in place: a container sees the file that existed when it started.
     file.write_text(text, encoding="utf-8")
     file.chmod(0o644)
 

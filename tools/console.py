@@ -1,8 +1,8 @@
 """
-Build the console: ``make console``. Needs Node; what it builds is committed, so that running it does not.
+Build the console: ``make console``. Needs Node; the build is committed, so that running the service does not.
 
 1. Write the API's OpenAPI document.
-2. Install the packages of ``server/console/package-lock.json``, unless they are.
+2. Install the packages of ``server/console/package-lock.json``, unless they are installed.
 3. Lint the code, make types of the document, check the code against them, test it, and build it into the
    package's pages.
 
@@ -27,7 +27,7 @@ _GENERATED_FILES: Final = {"node_modules", "openapi.json", "schema.d.ts"}
 
 
 def source_digest(folder: Path = SOURCE) -> str:
-    """Return a hash of what the console is built from, except the API's types."""
+    """Return a hash of the console's sources, except the API's types."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)

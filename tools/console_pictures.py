@@ -1,8 +1,8 @@
 """
 Take the pictures of the console that README and docs show: ``python -m tools.console_pictures``.
 
-A service with its demo must run (``make up``), and ``researcher`` must be stuck: from ten to thirty seconds
-after its start.
+A service with its demo must run (``make up``), and ``researcher`` must be stuck, which it is ten to thirty
+seconds after the start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> int:
     url = parser.parse_args().url
     tickets = httpx.get(f"{url}/api/tickets", params={"agent_id": "researcher"}).json()["tickets"]
     if not tickets:
-        print("researcher has no ticket yet: run this again in a few seconds.", file=sys.stderr)
+        print("researcher has no ticket yet; run this again in a few seconds.", file=sys.stderr)
         return 1
     ticket = tickets[0]
     values = {
@@ -45,7 +45,7 @@ def main() -> int:
         )
         page = browser.new_page()
         for name, address in PICTURES.items():
-            # The fleet is below what needs a person.
+            # The fleet is below the items that need a person.
             page.set_viewport_size({"width": 1280, "height": 1200 if name == "console-fleet.png" else 800})
             page.goto(url + address.format(**values))
             page.wait_for_timeout(5000)

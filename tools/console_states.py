@@ -1,8 +1,8 @@
 """
-Take pictures of what the console rarely shows: ``python -m tools.console_states FOLDER``.
+Take pictures of rare states of the console: ``python -m tools.console_states FOLDER``.
 
-Each page while it loads, without a connection, refused, and with 10,000 agents; on a phone and a desktop,
-light and dark. Look at them after a change of the console.
+The pictures show each page while it loads, without a connection, refused, and with 10,000 agents; on a phone
+and a desktop, light and dark. Check them after a change of the console.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Provide what the Makefile's targets need: the virtual environment, and programs that PyPI does not carry.
+Provide the virtual environment and the programs that the Makefile's targets need.
 
 Runs before anything is installed, so it uses only the standard library. It writes only to ``.venv/`` and
 ``.tools/``, needs no root, installs nothing on the system and starts no service.
@@ -36,7 +36,7 @@ NEWEST = TOOLS / "newest"
 BUILDER = TOOLS / "builder"
 DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-# Program -> the other names it goes by; Debian's package calls alertmanager by its own name.
+# Program -> its other names; Debian's package has its own name for alertmanager.
 PROGRAMS = {
     "prometheus": (),
     "promtool": (),
@@ -48,10 +48,10 @@ MAC_BROWSERS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
-# The oldest Debian with a Python that is new enough.
+# The oldest Debian release with a sufficiently new Python.
 BASE_SUITE = "bookworm"
 # Debian's builds read their templates and pages from here. Unpacked elsewhere, they find them through
-# descriptor 9, which a wrapper opens: a path of the same length, because it is inside the program.
+# descriptor 9, which a wrapper opens. The path must have the same length, because it is inside the program.
 SYSTEM_SHARE = b"/usr/share/prometheus"
 MOVED_SHARE = b"/proc/self/fd/9".ljust(len(SYSTEM_SHARE), b"/")
 CHROMIUM_WRAPPER = """\
@@ -67,11 +67,11 @@ exec "$root/usr/lib/chromium/chromium" "$@"
 
 
 class UnavailableError(Exception):
-    """Raised when something is unavailable on this machine; the message says what, and what to do."""
+    """Raised when something is unavailable on this machine; the message states what, and the fix."""
 
 
-def say(text: str) -> None:
-    """Print one line of progress at once."""
+def print_progress(text: str) -> None:
+    """Print one line of progress, and flush it."""
     print(text, flush=True)
 
 
@@ -84,7 +84,7 @@ def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def locked() -> Iterator[None]:
     """Hold the lock of this checkout's tools, so that concurrent targets do the work once."""
     TOOLS.mkdir(exist_ok=True)
     with (TOOLS / ".lock").open("w") as lock:
@@ -98,11 +98,11 @@ def alone() -> Iterator[None]:
 def provide_venv(group: str) -> None:
     """Create ``.venv`` unless it works; install the pinned packages and this project."""
     python = VENV / "bin" / "python"
-    if not runs(python, "-c", "import pip"):
-        say(f"Making .venv with Python {platform.python_version()} ...")
+    if not is_working(python, "-c", "import pip"):
+        print_progress(f"Making .venv with Python {platform.python_version()} ...")
         make_venv(python)
-    say(f"Installing Python packages of requirements/{group}.txt ...")
-    # Bytecode is written for what is imported, when it is: that halves the time until `up` can start.
+    print_progress(f"Installing Python packages of requirements/{group}.txt ...")
+    # Python writes bytecode on the first import; skipping it here halves the time until `up` can start.
     options = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
     pip = [str(python), "-m", "pip", "install", *options]
     run([*pip, "--require-hashes", "--requirement", ROOT / "requirements" / f"{group}.txt"])
@@ -110,9 +110,9 @@ def provide_venv(group: str) -> None:
 
 
 def make_venv(python: Path) -> None:
-    """Create ``.venv``, also if the system's Python has no ensurepip, as on Debian."""
+    """Create ``.venv``, even if the system's Python has no ensurepip, as on Debian."""
     shutil.rmtree(VENV, ignore_errors=True)
-    if runs(sys.executable, "-c", "import ensurepip, venv"):
+    if is_working(sys.executable, "-c", "import ensurepip, venv"):
         run([sys.executable, "-m", "venv", VENV])
         return
     if not shutil.which("apt-get"):
@@ -128,7 +128,7 @@ def make_venv(python: Path) -> None:
     run([python, f"{wheel}/pip", "install", "--quiet", "--no-index", "--no-deps", wheel])
 
 
-def runs(program: str | Path, *arguments: str) -> bool:
+def is_working(program: str | Path, *arguments: str) -> bool:
     """Return whether a program starts and exits with code 0."""
     try:
         result = subprocess.run([program, *arguments], capture_output=True, stdin=DEVNULL, timeout=60)
@@ -140,38 +140,38 @@ def runs(program: str | Path, *arguments: str) -> bool:
 # --- programs ----------------------------------------------------------------------------------
 
 
-def missing(programs: Mapping[str, tuple[str, ...]]) -> list[str]:
+def find_missing(programs: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Return the programs that are neither in the environment, nor on PATH, nor in ``.tools/bin``."""
     return [
         name
         for name, others in programs.items()
         if not os.environ.get(f"{name.upper()}_BIN")
         and not any(map(shutil.which, (name, *others)))
-        and not runs(BIN / name, "--version")
+        and not is_working(BIN / name, "--version")
     ]
 
 
 def provide_programs() -> None:
     """Install the programs of Prometheus and Alertmanager into ``.tools/bin`` unless they are present."""
-    if not (names := missing(PROGRAMS)):
+    if not (names := find_missing(PROGRAMS)):
         return
     if sys.platform == "darwin":
         raise UnavailableError(f"Not found: {', '.join(names)}. Run: brew install prometheus alertmanager")
     require_apt(names)
-    say(f"Fetching {', '.join(names)} ...")
+    print_progress(f"Fetching {', '.join(names)} ...")
     unpack_programs(TOOLS / "prometheus", BIN, HERE)
 
 
 def provide_newest() -> None:
     """Install the newest programs of Prometheus and Alertmanager into ``.tools/newest/bin``, for tests."""
-    if all(runs(NEWEST / "bin" / name, "--version") for name in PROGRAMS):
+    if all(is_working(NEWEST / "bin" / name, "--version") for name in PROGRAMS):
         return
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and DEBIAN_KEYS.is_file()):
         raise UnavailableError(
-            "The newest prometheus and alertmanager come as Debian packages, and this is no Debian "
+            "The newest prometheus and alertmanager are Debian packages, and this is not Debian "
             f"(apt-get, dpkg-deb and {DEBIAN_KEYS} are needed)."
         )
-    say("Fetching the newest prometheus, promtool, alertmanager, amtool ...")
+    print_progress("Fetching the newest prometheus, promtool, alertmanager, amtool ...")
     sources = TOOLS / "apt" / "sid.list"
     sources.parent.mkdir(parents=True, exist_ok=True)
     sources.write_text(f"deb [signed-by={DEBIAN_KEYS}] {debian_mirror()} sid main\n")
@@ -186,7 +186,7 @@ def debian_mirror() -> str:
         if site.rstrip("/").endswith("/debian"):
             return site
     raise UnavailableError(
-        "The newest prometheus and alertmanager need a Debian mirror, and apt knows none here."
+        "The newest prometheus and alertmanager need a Debian mirror, and apt has none configured."
     )
 
 
@@ -194,7 +194,7 @@ def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
     """Unpack Prometheus and Alertmanager below ``root``, with scripts in ``bin_`` that start them."""
     apt.get("update")
     depends = run([*apt.cache, "depends", "prometheus"])
-    # promtool, if it is a package of its own, and the assets of the web UI; the other dependencies are for
+    # promtool, if it is a separate package, and the assets of the web UI. The other dependencies are for
     # running it as a service.
     more = [word for word in depends.split() if word.startswith(("promtool", "libjs-", "fonts-"))]
     unpack(["prometheus", "prometheus-alertmanager", *more], root, apt, update=False)
@@ -210,19 +210,19 @@ def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
             'exec 9<"$root/usr/share/prometheus"\n'
             f'exec "$root/usr/bin/{original.name}" "$@"\n',
         )
-    check_they_run(PROGRAMS, bin_)
+    check_programs(PROGRAMS, bin_)
 
 
 def provide_browser() -> None:
     """Install Chromium into ``.tools/bin`` unless a browser is present."""
-    if not (names := missing(BROWSERS)) or any(Path(path).exists() for path in MAC_BROWSERS):
+    if not (names := find_missing(BROWSERS)) or any(Path(path).exists() for path in MAC_BROWSERS):
         return
     if sys.platform == "darwin":
         raise UnavailableError(
             "No browser found. Run: brew install --cask google-chrome (or set CHROMIUM_BIN)"
         )
     require_apt(names)
-    say("Fetching chromium and the libraries it lacks here (about 120 MB) ...")
+    print_progress("Fetching chromium and the libraries it lacks here (about 120 MB) ...")
     root = TOOLS / "chromium"
     unpack_with_missing(["chromium", "fonts-dejavu-core"], root)
     fonts = root / "etc" / "fonts" / "fonts.conf"
@@ -230,17 +230,17 @@ def provide_browser() -> None:
         text = fonts.read_text()
         fonts.write_text(text.replace("<dir>/usr/share/fonts", f"<dir>{root}/usr/share/fonts"))
     install_script(BIN / "chromium", CHROMIUM_WRAPPER)
-    check_they_run(BROWSERS, BIN)
+    check_programs(BROWSERS, BIN)
 
 
 def provide_builder() -> None:
     """Install buildah into ``.tools/bin``, and create the Debian base of the image."""
-    if runs(BIN / "buildah", "--version") and (BUILDER / "base.tar").exists():
+    if is_working(BIN / "buildah", "--version") and (BUILDER / "base.tar").exists():
         return
     if os.geteuid() != 0 or sys.platform == "darwin":
         raise UnavailableError("Building the image needs root on Linux.")
     require_apt(["buildah"])
-    say("Fetching buildah, and making a Debian to build the image from ...")
+    print_progress("Fetching buildah, and making a Debian to build the image from ...")
     unpack_with_missing(["buildah", "mmdebstrap", "patchelf"], BUILDER)
     programs = BUILDER / "usr" / "bin"
     # Not an environment variable: buildah restarts itself without its environment.
@@ -252,11 +252,11 @@ def provide_builder() -> None:
     run([programs / "mmdebstrap", *options, BASE_SUITE, draft, debian_mirror()])
     draft.rename(BUILDER / "base.tar")
     install_script(BIN / "buildah", f'#!/bin/sh\nexec "{programs}/buildah" "$@"\n')
-    check_they_run(["buildah"], BIN)
+    check_programs(["buildah"], BIN)
 
 
 def require_apt(names: Sequence[str]) -> None:
-    """Raise if there is no apt; the message says what to do."""
+    """Raise if there is no apt; the message states the fix."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         variables = ", ".join(f"{name.upper()}_BIN" for name in names)
         raise UnavailableError(
@@ -264,10 +264,10 @@ def require_apt(names: Sequence[str]) -> None:
         )
 
 
-def check_they_run(programs: Iterable[str], bin_: Path) -> None:
+def check_programs(programs: Iterable[str], bin_: Path) -> None:
     """Raise if a program was unpacked but does not start."""
     for name in programs:
-        if not runs(bin_ / name, "--version"):
+        if not is_working(bin_ / name, "--version"):
             raise UnavailableError(f"{bin_ / name} was unpacked but does not run; set {name.upper()}_BIN.")
 
 
@@ -332,7 +332,7 @@ def unpack(packages: Sequence[str], root: Path, apt: Apt = HERE, *, update: bool
 def unpack_with_missing(packages: Sequence[str], root: Path) -> None:
     """Download and unpack Debian packages and their missing dependencies."""
     HERE.get("update")
-    # A dry run of the installation names them.
+    # A dry run of the installation lists them.
     plan = run([*HERE.command, "--simulate", "--no-install-recommends", "install", *packages])
     lacking = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
     unpack(list(dict.fromkeys([*packages, *lacking])), root, update=False)
@@ -341,7 +341,7 @@ def unpack_with_missing(packages: Sequence[str], root: Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the requested target; on failure, print one message and return 1."""
     try:
-        with alone():
+        with locked():
             match arguments:
                 case ["venv", ("run" | "llm" | "dev") as group]:
                     provide_venv(group)

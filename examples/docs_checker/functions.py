@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-from markdown import anchors_of, lines_of, links_of
+from markdown import find_links, list_anchors, split_lines
 from pydantic import Field
 
 from queenright.runtime.inputs import InvalidInputError
@@ -27,7 +27,7 @@ def list_pages(
     if not root.is_dir():
         raise InvalidInputError(
             f"there is no folder {folder!r}; the input `folder` is the path of a folder with Markdown files, "
-            "such as docs, from where Queenright was started"
+            "such as docs, relative to where Queenright was started"
         )
     pages = []
     for path in sorted(root.rglob("*.md")):
@@ -38,7 +38,7 @@ def list_pages(
 
 
 def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
-    """Return the links to files and headings that are not there. Links to other hosts are not followed."""
+    """Return links to missing files and headings. Links to other hosts are not followed."""
     texts: dict[Path, str] = {}
 
     def text_of(path: Path) -> str:
@@ -49,26 +49,26 @@ def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
     links = []
     for page in pages:
         path = Path(root) / page
-        for line, target in links_of(text_of(path)):
+        for line, target in find_links(text_of(path)):
             if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//", target):
                 continue
             file, _, anchor = unquote(target).partition("#")
             wanted = (path.parent / file).resolve() if file else path
             if not wanted.exists():
                 links.append({"page": page, "line": line, "target": target, "fault": "no such file"})
-            elif anchor and wanted.suffix == ".md" and anchor.lower() not in anchors_of(text_of(wanted)):
+            elif anchor and wanted.suffix == ".md" and anchor.lower() not in list_anchors(text_of(wanted)):
                 links.append({"page": page, "line": line, "target": target, "fault": "no such heading"})
     return {"broken_links": links}
 
 
 def find_stale_commands(root: str, pages: list[str]) -> dict[str, Any]:
-    """Return commands in shell blocks that name a make target or a script that is not there."""
+    """Return commands in shell blocks that use a missing make target or script."""
     commands = []
     for page in pages:
         path = Path(root) / page
-        for line in lines_of(path.read_text(encoding="utf-8", errors="replace")):
+        for line in split_lines(path.read_text(encoding="utf-8", errors="replace")):
             if line.language in _SHELLS:
-                fault = _fault(line.text, path.parent, Path(root))
+                fault = _find_fault(line.text, path.parent, Path(root))
                 if fault:
                     commands.append(
                         {"page": page, "line": line.number, "command": line.text.strip(), "fault": fault}
@@ -91,7 +91,7 @@ def write_clean_report(pages: list[str], data_dir: Path) -> dict[str, Any]:
     return {"report": "report.md"}
 
 
-def _fault(command: str, page_folder: Path, root: Path) -> str:
+def _find_fault(command: str, page_folder: Path, root: Path) -> str:
     try:
         words = shlex.split(command.strip().removeprefix("$ "), comments=True)
     except ValueError:
@@ -99,7 +99,7 @@ def _fault(command: str, page_folder: Path, root: Path) -> str:
     if not words:
         return ""
     if words[0] == "make":
-        targets = _make_targets(page_folder, root)
+        targets = _list_make_targets(page_folder, root)
         for word in words[1:]:
             if targets is not None and not word.startswith("-") and "=" not in word and word not in targets:
                 return f"the Makefile has no target {word!r}"
@@ -107,11 +107,11 @@ def _fault(command: str, page_folder: Path, root: Path) -> str:
     if words[0] in ("python", "python3", "bash", "sh") and len(words) > 1 and not words[1].startswith("-"):
         script = words[1]
     if script and not any((folder / script).exists() for folder in (page_folder, root)):
-        return f"there is no {script}"
+        return f"the script {script} does not exist"
     return ""
 
 
-def _make_targets(page_folder: Path, root: Path) -> set[str] | None:
+def _list_make_targets(page_folder: Path, root: Path) -> set[str] | None:
     for folder in (page_folder, *page_folder.parents):
         makefile = folder / "Makefile"
         if makefile.is_file():

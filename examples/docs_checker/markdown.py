@@ -14,15 +14,15 @@ _INLINE_CODE = re.compile(r"(`+).*?\1")
 
 
 class Line(NamedTuple):
-    """One line of a page; ``language`` is that of the fence it is in, or None outside of fences."""
+    """One line of a page; ``language`` is that of its fenced block, or None outside of blocks."""
 
     number: int
     text: str
     language: str | None
 
 
-def lines_of(text: str) -> Iterator[Line]:
-    """Go through a page line by line; the fences themselves are left out."""
+def split_lines(text: str) -> Iterator[Line]:
+    """Yield the lines of a page, without the fences."""
     fence, language = "", ""
     for number, line in enumerate(text.splitlines(), 1):
         opening = _FENCE.match(line)
@@ -37,20 +37,20 @@ def lines_of(text: str) -> Iterator[Line]:
             yield Line(number, line, None)
 
 
-def links_of(text: str) -> Iterator[tuple[int, str]]:
-    """Go through the targets of a page's links and pictures, with their line numbers."""
-    for line in lines_of(text):
+def find_links(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the targets of a page's links and pictures, with their line numbers."""
+    for line in split_lines(text):
         if line.language is None:
             prose = _INLINE_CODE.sub("", line.text)
             targets = _LINK.findall(prose) + _REFERENCE.findall(prose)
             yield from ((line.number, target) for target in targets)
 
 
-def anchors_of(text: str) -> set[str]:
-    """Return what can be linked to in a page with ``#``: its headings, by GitHub's rule."""
+def list_anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, formed like GitHub's."""
     counts: dict[str, int] = {}
     anchors = set()
-    for line in lines_of(text):
+    for line in split_lines(text):
         heading = _HEADING.match(line.text) if line.language is None else None
         if heading:
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()

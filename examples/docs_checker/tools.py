@@ -29,10 +29,10 @@ def read_lines(root: str, page: str, first: int, last: int) -> str:
 
 def write_report(introduction: str, first: Literal["links", "commands"], data_dir: Path) -> str:
     """
-    Write the report: your introduction, then everything that was found. Answers the file's name.
+    Write the report: your introduction, then all findings. Returns the file's name.
 
     Args:
-        introduction: At most three sentences: what to mend first, and why.
+        introduction: At most three sentences: what to fix first, and why.
     """
     findings = json.loads((data_dir / "findings.json").read_text(encoding="utf-8"))
     sections = [
@@ -46,8 +46,8 @@ def write_report(introduction: str, first: Literal["links", "commands"], data_di
     return "report.md"
 
 
-def _section(title: str, rows: list[dict[str, Any]], what: str) -> str:
+def _section(title: str, rows: list[dict[str, Any]], key: str) -> str:
     if not rows:
         return ""
-    lines = [f"- {row['page']}, line {row['line']}: `{row[what]}`: {row['fault']}" for row in rows]
+    lines = [f"- {row['page']}, line {row['line']}: `{row[key]}`: {row['fault']}" for row in rows]
     return "\n".join((f"## {title} ({len(rows)})", "", *lines))

@@ -52,13 +52,13 @@ class Rules:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """Return the next tool calls."""
-        answers = _answers(messages)
+        answers = _tool_results(messages)
         logs = answers.get("list_logs")
         if logs is None:
-            return _reply("I look at what there is.", ("list_logs", {}))
+            return _reply("I will list the logs.", ("list_logs", {}))
         failed = [answer for each in answers.values() for answer in each if str(answer).startswith("error:")]
         if failed:
-            raise ModelError(f"a tool did not work: {failed[0]}")
+            raise ModelError(f"a tool failed: {failed[0]}")
         broken = [log for log in logs[0] if log["errors"]]
         groups = answers.get("error_groups", [])
         if len(groups) < len(broken):
@@ -85,17 +85,17 @@ def _reply(text: str, *calls: tuple[str, Any]) -> ModelReply:
     return ModelReply(text=text, tool_calls=tuple(tool_calls))
 
 
-def _answers(messages: Sequence[Message]) -> dict[str, list[Any]]:
-    """Return the answers of each tool, oldest first; answers that are not JSON as text."""
+def _tool_results(messages: Sequence[Message]) -> dict[str, list[Any]]:
+    """Return the results of each tool, oldest first; results that are not JSON are text."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     answers: dict[str, list[Any]] = {}
     for message in messages:
         if message.role == "tool":
-            answers.setdefault(names[message.tool_call_id], []).append(_value(message.content))
+            answers.setdefault(names[message.tool_call_id], []).append(_parse_result(message.content))
     return answers
 
 
-def _value(content: str) -> Any:
+def _parse_result(content: str) -> Any:
     try:
         return json.loads(content)
     except ValueError:

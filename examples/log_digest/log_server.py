@@ -1,4 +1,4 @@
-"""An MCP server over one folder of log files: what there is, and what went wrong in it."""
+"""An MCP server for one folder of log files: lists logs, and groups their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 FOLDER = Path(os.environ["LOG_FOLDER"]).expanduser()
 
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b\s*[:\]]?\s*(.*)")
-# What differs from one time to the next, so that equal errors are seen to be equal.
+# Parts that differ between occurrences of the same error.
 _VARYING = (
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\d+(?:\.\d+)*"), "<n>"),
@@ -25,7 +25,7 @@ server = MCPServer("logs", instructions="Reads the log files of one folder.")
 
 @server.tool()
 def list_logs() -> list[dict[str, Any]]:
-    """List the log files, with how many lines and errors each has."""
+    """List the log files with their numbers of lines and errors."""
     return [
         {"log": path.name, "lines": sum(1 for _ in lines(path)), "errors": sum(1 for _ in errors(path))}
         for path in sorted(FOLDER.glob("*.log"))
@@ -35,11 +35,11 @@ def list_logs() -> list[dict[str, Any]]:
 @server.tool()
 def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
     """
-    Group the errors of one log by what they say, numbers and ids aside; the most frequent first.
+    Group the errors of one log by their text without numbers and ids, most frequent first.
 
     Args:
         log: The file's name, as in list_logs.
-        limit: At most so many groups.
+        limit: Maximum number of groups.
     """
     groups: dict[str, dict[str, Any]] = {}
     for number, message in errors(find(log)):
@@ -55,21 +55,21 @@ def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
 
 @server.tool()
 def lines_around(log: str, line: int, before: int = 3, after: int = 3) -> str:
-    """Read a few lines of a log, to see what led to an error."""
+    """Read the lines around a line of a log, to see what led to an error."""
     wanted = range(line - min(before, 20), line + min(after, 20) + 1)
     return "\n".join(f"{number}: {text}" for number, text in lines(find(log)) if number in wanted)
 
 
 def find(log: str) -> Path:
-    """Return the path of a log; no other file of the machine can be named."""
+    """Return the path of a log; other files of the machine are out of reach."""
     for path in FOLDER.glob("*.log"):
         if path.name == log:
             return path
-    raise ToolError(f"there is no log {log!r}; list_logs says which there are")
+    raise ToolError(f"there is no log {log!r}; list_logs lists the logs")
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Go through a file line by line, from 1; it may be larger than memory."""
+    """Yield the lines of a file with their numbers, from 1; it may be larger than memory."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             yield number, line.rstrip("\n")

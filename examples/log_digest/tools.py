@@ -18,7 +18,7 @@ class Finding(BaseModel):
 
 def write_digest(headline: str, findings: list[Finding], data_dir: Path) -> str:
     """
-    Write the digest: a headline, and a table of the kinds of errors. Answers the file's name.
+    Write the digest: a headline, and a table of the kinds of errors. Returns the file's name.
 
     Args:
         headline: One sentence: what a person should look at first.

@@ -24,7 +24,7 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
 def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: str, line: str) -> None:
     talker(tmp_path / "agent")
 
-    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, enter_line=typed_in)
+    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
 
     assert result.returncode == 0, result.stderr
     assert 'work wants to call double {"number": 21}' in result.stdout

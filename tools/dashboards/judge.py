@@ -34,7 +34,7 @@ def rows(at: Thresholds) -> list[Row]:
     ]
 
 
-def last_look(at: Thresholds) -> AnyPanel:
+def last_check(at: Thresholds) -> AnyPanel:
     """Return a panel with the time since the judge's last check."""
     return panels.numbers(
         "Last judge check",
@@ -48,7 +48,7 @@ def last_look(at: Thresholds) -> AnyPanel:
 
 def _now(at: Thresholds) -> list[AnyPanel]:
     return [
-        last_look(at),
+        last_check(at),
         panels.numbers(
             "Checks",
             "Checks of the judge in the time range: healthy, ticket, or unknown.",

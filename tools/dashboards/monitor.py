@@ -6,7 +6,7 @@ from queenright.grafana.export import BLUE, ORANGE, RED, Thresholds
 from queenright.instrumentation import names
 from tools.dashboards import limits, panels, recorded
 from tools.dashboards.firing import firing_alerts
-from tools.dashboards.judge import last_look
+from tools.dashboards.judge import last_check
 from tools.dashboards.panels import AnyPanel, Query, Row
 from tools.dashboards.promql import (
     age_by,
@@ -29,14 +29,14 @@ _UP = 'up{job=~"$job", instance=~"$instance"}'
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Availability", _alive(at)),
+        Row("Availability", _status_panels(at)),
         Row("Health checks and detection", _check_panels(at)),
-        Row("Notification delivery", _tells(at)),
-        Row("Dropped data and limits", _misses(at)),
+        Row("Notification delivery", _delivery_panels(at)),
+        Row("Dropped data and limits", _loss_panels(at)),
     ]
 
 
-def _alive(at: Thresholds) -> list[AnyPanel]:
+def _status_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.numbers(
             "Scrape targets",
@@ -47,7 +47,7 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
             size=(6, 4),
             colours=[("up", GREEN), ("down", RED)],
         ),
-        last_look(at),
+        last_check(at),
         panels.numbers(
             "Evaluated workers",
             "Workers evaluated by the last sweep. 0 while agents are known means that nothing is monitored.",
@@ -110,7 +110,7 @@ def _check_panels(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _tells(at: Thresholds) -> list[AnyPanel]:
+def _delivery_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Notifications by outcome",
@@ -134,7 +134,7 @@ def _tells(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _misses(at: Thresholds) -> list[AnyPanel]:
+def _loss_panels(at: Thresholds) -> list[AnyPanel]:
     ahead = " or ".join(
         f"max by (agent) ({select(metric)} - time())"
         for metric in (recorded.LAST_HEARTBEAT, recorded.LAST_ACTIVITY)

@@ -19,7 +19,7 @@ STATES: dict[HealthState, tuple[int, str]] = {
     HealthState.STUCK: (3, ORANGE),
     HealthState.FAILING: (4, RED),
 }
-"""Rank and colour of each health state of an agent that runs."""
+"""Rank and colour of each health state of a running agent."""
 
 BREAKER_STATES: dict[str, tuple[int, str]] = {
     "closed": (0, GREEN),
@@ -105,7 +105,7 @@ def agents_by_state() -> str:
 
     An agent with sessions in several partitions of a cluster counts once, in its worst state.
     """
-    # Without the label to which ``$agent`` applies: the total is of all agents, too.
+    # `$agent` does not apply to this label, because the total is also of all agents.
     ranks = _state_ranks(Recorded(names.AGENT_STATE.name), IN_PARTITIONS)
     total = total_by("state", names.AGENTS)
     return f"{total} - count by (state) (({ranks}) unless topk by (job, agent) (1, {ranks})) or {total}"

@@ -19,8 +19,7 @@ def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> di
     """
     Return the JSON of every dashboard by file name.
 
-    The committed files have the default thresholds: each of their threshold lines is replaced by that of the
-    settings.
+    The committed files have the default thresholds. Each threshold line is replaced by that of the settings.
     """
     default, own = Thresholds.of(HealthSettings()), Thresholds.of(settings)
     replacements = {getattr(default, field.name): getattr(own, field.name) for field in fields(Thresholds)}
@@ -29,7 +28,7 @@ def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> di
         path.name: dashboard_text(
             json.loads(
                 path.read_text(encoding="utf-8").replace(json.dumps(CONSOLE), console_text),
-                object_hook=lambda node: _with_lines(node, replacements),
+                object_hook=lambda node: _replace_lines(node, replacements),
             )
         )
         for path in sorted(dashboards_folder().glob("*.json"))
@@ -37,11 +36,11 @@ def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> di
 
 
 def dashboard_text(board: Any, encoder: type[json.JSONEncoder] | None = None) -> str:
-    """Return a dashboard as it is written to a file: deterministic for equal dashboards."""
+    """Return a dashboard as file content, which is equal for equal dashboards."""
     return json.dumps(board, cls=encoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _with_lines(node: dict[str, Any], replacements: Mapping[Lines, Lines]) -> dict[str, Any]:
+def _replace_lines(node: dict[str, Any], replacements: Mapping[Lines, Lines]) -> dict[str, Any]:
     """Return the object, with its threshold lines replaced; the first step is the colour below them."""
     if node.get("mode") != "absolute" or "steps" not in node:
         return node
@@ -76,23 +75,25 @@ class Thresholds:
         bands, check, rules = settings.bands, settings.health_check, settings.rules
         judge = settings.judge
         return cls(
-            bad_steps=_rising(
+            bad_steps=_sort_lines(
                 (bands.warning, BLUE), (bands.medium, YELLOW), (bands.high, ORANGE), (bands.critical, RED)
             ),
-            activity=_rising((settings.stall.idle_seconds, ORANGE), (settings.stall.tool_seconds, RED)),
-            heartbeat=_rising((settings.heartbeat.timeout_seconds, ORANGE)),
-            checkpoint=_rising(
+            activity=_sort_lines((settings.stall.idle_seconds, ORANGE), (settings.stall.tool_seconds, RED)),
+            heartbeat=_sort_lines((settings.heartbeat.timeout_seconds, ORANGE)),
+            checkpoint=_sort_lines(
                 (check.checkpoint_degraded_seconds, YELLOW),
                 (check.checkpoint_stale_threshold_seconds, ORANGE),
             ),
-            judge=_rising((2 * judge.interval_seconds, ORANGE), (3 * judge.interval_seconds, RED)),
-            triage=_rising((judge.triage_timeout_seconds / 2, YELLOW), (judge.triage_timeout_seconds, RED)),
+            judge=_sort_lines((2 * judge.interval_seconds, ORANGE), (3 * judge.interval_seconds, RED)),
+            triage=_sort_lines(
+                (judge.triage_timeout_seconds / 2, YELLOW), (judge.triage_timeout_seconds, RED)
+            ),
             bad_step_share=burn_lines(rules.bad_steps.error_budget),
-            breaker_failures=_rising((settings.circuit_breaker.default.failure_threshold, ORANGE)),
+            breaker_failures=_sort_lines((settings.circuit_breaker.default.failure_threshold, ORANGE)),
         )
 
 
-def _rising(*lines: tuple[float, str]) -> Lines:
+def _sort_lines(*lines: tuple[float, str]) -> Lines:
     # Grafana requires ascending steps, and custom settings may have a different order.
     return tuple(sorted(lines, key=lambda line: line[0]))
 
